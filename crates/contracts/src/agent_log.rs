@@ -1,0 +1,74 @@
+//! Agent logs: one row per call, refusals and replays included, with redacted payloads.
+//!
+//! Doc: records.md#agent-logs
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::code::ErrorCode;
+
+/// One call, as somebody who looks after an agent wants to read it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentLog {
+    /// UUIDv7.
+    pub id: String,
+    /// The tool id.
+    pub tool_name: String,
+    /// What the agent calls itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<String>,
+    /// The agent's turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_index: Option<u64>,
+    /// A phase of the agent's work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase_id: Option<String>,
+    /// A larger piece of work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epic_id: Option<String>,
+    /// The call.
+    pub call_id: String,
+    /// The receipt: this call's, or the one that was replayed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt_id: Option<String>,
+    /// Who called.
+    pub caller: String,
+    /// The arguments, redacted; absent where the tool is not logged in full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
+    /// The answer, redacted; absent where the tool is not logged in full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// Milliseconds of the whole call.
+    pub duration_ms: f64,
+    /// Whether it did not succeed.
+    pub is_error: bool,
+    /// Why it did not succeed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_code: Option<ErrorCode>,
+    /// Which dispatch of the claim this was; 0 where the tool was not dispatched.
+    pub attempt: u32,
+    /// What the decision was made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision_inputs: Option<Value>,
+    /// When the call ended, RFC 3339 UTC.
+    pub timestamp: String,
+    /// The full cause, for operators only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub internal: Option<String>,
+}
+
+/// How much of a call's payloads the agent log keeps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Redacted payloads.
+    #[default]
+    Full,
+    /// Digests instead of payloads.
+    Digest,
+    /// Neither; the row is still written.
+    None,
+}

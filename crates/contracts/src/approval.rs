@@ -1,0 +1,40 @@
+//! Approvals: a person's word on one call.
+//!
+//! Doc: policy.md#approval
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Where an approval stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ApprovalState {
+    /// Nobody has decided.
+    Pending,
+    /// A person agreed; it can be spent once.
+    Granted,
+    /// A person did not agree.
+    Rejected,
+    /// A call has spent it.
+    Spent,
+}
+
+/// An approval, bound to one caller, tool and set of arguments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Approval {
+    /// UUIDv7.
+    pub approval_id: String,
+    /// The tool.
+    pub tool_id: String,
+    /// Who asked.
+    pub caller: String,
+    /// Digest of the arguments it is about.
+    pub args_digest: String,
+    /// Digest of the contract it is about.
+    pub contract_digest: String,
+    /// Where it stands.
+    pub state: ApprovalState,
+    /// When it was asked, RFC 3339 UTC.
+    pub requested_at: String,
+}

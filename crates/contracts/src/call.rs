@@ -1,0 +1,166 @@
+//! A call as it comes from the wire, and as it is once somebody is known to have made it.
+//!
+//! Path: 1. Doc: call-path.md#the-request
+
+use std::fmt;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// What the wire can say of a call. It cannot say who calls: an unknown member such as `caller`
+/// is refused.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CallRequest {
+    /// The tool, by id.
+    pub tool_id: String,
+    /// The arguments, an object; raw until the guard parses it, absent = `{}`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
+    pub args: Option<Box<RawValue>>,
+    /// What the agent claims.
+    #[serde(default)]
+    pub context: CallContext,
+}
+
+/// What the agent claims of itself and of the call. Nothing here is believed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CallContext {
+    /// The call's id; made when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<String>,
+    /// What the agent calls itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<String>,
+    /// The agent's turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_index: Option<u64>,
+    /// A phase of the agent's work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase_id: Option<String>,
+    /// A larger piece of work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epic_id: Option<String>,
+    /// An explicit idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// How long the caller waits, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+}
+
+/// Who calls, as an authenticator found out: `local`, `key:NAME` or `jwt:ISSUER#SUBJECT`.
+///
+/// It deliberately does not implement `Deserialize`: no wire type can carry it.
+///
+/// ```compile_fail
+/// let forged: toolbooth_contracts::Caller = serde_json::from_str("\"local\"").unwrap();
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Caller(Arc<str>);
+
+impl Caller {
+    /// Whoever has this machine's user account: command line, stdio, loopback without credentials.
+    #[must_use]
+    pub fn local() -> Self {
+        Self(Arc::from("local"))
+    }
+
+    /// A caller that an authenticator has just proven. Only authenticators call this; the
+    /// boundary rules refuse it elsewhere.
+    #[must_use]
+    pub fn authenticated(name: &str) -> Self {
+        Self(Arc::from(name))
+    }
+
+    /// The name under which records and configuration know the caller.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Caller({})", self.0)
+    }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A request together with who makes it: what the proxy takes.
+#[derive(Debug, Clone)]
+pub struct ToolCall {
+    request: CallRequest,
+    caller: Caller,
+}
+
+impl ToolCall {
+    /// Joins what the wire said with what authentication found.
+    #[must_use]
+    pub fn new(request: CallRequest, caller: Caller) -> Self {
+        Self { request, caller }
+    }
+
+    /// What the wire said.
+    #[must_use]
+    pub fn request(&self) -> &CallRequest {
+        &self.request
+    }
+
+    /// Who calls.
+    #[must_use]
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Both parts.
+    #[must_use]
+    pub fn into_parts(self) -> (CallRequest, Caller) {
+        (self.request, self.caller)
+    }
+}
+
+impl CallRequest {
+    /// A call of `tool_id` with arguments that are JSON text.
+    ///
+    /// # Errors
+    /// Where `args` is not JSON.
+    pub fn new(tool_id: impl Into<String>, args: &str) -> Result<Self, serde_json::Error> {
+        Ok(Self {
+            tool_id: tool_id.into(),
+            args: Some(RawValue::from_string(args.to_owned())?),
+            context: CallContext::default(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wire_cannot_carry_a_caller() {
+        let text = r#"{"toolId":"a","args":{},"caller":"local"}"#;
+        assert!(serde_json::from_str::<CallRequest>(text).is_err());
+        let text = r#"{"toolId":"a","context":{"caller":"local"}}"#;
+        assert!(serde_json::from_str::<CallRequest>(text).is_err());
+    }
+
+    #[test]
+    fn arguments_stay_the_bytes_that_came() {
+        let text = r#"{"toolId":"a","args":{ "b" : 9007199254740993, "a":1 }}"#;
+        let request: CallRequest = serde_json::from_str(text).unwrap();
+        assert_eq!(
+            request.args.unwrap().get(),
+            r#"{ "b" : 9007199254740993, "a":1 }"#
+        );
+    }
+}

@@ -1,0 +1,225 @@
+//! The error codes of a call: status, effect, audit event and the safe sentence of each.
+//!
+//! The list is append-only and pinned by a golden file.
+//!
+//! Doc: call-path.md#codes
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::event::AuditEventKind as Event;
+
+/// How a call ended. Every terminal outcome is exactly one of the four.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// The tool ran and answered.
+    Succeeded,
+    /// The call did not give a result.
+    Failed,
+    /// Something that the tool needs is not set up.
+    NotConfigured,
+    /// The call may not be made.
+    Denied,
+}
+
+impl Status {
+    /// The status as it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::NotConfigured => "not_configured",
+            Self::Denied => "denied",
+        }
+    }
+}
+
+/// What is known about a call's effect on the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// The tool was not started by this call.
+    NotStarted,
+    /// The tool ran to its end.
+    Completed,
+    /// The tool was started, and nobody knows how far it came.
+    Unknown,
+}
+
+impl Effect {
+    /// The effect as it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotStarted => "not_started",
+            Self::Completed => "completed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+macro_rules! codes {
+    ($($(#[doc = $doc:literal])+ $name:ident $code:literal $status:ident $event:expr, $safe:literal;)+) => {
+        /// Why a call did not succeed; stable, in kebab-case.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+        #[serde(rename_all = "kebab-case")]
+        #[non_exhaustive]
+        pub enum ErrorCode {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl ErrorCode {
+            /// All codes, in the order of the reference.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// The code as it is written.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $code,)+ }
+            }
+
+            /// The status of a call that ends with this code.
+            #[must_use]
+            pub fn status(self) -> Status {
+                match self { $(Self::$name => Status::$status,)+ }
+            }
+
+            /// The terminal audit event that this code writes, if it writes one.
+            #[must_use]
+            pub fn event(self) -> Option<Event> {
+                match self { $(Self::$name => $event,)+ }
+            }
+
+            /// The sentence that an agent may see.
+            #[must_use]
+            pub fn safe_sentence(self) -> &'static str {
+                match self { $(Self::$name => $safe,)+ }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The flag `mcp_tools` is off.
+    ToolsDisabled "tools-disabled" Denied Some(Event::PolicyDenied), "tool calls are switched off";
+    /// Not in the registry, or hidden from this caller.
+    UnregisteredTool "unregistered-tool" Denied Some(Event::UnknownTool), "ACCESS_DENIED: no such tool is available to you";
+    /// A rule of the policy denies.
+    PolicyDenied "policy-denied" Denied Some(Event::PolicyDenied), "the policy denies this call";
+    /// The tool no longer matches what was approved.
+    QuarantinedTool "quarantined-tool" Denied Some(Event::PolicyDenied), "the tool is quarantined until an operator has reviewed it";
+    /// An operator paused the tool, its server or the caller.
+    Paused "paused" Denied Some(Event::PolicyDenied), "an operator has paused this";
+    /// Too many calls in a minute.
+    RateLimited "rate-limited" Denied Some(Event::QuotaDenied), "too many calls of this tool, try again later";
+    /// A budget is used up.
+    BudgetExceeded "budget-exceeded" Denied Some(Event::QuotaDenied), "the budget for calls is used up";
+    /// Too many calls of the tool at once.
+    TooManyInFlight "too-many-in-flight" Denied Some(Event::QuotaDenied), "too many calls of this tool run at the moment, try again later";
+    /// The gateway has no slot.
+    Overloaded "overloaded" Denied Some(Event::QuotaDenied), "the gateway is busy, try again later";
+    /// A person has to agree first.
+    ApprovalRequired "approval-required" Denied Some(Event::ApprovalRequired), "a person has to approve this call first";
+    /// A person did not agree.
+    ApprovalRejected "approval-rejected" Denied Some(Event::ApprovalRejected), "the approval of this call was refused";
+    /// The arguments do not fit the tool's input schema.
+    InvalidArgs "invalid-args" Failed Some(Event::ToolArgValidationFailure), "the arguments do not fit the tool's input schema";
+    /// A keyed tool was called without its key.
+    MissingIdempotencyKey "missing-idempotency-key" Failed Some(Event::ToolArgValidationFailure), "the argument that is this tool's idempotency key is missing";
+    /// The same key with other arguments.
+    IdempotencyConflict "idempotency-conflict" Failed Some(Event::ToolArgValidationFailure), "this key was used before with other arguments";
+    /// The first call with this key still runs.
+    CallInFlight "call-in-flight" Failed Some(Event::ToolCallInFlight), "the first call with this key still runs";
+    /// The first call's outcome is unknown.
+    CallInDoubt "call-in-doubt" Failed Some(Event::ToolCallInDoubt), "the outcome of the first call with this key is unknown, it is not run again";
+    /// The plan cannot be run as it is.
+    InvalidPlan "invalid-plan" Failed None, "the plan is not valid";
+    /// No such server, endpoint or runtime.
+    UnknownAdapter "unknown-adapter" NotConfigured Some(Event::ToolNotConfigured), "the tool's target is not configured";
+    /// A setting is missing.
+    NotConfigured "not-configured" NotConfigured Some(Event::ToolNotConfigured), "the tool is not configured";
+    /// The store cannot take the claim; the tool is not run.
+    RecordUnavailable "record-unavailable" Failed None, "the call cannot be recorded, so it was not made";
+    /// A primitive that the sandbox profile requires is missing.
+    SandboxUnavailable "sandbox-unavailable" Failed Some(Event::ToolExecutionError), "the sandbox that this tool requires is not available";
+    /// The sandbox refused something.
+    SandboxDenied "sandbox-denied" Failed Some(Event::ToolExecutionError), "the sandbox refused the tool";
+    /// The tool itself answered an error.
+    ToolError "tool-error" Failed Some(Event::ToolExecutionError), "the tool answered with an error";
+    /// The tool's process, connection or server failed.
+    AdapterFailed "adapter-failed" Failed Some(Event::ToolExecutionError), "the tool failed to run";
+    /// The tool did not answer in time.
+    Timeout "timeout" Failed Some(Event::ToolExecutionTimeout), "the tool did not answer in time";
+    /// The call was cancelled.
+    Cancelled "cancelled" Failed Some(Event::ToolExecutionCancelled), "the call was cancelled";
+    /// The tool gave no result.
+    MissingToolResult "missing-tool-result" Failed Some(Event::ToolExecutionError), "the tool gave no result";
+    /// The result is not of the form it must have.
+    InvalidToolResult "invalid-tool-result" Failed Some(Event::ToolExecutionError), "the tool's result is not valid";
+    /// The result is another tool's.
+    ToolIdMismatch "tool-id-mismatch" Failed Some(Event::ToolExecutionError), "the result belongs to another tool";
+    /// The result is over the size limit.
+    ResultTooLarge "result-too-large" Failed Some(Event::ToolExecutionError), "the tool's result is too large";
+    /// The tool ran, and the record could not be written yet.
+    OutcomeUnrecorded "outcome-unrecorded" Failed None, "the tool ran, but its outcome is not recorded yet";
+}
+
+impl ErrorCode {
+    /// The code that is written as `text`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| code.as_str() == text)
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wire_names_agree_with_serde() {
+        for code in ErrorCode::ALL {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
+            assert_eq!(ErrorCode::parse(code.as_str()), Some(*code));
+        }
+    }
+
+    #[test]
+    fn golden_list_of_codes_only_grows() {
+        let now: Vec<String> = ErrorCode::ALL
+            .iter()
+            .map(|code| {
+                let event = code.event().map_or("-", Event::as_str);
+                format!("{} {} {event}", code.as_str(), code.status())
+            })
+            .collect();
+        let golden = include_str!("../golden/error-codes.txt");
+        for line in golden.lines() {
+            assert!(
+                now.iter().any(|code| code == line),
+                "`{line}` has gone or changed"
+            );
+        }
+        assert_eq!(
+            now.len(),
+            golden.lines().count(),
+            "add the new code to golden/error-codes.txt"
+        );
+    }
+}

@@ -1,0 +1,295 @@
+//! Audit events: what happened, in names and digests only, so that they can be kept for years.
+//!
+//! Doc: records.md#audit-events
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::code::{Effect, ErrorCode, Status};
+
+macro_rules! events {
+    ($($(#[doc = $doc:literal])+ $name:ident $wire:literal;)+) => {
+        /// The kind of an audit event; append-only.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+        #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+        #[non_exhaustive]
+        pub enum AuditEventKind {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl AuditEventKind {
+            /// All kinds.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// The kind as it is written.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $wire,)+ }
+            }
+        }
+    };
+}
+
+events! {
+    /// A tool ran and answered.
+    ToolExecuted "TOOL_EXECUTED";
+    /// An earlier outcome was given again.
+    ToolReplayed "TOOL_REPLAYED";
+    /// A call of a tool that is not there, or hidden.
+    UnknownTool "UNKNOWN_TOOL";
+    /// Flags, whitelist, permissions, quarantine, pause or a rule denied.
+    PolicyDenied "POLICY_DENIED";
+    /// A rate, a budget or a limit of concurrency denied.
+    QuotaDenied "QUOTA_DENIED";
+    /// A person has to agree.
+    ApprovalRequired "APPROVAL_REQUIRED";
+    /// A person did not agree.
+    ApprovalRejected "APPROVAL_REJECTED";
+    /// The arguments did not pass the guard.
+    ToolArgValidationFailure "TOOL_ARG_VALIDATION_FAILURE";
+    /// The first call with the key still runs.
+    ToolCallInFlight "TOOL_CALL_IN_FLIGHT";
+    /// The first call's outcome is unknown.
+    ToolCallInDoubt "TOOL_CALL_IN_DOUBT";
+    /// The tool's target is not set up.
+    ToolNotConfigured "TOOL_NOT_CONFIGURED";
+    /// The tool, its process or its answer failed.
+    ToolExecutionError "TOOL_EXECUTION_ERROR";
+    /// The tool did not answer in time.
+    ToolExecutionTimeout "TOOL_EXECUTION_TIMEOUT";
+    /// The call was cancelled.
+    ToolExecutionCancelled "TOOL_EXECUTION_CANCELLED";
+    /// A claim was made durable; the tool is about to run.
+    ToolDispatched "TOOL_DISPATCHED";
+    /// The structured result does not fit the output schema.
+    ToolOutputMismatch "TOOL_OUTPUT_MISMATCH";
+    /// An outcome arrived after the call was given up.
+    ToolSettledLate "TOOL_SETTLED_LATE";
+    /// A tool was registered over another one.
+    ToolReplaced "TOOL_REPLACED";
+    /// A tool no longer matches its lock.
+    ToolQuarantined "TOOL_QUARANTINED";
+    /// A change of a tool was approved.
+    ToolApproved "TOOL_APPROVED";
+    /// A registry was loaded.
+    RegistryLoaded "REGISTRY_LOADED";
+    /// A registry was refused.
+    RegistryRejected "REGISTRY_REJECTED";
+    /// A policy was loaded.
+    PolicyLoaded "POLICY_LOADED";
+    /// A policy was refused.
+    PolicyRejected "POLICY_REJECTED";
+    /// A rule in shadow mode would have denied.
+    PolicyShadowDenied "POLICY_SHADOW_DENIED";
+    /// A person agreed.
+    ApprovalGranted "APPROVAL_GRANTED";
+    /// A host that is not on the list was refused.
+    EgressDenied "EGRESS_DENIED";
+    /// Somebody could not be authenticated.
+    AuthDenied "AUTH_DENIED";
+    /// A resource was read.
+    ResourceRead "RESOURCE_READ";
+    /// A prompt was fetched.
+    PromptGet "PROMPT_GET";
+    /// A person settled a doubt.
+    ReceiptResolved "RECEIPT_RESOLVED";
+    /// Old receipts were removed.
+    ReceiptsPruned "RECEIPTS_PRUNED";
+    /// An API key was made.
+    KeyCreated "KEY_CREATED";
+    /// An API key was revoked.
+    KeyRevoked "KEY_REVOKED";
+    /// Something was paused.
+    Paused "PAUSED";
+    /// Something was resumed.
+    Resumed "RESUMED";
+    /// Records could not be written for a while.
+    AuditGap "AUDIT_GAP";
+    /// A backup was restored.
+    StoreRestored "STORE_RESTORED";
+    /// A checkpoint was signed.
+    Checkpoint "CHECKPOINT";
+    /// A writer began its log.
+    WriterStarted "WRITER_STARTED";
+    /// A writer ended its log.
+    WriterStopped "WRITER_STOPPED";
+}
+
+impl fmt::Display for AuditEventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Which rule decided, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DecisionNote {
+    /// The rule, such as `whitelist` or `permissions`.
+    pub rule: String,
+    /// A sentence.
+    pub reason: String,
+}
+
+/// What an event says, before a writer gives it a place in its log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EventBody {
+    /// The kind.
+    pub event: AuditEventKind,
+    /// When, RFC 3339 UTC with milliseconds.
+    pub time: String,
+    /// The tool id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_name: Option<String>,
+    /// What the agent calls itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<String>,
+    /// The agent's turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn_index: Option<u64>,
+    /// Who called, by authentication.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caller: Option<String>,
+    /// The call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<String>,
+    /// The receipt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt_id: Option<String>,
+    /// How the call ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
+    /// Why it did not succeed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_code: Option<ErrorCode>,
+    /// The safe sentence, redacted, at most 512 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What is known about the effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
+    /// Milliseconds of the whole call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<f64>,
+    /// Which rule decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<DecisionNote>,
+    /// Digest of the policy in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_version: Option<String>,
+    /// Digest of the arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub args_digest: Option<String>,
+    /// Digest of the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_digest: Option<String>,
+    /// Digest of the receipt that was written with this event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt_digest: Option<String>,
+    /// Digest of the agent log that was written with this event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_digest: Option<String>,
+    /// Facts of events that are no calls, such as names and digests; never payloads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub facts: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+impl EventBody {
+    /// An event of `kind` at `time` (RFC 3339) that says nothing else yet.
+    #[must_use]
+    pub fn new(event: AuditEventKind, time: String) -> Self {
+        Self {
+            event,
+            time,
+            tool_name: None,
+            agent_id: None,
+            turn_index: None,
+            caller: None,
+            call_id: None,
+            receipt_id: None,
+            status: None,
+            error_code: None,
+            error: None,
+            effect: None,
+            duration_ms: None,
+            decision: None,
+            policy_version: None,
+            args_digest: None,
+            result_digest: None,
+            receipt_digest: None,
+            log_digest: None,
+            facts: None,
+        }
+    }
+}
+
+/// An event in its place in a writer's log.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AuditEvent {
+    /// The writer: one run of one process.
+    pub writer: String,
+    /// The place in the writer's log, from 0.
+    pub seq: u64,
+    /// Leaf hash of the event before, in hex; absent in the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prev: Option<String>,
+    /// What it says.
+    #[serde(flatten)]
+    pub body: EventBody,
+}
+
+// By hand, because a flattened member is buffered, and buffered numbers with a fraction cannot be
+// read back while `serde_json` keeps their digits.
+impl<'de> Deserialize<'de> for AuditEvent {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+
+        #[derive(Deserialize)]
+        struct Place {
+            writer: String,
+            seq: u64,
+            prev: Option<String>,
+        }
+        let value = serde_json::Value::deserialize(deserializer)?;
+        let place: Place = serde_json::from_value(value.clone()).map_err(D::Error::custom)?;
+        let body: EventBody = serde_json::from_value(value).map_err(D::Error::custom)?;
+        Ok(Self {
+            writer: place.writer,
+            seq: place.seq,
+            prev: place.prev,
+            body,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_with_fractions_are_read_back() {
+        let mut body = EventBody::new(
+            AuditEventKind::ToolExecuted,
+            "2026-01-01T00:00:00.000Z".into(),
+        );
+        body.duration_ms = Some(1.25);
+        let event = AuditEvent {
+            writer: "w".into(),
+            seq: 3,
+            prev: None,
+            body,
+        };
+        let text = serde_json::to_string(&event).unwrap();
+        assert_eq!(serde_json::from_str::<AuditEvent>(&text).unwrap(), event);
+    }
+
+    #[test]
+    fn wire_names_agree_with_serde() {
+        for kind in AuditEventKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+    }
+}

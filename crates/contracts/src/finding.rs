@@ -1,0 +1,178 @@
+//! What the guard says about an entry: stable code, place, and a sentence.
+//!
+//! Doc: contract.md#codes
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+macro_rules! contract_codes {
+    ($($(#[doc = $doc:literal])+ $name:ident $code:literal;)+) => {
+        /// What is wrong with an entry; stable, in kebab-case, append-only.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+        #[serde(rename_all = "kebab-case")]
+        #[non_exhaustive]
+        pub enum ContractCode {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl ContractCode {
+            /// All codes, in the order in which the guard looks for them.
+            pub const ALL: &[Self] = &[$(Self::$name,)+];
+
+            /// The code as it is written.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $code,)+ }
+            }
+        }
+    };
+}
+
+contract_codes! {
+    /// The entry is not an object, or a text field is no text.
+    InvalidRoot "invalid-root";
+    /// Something that RFC 8259 cannot carry.
+    NotJsonSafe "not-json-safe";
+    /// A key that names a secret, or a value that is one.
+    ForbiddenSecretField "forbidden-secret-field";
+    /// One field in two spellings.
+    AmbiguousField "ambiguous-field";
+    /// The id is missing, blank, too long, or has other characters.
+    InvalidToolId "invalid-tool-id";
+    /// The category is not one of the six.
+    InvalidCategory "invalid-category";
+    /// The input schema is not an object, does not compile, or leaves the document.
+    InvalidInputSchema "invalid-input-schema";
+    /// The output schema is not an object, does not compile, or leaves the document.
+    InvalidOutputSchema "invalid-output-schema";
+    /// The capabilities are not an object.
+    InvalidCapabilities "invalid-capabilities";
+    /// The locales are not a list of texts.
+    InvalidCapabilitiesLocales "invalid-capabilities-locales";
+    /// The media types are not a list of texts.
+    InvalidCapabilitiesMediaTypes "invalid-capabilities-media-types";
+    /// A limit is not a number of at least 0.
+    InvalidCapabilitiesLimit "invalid-capabilities-limit";
+    /// The execution is not an object.
+    InvalidExecution "invalid-execution";
+    /// A target is blank or no text.
+    InvalidExecutionField "invalid-execution-field";
+    /// There is no target at all.
+    MissingExecutionTarget "missing-execution-target";
+    /// The policy is not an object.
+    InvalidPolicy "invalid-policy";
+    /// The timeout is not a whole number above 0.
+    InvalidPolicyTimeout "invalid-policy-timeout";
+    /// The rate limit is not a whole number of at least 0.
+    InvalidPolicyRateLimit "invalid-policy-rate-limit";
+    /// The cost tier is no text.
+    InvalidPolicyCostTier "invalid-policy-cost-tier";
+    /// The trust level is blank or no text.
+    InvalidPolicyTrustLevel "invalid-policy-trust-level";
+    /// The concurrency is not a whole number above 0.
+    InvalidPolicyConcurrency "invalid-policy-concurrency";
+    /// The approval is not one of its words.
+    InvalidPolicyApproval "invalid-policy-approval";
+    /// Another field of the policy has the wrong type.
+    InvalidPolicyField "invalid-policy-field";
+    /// A permission is not `verb:resource`.
+    InvalidPermission "invalid-permission";
+    /// The mode is not one of the four.
+    InvalidIdempotencyMode "invalid-idempotency-mode";
+    /// A keyed tool names no key field.
+    MissingKeyField "missing-key-field";
+    /// The key field is no property of the input schema.
+    UnknownKeyField "unknown-key-field";
+    /// Another field of the idempotency has the wrong type.
+    InvalidIdempotencyField "invalid-idempotency-field";
+    /// A receipt field is not a dotted path from `result`.
+    InvalidReceiptField "invalid-receipt-field";
+    /// The sandbox profile is not one.
+    InvalidSandbox "invalid-sandbox";
+    /// A near miss of a known key.
+    MisspelledField "misspelled-field";
+    /// A key that this version does not know (warning).
+    UnknownField "unknown-field";
+    /// There is no description (warning).
+    MissingDescription "missing-description";
+}
+
+impl fmt::Display for ContractCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Whether a finding refuses the entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// It does.
+    Error,
+    /// It does not.
+    Warning,
+}
+
+/// Why an entry is not a contract.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
+#[error("{path}: {message} ({code})")]
+pub struct ContractError {
+    /// What is wrong.
+    pub code: ContractCode,
+    /// Where, dotted, relative to the entry; the entry itself is `root`.
+    pub path: String,
+    /// What was expected and what was found; never a secret's value.
+    pub message: String,
+}
+
+/// One thing that the guard says about an entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ContractFinding {
+    /// Whether it refuses the entry.
+    pub severity: Severity,
+    /// What is wrong.
+    pub code: ContractCode,
+    /// Where, dotted, relative to the entry; the entry itself is `root`.
+    pub path: String,
+    /// What was expected and what was found; never a secret's value.
+    pub message: String,
+    /// What to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl From<ContractFinding> for ContractError {
+    fn from(finding: ContractFinding) -> Self {
+        Self {
+            code: finding.code,
+            path: finding.path,
+            message: finding.message,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wire_names_agree_with_serde() {
+        for code in ContractCode::ALL {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.as_str());
+        }
+    }
+
+    #[test]
+    fn golden_list_of_codes_only_grows() {
+        let golden: Vec<&str> = include_str!("../golden/contract-codes.txt")
+            .lines()
+            .collect();
+        let now: Vec<&str> = ContractCode::ALL.iter().map(|code| code.as_str()).collect();
+        assert_eq!(
+            golden, now,
+            "codes are append-only; add new ones to golden/contract-codes.txt"
+        );
+    }
+}

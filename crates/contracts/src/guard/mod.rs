@@ -1,0 +1,215 @@
+//! The guard: decides, deterministically, whether an entry is a contract.
+//!
+//! Pure: the same entry gives the same findings on every machine. It looks for one thing after
+//! the other in a fixed order, so the first error is always the first of all errors.
+//!
+//! Doc: contract.md#guard
+
+mod fields;
+mod normalise;
+mod rules;
+mod secrets;
+
+use serde_json::{Map, Value};
+
+use crate::contract::ToolContract;
+use crate::finding::{ContractCode, ContractError, ContractFinding, Severity};
+use crate::json;
+use crate::secret::SecretShapes;
+
+/// Judges entries by the rules of the contract and by the secret shapes it was given.
+#[derive(Debug, Clone, Default)]
+pub struct Guard {
+    shapes: SecretShapes,
+}
+
+/// A contract together with what was compiled to judge it.
+#[derive(Debug)]
+pub struct Guarded {
+    /// The contract, in canonical form.
+    pub contract: ToolContract,
+    /// Warnings, in order.
+    pub warnings: Vec<ContractFinding>,
+    /// The compiled input schema.
+    #[cfg(feature = "schema")]
+    pub input: crate::schema::CompiledSchema,
+    /// The compiled output schema.
+    #[cfg(feature = "schema")]
+    pub output: crate::schema::CompiledSchema,
+}
+
+impl Guard {
+    /// A guard that knows secrets by `shapes`.
+    #[must_use]
+    pub fn new(shapes: SecretShapes) -> Self {
+        Self { shapes }
+    }
+
+    /// The entry as a contract.
+    ///
+    /// # Errors
+    /// The first error, in the order of [`ContractCode::ALL`].
+    pub fn validate_entry(&self, entry: &Value) -> Result<ToolContract, ContractError> {
+        match self.examine(entry) {
+            Ok(guarded) => Ok(guarded.contract),
+            Err(findings) => Err(first_error(findings)),
+        }
+    }
+
+    /// Every error and warning, in the order of [`ContractCode::ALL`].
+    #[must_use]
+    pub fn check_entry(&self, entry: &Value) -> Vec<ContractFinding> {
+        match self.examine(entry) {
+            Ok(guarded) => guarded.warnings,
+            Err(findings) => findings,
+        }
+    }
+
+    /// The entry as a contract with its compiled schemas, so that nobody compiles them again.
+    ///
+    /// # Errors
+    /// Every finding, as [`Guard::check_entry`]; at least one is an error.
+    pub fn examine(&self, entry: &Value) -> Result<Guarded, Vec<ContractFinding>> {
+        let mut report = Report::default();
+        let Some(members) = entry.as_object() else {
+            report.error(
+                ContractCode::InvalidRoot,
+                "root",
+                format!("expected an object, found {}", kind(entry)),
+            );
+            return Err(report.findings);
+        };
+        if let Err(fault) = json::check_value(entry) {
+            // What lies deeper cannot be looked at safely.
+            report.error(ContractCode::NotJsonSafe, &fault.dotted(), fault.message);
+            return Err(report.findings);
+        }
+        secrets::examine(members, &self.shapes, &mut report);
+        let entry = fields::Entry::read(members, &mut report);
+        let schemas = rules::examine(&entry, &mut report);
+        let failed = report
+            .findings
+            .iter()
+            .any(|finding| finding.severity == Severity::Error);
+        if failed {
+            return Err(report.findings);
+        }
+        let contract = normalise::contract(&entry).map_err(|message| {
+            let mut findings = std::mem::take(&mut report.findings);
+            findings.push(ContractFinding {
+                severity: Severity::Error,
+                code: ContractCode::InvalidRoot,
+                path: "root".to_owned(),
+                message,
+                hint: None,
+            });
+            findings
+        })?;
+        let _ = &schemas;
+        #[cfg(feature = "schema")]
+        {
+            match schemas {
+                (Some(input), Some(output)) => Ok(Guarded {
+                    contract,
+                    warnings: report.findings,
+                    input,
+                    output,
+                }),
+                // Without an error both schemas have compiled.
+                _ => Err(report.findings),
+            }
+        }
+        #[cfg(not(feature = "schema"))]
+        Ok(Guarded {
+            contract,
+            warnings: report.findings,
+        })
+    }
+}
+
+fn first_error(findings: Vec<ContractFinding>) -> ContractError {
+    findings
+        .into_iter()
+        .find(|finding| finding.severity == Severity::Error)
+        .map_or_else(
+            || ContractError {
+                code: ContractCode::InvalidRoot,
+                path: "root".to_owned(),
+                message: "the entry is not a contract".to_owned(),
+            },
+            ContractError::from,
+        )
+}
+
+/// Findings, in the order in which they were made.
+#[derive(Debug, Default)]
+struct Report {
+    findings: Vec<ContractFinding>,
+}
+
+impl Report {
+    fn error(&mut self, code: ContractCode, path: &str, message: impl Into<String>) {
+        self.push(Severity::Error, code, path, message.into(), None);
+    }
+
+    fn error_with(
+        &mut self,
+        code: ContractCode,
+        path: &str,
+        message: impl Into<String>,
+        hint: String,
+    ) {
+        self.push(Severity::Error, code, path, message.into(), Some(hint));
+    }
+
+    fn warning(
+        &mut self,
+        code: ContractCode,
+        path: &str,
+        message: impl Into<String>,
+        hint: Option<String>,
+    ) {
+        self.push(Severity::Warning, code, path, message.into(), hint);
+    }
+
+    fn push(
+        &mut self,
+        severity: Severity,
+        code: ContractCode,
+        path: &str,
+        message: String,
+        hint: Option<String>,
+    ) {
+        self.findings.push(ContractFinding {
+            severity,
+            code,
+            path: path.to_owned(),
+            message,
+            hint,
+        });
+    }
+}
+
+/// What a value is, in words; never the value.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(text) if text.trim().is_empty() => "blank text",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+fn found(value: Option<&Value>) -> &'static str {
+    value.map_or("nothing", kind)
+}
+
+fn object_of(value: Option<&Value>) -> Option<&Map<String, Value>> {
+    value.and_then(Value::as_object)
+}
+
+#[cfg(test)]
+mod tests;

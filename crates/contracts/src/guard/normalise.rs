@@ -1,0 +1,88 @@
+//! Turns a checked entry of either dialect into the canonical contract.
+//!
+//! Doc: contract.md#dialects
+
+use serde_json::{Map, Value, json};
+
+use super::fields::{self, Entry};
+use super::rules::whole;
+use crate::contract::{HANDLERS_RUNTIME, TIMEOUT_MS_DEFAULT, ToolContract};
+
+/// Canonical form of an entry that the rules have passed.
+pub(super) fn contract(entry: &Entry<'_>) -> Result<ToolContract, String> {
+    let mut out = Map::new();
+    for field in fields::TOP {
+        if let Some(value) = entry.get(field) {
+            out.insert(field.canonical.to_owned(), value.clone());
+        }
+    }
+    for (key, value) in entry.members {
+        let known = fields::TOP
+            .iter()
+            .any(|field| field.canonical == key || field.snake == key);
+        if !known && key != fields::TIMEOUT_MS {
+            out.insert(key.clone(), value.clone());
+        }
+    }
+    if let Some(Value::Object(idempotency)) = out.get_mut("idempotency") {
+        *idempotency = canonical_idempotency(std::mem::take(idempotency));
+    }
+    let policy = out.entry("policy").or_insert_with(|| json!({}));
+    if let Some(policy) = policy.as_object_mut() {
+        if let Some(timeout) = entry.plain(fields::TIMEOUT_MS) {
+            policy.insert("timeoutMs".to_owned(), timeout.clone());
+        }
+        if entry.is_snake() {
+            policy
+                .entry("timeoutMs")
+                .or_insert_with(|| json!(TIMEOUT_MS_DEFAULT));
+            policy
+                .entry("trustLevel")
+                .or_insert_with(|| json!("sandbox"));
+        }
+        // `30000.0` is a whole number too.
+        for name in ["timeoutMs", "rateLimitPerMin", "maxConcurrency"] {
+            if let Some(Value::Number(number)) = policy.get(name)
+                && let Some(whole) = whole(number)
+            {
+                policy.insert(name.to_owned(), json!(whole));
+            }
+        }
+    }
+    if entry.is_snake() {
+        out.entry("category").or_insert_with(|| json!("function"));
+        out.entry("capabilities").or_insert_with(|| json!({}));
+        let idempotency = out.entry("idempotency").or_insert_with(|| json!({}));
+        if let Some(idempotency) = idempotency.as_object_mut() {
+            idempotency.entry("mode").or_insert_with(|| json!("none"));
+        }
+        let name = entry
+            .get(fields::TOOL_ID)
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        out.entry("execution")
+            .or_insert_with(|| dispatch_rule(name));
+    }
+    serde_json::from_value(Value::Object(out)).map_err(|error| error.to_string())
+}
+
+/// The first part of a name is the handler domain, the rest joined with `_` is the handler.
+fn dispatch_rule(name: &str) -> Value {
+    match name.split_once('.') {
+        Some((domain, rest)) if rest.contains('.') => json!({
+            "localRuntimeId": HANDLERS_RUNTIME,
+            "target": format!("{domain}.{}", rest.replace('.', "_")),
+        }),
+        _ => json!({ "localRuntimeId": HANDLERS_RUNTIME }),
+    }
+}
+
+fn canonical_idempotency(members: Map<String, Value>) -> Map<String, Value> {
+    members
+        .into_iter()
+        .map(|(key, value)| {
+            let known = fields::IDEMPOTENCY.iter().find(|field| field.snake == key);
+            (known.map_or(key, |field| field.canonical.to_owned()), value)
+        })
+        .collect()
+}

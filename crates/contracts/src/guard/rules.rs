@@ -1,0 +1,689 @@
+//! Rules 5 to 16, each looking at one part of the entry, in the order of the table.
+//!
+//! Doc: contract.md#codes
+
+use serde_json::{Map, Number, Value};
+
+use super::fields::{self, Entry, Field};
+use super::{Report, found, kind};
+use crate::contract::{Category, IdempotencyMode};
+use crate::finding::ContractCode as Code;
+use crate::id::{ToolId, near_miss, nearest};
+use crate::json::{Step, dotted};
+use crate::sandbox::SandboxProfile;
+
+#[cfg(feature = "schema")]
+type Schema = crate::schema::CompiledSchema;
+#[cfg(not(feature = "schema"))]
+type Schema = ();
+
+/// Input and output schema, where they compile.
+pub(super) type Schemas = (Option<Schema>, Option<Schema>);
+
+pub(super) fn examine(entry: &Entry<'_>, report: &mut Report) -> Schemas {
+    tool_id(entry, report);
+    texts(entry, report);
+    category(entry, report);
+    let input = schema(
+        entry,
+        fields::INPUT_SCHEMA,
+        Code::InvalidInputSchema,
+        true,
+        report,
+    );
+    let output = schema(
+        entry,
+        fields::OUTPUT_SCHEMA,
+        Code::InvalidOutputSchema,
+        false,
+        report,
+    );
+    capabilities(entry, report);
+    execution(entry, report);
+    policy(entry, report);
+    permissions(entry, report);
+    idempotency(entry, report);
+    receipt_fields(entry, report);
+    sandbox(entry, report);
+    unknown_keys(entry, report);
+    let description = entry
+        .plain("description")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    if description.trim().is_empty() {
+        report.warning(
+            Code::MissingDescription,
+            "description",
+            "there is no description",
+            Some("say what the tool does; models choose tools by it".to_owned()),
+        );
+    }
+    (input, output)
+}
+
+fn tool_id(entry: &Entry<'_>, report: &mut Report) {
+    let path = entry.path(fields::TOOL_ID);
+    match entry.get(fields::TOOL_ID) {
+        Some(Value::String(text)) => {
+            if let Err(error) = ToolId::try_from(text.as_str()) {
+                report.error(Code::InvalidToolId, path, error.to_string());
+            }
+        }
+        other => report.error(
+            Code::InvalidToolId,
+            path,
+            format!("expected a tool id, found {}", found(other)),
+        ),
+    }
+}
+
+/// Fields that have no code of their own count as the entry's own shape.
+fn texts(entry: &Entry<'_>, report: &mut Report) {
+    for name in ["title", "description"] {
+        if let Some(value) = entry.plain(name)
+            && !value.is_string()
+        {
+            report.error(
+                Code::InvalidRoot,
+                name,
+                format!("expected text, found {}", kind(value)),
+            );
+        }
+    }
+    if let Some(value) = entry.plain(fields::ANNOTATIONS)
+        && !value.is_object()
+    {
+        let message = format!("expected an object, found {}", kind(value));
+        report.error(Code::InvalidRoot, fields::ANNOTATIONS, message);
+    }
+}
+
+fn category(entry: &Entry<'_>, report: &mut Report) {
+    let expected = || format!("expected one of {}", Category::NAMES.join(", "));
+    match entry.plain("category") {
+        None if entry.is_snake() => (),
+        Some(Value::String(text)) if Category::NAMES.contains(&text.as_str()) => (),
+        Some(Value::String(text)) => {
+            let message = format!("{}, found `{}`", expected(), shown(text));
+            match nearest(text, Category::NAMES) {
+                Some(near) => report.error_with(
+                    Code::InvalidCategory,
+                    "category",
+                    message,
+                    format!("did you mean `{near}`?"),
+                ),
+                None => report.error(Code::InvalidCategory, "category", message),
+            }
+        }
+        other => report.error(
+            Code::InvalidCategory,
+            "category",
+            format!("{}, found {}", expected(), found(other)),
+        ),
+    }
+}
+
+fn schema(
+    entry: &Entry<'_>,
+    field: Field,
+    code: Code,
+    object_root: bool,
+    report: &mut Report,
+) -> Option<Schema> {
+    let path = entry.path(field);
+    let Some(value) = entry.get(field) else {
+        report.error(code, path, "expected a JSON Schema object, found nothing");
+        return None;
+    };
+    let Some(members) = value.as_object() else {
+        report.error(
+            code,
+            path,
+            format!("expected a JSON Schema object, found {}", kind(value)),
+        );
+        return None;
+    };
+    if object_root && members.get("type").and_then(Value::as_str) != Some("object") {
+        report.error_with(
+            code,
+            &format!("{path}.type"),
+            "expected the root to have `type: object`",
+            "arguments are always an object".to_owned(),
+        );
+        return None;
+    }
+    compiled(value, path, code, report)
+}
+
+#[cfg(feature = "schema")]
+fn compiled(value: &Value, path: &str, code: Code, report: &mut Report) -> Option<Schema> {
+    match Schema::compile(value) {
+        Ok(schema) => Some(schema),
+        Err(fault) => {
+            let mut place = vec![Step::Key(path.to_owned())];
+            place.extend(fault.path);
+            report.error(code, &dotted(&place), fault.message);
+            None
+        }
+    }
+}
+
+#[cfg(not(feature = "schema"))]
+fn compiled(_: &Value, path: &str, _: Code, _: &mut Report) -> Option<Schema> {
+    let _ = dotted(&[Step::Key(path.to_owned())]);
+    Some(())
+}
+
+fn capabilities(entry: &Entry<'_>, report: &mut Report) {
+    let value = match entry.plain("capabilities") {
+        None if entry.is_snake() => return,
+        value => value,
+    };
+    let Some(members) = value.and_then(Value::as_object) else {
+        let message = format!(
+            "expected an object, which may be empty, found {}",
+            found(value)
+        );
+        report.error(Code::InvalidCapabilities, "capabilities", message);
+        return;
+    };
+    for (name, code) in [
+        ("locales", Code::InvalidCapabilitiesLocales),
+        ("mediaTypes", Code::InvalidCapabilitiesMediaTypes),
+    ] {
+        if let Some(value) = members.get(name) {
+            texts_of(value, &format!("capabilities.{name}"), code, report);
+        }
+    }
+    for name in ["maxInputTokens", "maxOutputTokens", "maxAssetBytes"] {
+        match members.get(name) {
+            None => (),
+            Some(Value::Number(number)) if at_least_zero(number) => (),
+            Some(other) => report.error(
+                Code::InvalidCapabilitiesLimit,
+                &format!("capabilities.{name}"),
+                format!(
+                    "expected a number of at least 0, found {}",
+                    number_or_kind(other)
+                ),
+            ),
+        }
+    }
+}
+
+fn texts_of(value: &Value, path: &str, code: Code, report: &mut Report) {
+    let Some(items) = value.as_array() else {
+        report.error(
+            code,
+            path,
+            format!("expected a list of texts, found {}", kind(value)),
+        );
+        return;
+    };
+    for (index, item) in items.iter().enumerate() {
+        if !item.as_str().is_some_and(|text| !text.trim().is_empty()) {
+            report.error(
+                code,
+                &format!("{path}[{index}]"),
+                format!("expected text, found {}", kind(item)),
+            );
+        }
+    }
+}
+
+fn execution(entry: &Entry<'_>, report: &mut Report) {
+    let hint = || "name one of `localRuntimeId`, `mcpServerId`, `endpointRef`".to_owned();
+    let value = match entry.plain("execution") {
+        None if entry.is_snake() => {
+            // The dispatch rule needs a domain and a method.
+            let name = entry
+                .get(fields::TOOL_ID)
+                .and_then(Value::as_str)
+                .unwrap_or_default();
+            let parts: Vec<&str> = name.split('.').collect();
+            if parts.len() < 2 || parts.iter().any(|part| part.is_empty()) {
+                report.error_with(
+                    Code::MissingExecutionTarget,
+                    "execution",
+                    "a name of one part has no handler domain, so `execution` must say where the tool is",
+                    hint(),
+                );
+            }
+            return;
+        }
+        value => value,
+    };
+    let Some(members) = value.and_then(Value::as_object) else {
+        let message = format!("expected an object, found {}", found(value));
+        report.error(Code::InvalidExecution, "execution", message);
+        return;
+    };
+    for name in fields::EXECUTION {
+        match members.get(name) {
+            None => (),
+            Some(Value::String(text)) if !text.trim().is_empty() => (),
+            Some(other) => report.error(
+                Code::InvalidExecutionField,
+                &format!("execution.{name}"),
+                format!("expected text that is not blank, found {}", kind(other)),
+            ),
+        }
+    }
+    if !["localRuntimeId", "mcpServerId", "endpointRef"]
+        .iter()
+        .any(|name| members.contains_key(*name))
+    {
+        report.error_with(
+            Code::MissingExecutionTarget,
+            "execution",
+            "there is no target",
+            hint(),
+        );
+    }
+}
+
+fn policy(entry: &Entry<'_>, report: &mut Report) {
+    let snake = entry.is_snake();
+    let top_timeout = entry.plain(fields::TIMEOUT_MS);
+    let empty = Map::new();
+    let members = match entry.plain("policy") {
+        None if snake => &empty,
+        value => match value.and_then(Value::as_object) {
+            Some(members) => members,
+            None => {
+                let message = format!("expected an object, found {}", found(value));
+                report.error(Code::InvalidPolicy, "policy", message);
+                return;
+            }
+        },
+    };
+    let (timeout_path, timeout) = match top_timeout {
+        Some(value) => (fields::TIMEOUT_MS.to_owned(), Some(value)),
+        None => ("policy.timeoutMs".to_owned(), members.get("timeoutMs")),
+    };
+    let mut expect = |path: String, value: Option<&Value>, required: bool, rule: &FieldRule| {
+        let fits = value.map_or(!required, rule.fits);
+        if !fits {
+            let found = value.map_or_else(|| "nothing".to_owned(), number_or_kind);
+            report.error(
+                rule.code,
+                &path,
+                format!("expected {}, found {found}", rule.expected),
+            );
+        }
+    };
+    expect(timeout_path, timeout, !snake, &TIMEOUT);
+    for (name, required, rule) in POLICY_RULES {
+        expect(
+            format!("policy.{name}"),
+            members.get(*name),
+            *required && !snake,
+            rule,
+        );
+    }
+}
+
+/// What a field of the policy must be.
+struct FieldRule {
+    code: Code,
+    expected: &'static str,
+    fits: fn(&Value) -> bool,
+}
+
+const TIMEOUT: FieldRule = FieldRule {
+    code: Code::InvalidPolicyTimeout,
+    expected: "a whole number of milliseconds above 0",
+    fits: above_zero,
+};
+
+/// In the order of the table; `true` where the field is required.
+const POLICY_RULES: &[(&str, bool, FieldRule)] = &[
+    (
+        "rateLimitPerMin",
+        false,
+        FieldRule {
+            code: Code::InvalidPolicyRateLimit,
+            expected: "a whole number of at least 0",
+            fits: |value| {
+                value
+                    .as_number()
+                    .is_some_and(|number| whole(number).is_some())
+            },
+        },
+    ),
+    (
+        "costTier",
+        false,
+        FieldRule {
+            code: Code::InvalidPolicyCostTier,
+            expected: "text",
+            fits: not_blank,
+        },
+    ),
+    (
+        "trustLevel",
+        true,
+        FieldRule {
+            code: Code::InvalidPolicyTrustLevel,
+            expected: "text that is not blank",
+            fits: not_blank,
+        },
+    ),
+    (
+        "maxConcurrency",
+        false,
+        FieldRule {
+            code: Code::InvalidPolicyConcurrency,
+            expected: "a whole number above 0",
+            fits: above_zero,
+        },
+    ),
+    (
+        "approval",
+        false,
+        FieldRule {
+            code: Code::InvalidPolicyApproval,
+            expected: "`never` or `always`",
+            fits: |value| matches!(value.as_str(), Some("never" | "always")),
+        },
+    ),
+    (
+        "costUnits",
+        false,
+        FieldRule {
+            code: Code::InvalidPolicyField,
+            expected: "a number of at least 0",
+            fits: |value| value.as_number().is_some_and(at_least_zero),
+        },
+    ),
+    (
+        "readOnly",
+        false,
+        FieldRule {
+            code: Code::InvalidPolicyField,
+            expected: "true or false",
+            fits: Value::is_boolean,
+        },
+    ),
+];
+
+fn not_blank(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| !text.trim().is_empty())
+}
+
+fn above_zero(value: &Value) -> bool {
+    value
+        .as_number()
+        .and_then(whole)
+        .is_some_and(|number| number > 0)
+}
+
+fn permissions(entry: &Entry<'_>, report: &mut Report) {
+    let Some(value) = entry.plain("permissions") else {
+        return;
+    };
+    let Some(items) = value.as_array() else {
+        let message = format!("expected a list of `verb:resource`, found {}", kind(value));
+        report.error(Code::InvalidPermission, "permissions", message);
+        return;
+    };
+    for (index, item) in items.iter().enumerate() {
+        if !item.as_str().is_some_and(is_permission) {
+            report.error_with(
+                Code::InvalidPermission,
+                &format!("permissions[{index}]"),
+                match item.as_str() {
+                    Some(text) => format!("expected `verb:resource`, found `{}`", shown(text)),
+                    None => format!("expected `verb:resource`, found {}", kind(item)),
+                },
+                "for example `read:db` or `send:email`".to_owned(),
+            );
+        }
+    }
+}
+
+fn is_permission(text: &str) -> bool {
+    let word = |part: &str| {
+        !part.is_empty()
+            && part
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'))
+    };
+    text.split_once(':')
+        .is_some_and(|(verb, resource)| word(verb) && word(resource))
+}
+
+fn idempotency(entry: &Entry<'_>, report: &mut Report) {
+    let Some(value) = entry.plain("idempotency") else {
+        return;
+    };
+    let Some(members) = value.as_object() else {
+        let message = format!("expected an object, found {}", kind(value));
+        report.error(Code::InvalidIdempotencyField, "idempotency", message);
+        return;
+    };
+    let mode = members.get("mode");
+    match mode {
+        None => (),
+        Some(Value::String(text)) if IdempotencyMode::NAMES.contains(&text.as_str()) => (),
+        Some(other) => report.error(
+            Code::InvalidIdempotencyMode,
+            "idempotency.mode",
+            format!(
+                "expected one of {}, found {}",
+                IdempotencyMode::NAMES.join(", "),
+                other.as_str().map_or_else(
+                    || kind(other).to_owned(),
+                    |text| format!("`{}`", shown(text))
+                )
+            ),
+        ),
+    }
+    let path = |field: Field| {
+        let spelled = field.get(members).map(|(spelled, _)| spelled);
+        format!(
+            "idempotency.{}",
+            spelled.unwrap_or(field.in_dialect(entry.dialect))
+        )
+    };
+    let key_field = fields::KEY_FIELD.get(members).map(|(_, value)| value);
+    let keyed = mode.and_then(Value::as_str) == Some("keyed");
+    match key_field {
+        None if keyed => report.error_with(
+            Code::MissingKeyField,
+            &path(fields::KEY_FIELD),
+            "a keyed tool must name the argument that is its key",
+            "name a property of the input schema".to_owned(),
+        ),
+        Some(Value::String(text)) if !text.trim().is_empty() => {
+            let properties = entry
+                .get(fields::INPUT_SCHEMA)
+                .and_then(|schema| schema.get("properties"))
+                .and_then(Value::as_object);
+            let known = properties.is_some_and(|properties| properties.contains_key(text));
+            if keyed && !known {
+                let message = format!("the input schema has no property `{}`", shown(text));
+                let near = properties
+                    .and_then(|properties| nearest(text, properties.keys().map(String::as_str)));
+                match near {
+                    Some(near) => report.error_with(
+                        Code::UnknownKeyField,
+                        &path(fields::KEY_FIELD),
+                        message,
+                        format!("did you mean `{near}`?"),
+                    ),
+                    None => report.error(Code::UnknownKeyField, &path(fields::KEY_FIELD), message),
+                }
+            }
+        }
+        None => (),
+        Some(other) => {
+            let code = if keyed {
+                Code::MissingKeyField
+            } else {
+                Code::InvalidIdempotencyField
+            };
+            let message = format!("expected the name of an argument, found {}", kind(other));
+            report.error(code, &path(fields::KEY_FIELD), message);
+        }
+    }
+    let mut choice = |field: Field, what: &str, fits: &dyn Fn(&Value) -> bool| {
+        if let Some((_, value)) = field.get(members)
+            && !fits(value)
+        {
+            let message = format!("expected {what}, found {}", kind(value));
+            report.error(Code::InvalidIdempotencyField, &path(field), message);
+        }
+    };
+    choice(fields::KEY_SCOPE, "`tool` or `caller`", &|value| {
+        matches!(value.as_str(), Some("tool" | "caller"))
+    });
+    choice(
+        fields::ON_DIFFERENT_ARGS,
+        "`replay` or `refuse`",
+        &|value| matches!(value.as_str(), Some("replay" | "refuse")),
+    );
+    choice(fields::ACCEPTS_KEY, "true or false", &Value::is_boolean);
+}
+
+fn receipt_fields(entry: &Entry<'_>, report: &mut Report) {
+    let path = entry.path(fields::RECEIPT_FIELDS);
+    let Some(value) = entry.get(fields::RECEIPT_FIELDS) else {
+        return;
+    };
+    let Some(items) = value.as_array() else {
+        let message = format!("expected a list of dotted paths, found {}", kind(value));
+        report.error(Code::InvalidReceiptField, path, message);
+        return;
+    };
+    for (index, item) in items.iter().enumerate() {
+        let fits = item.as_str().is_some_and(|text| {
+            let mut parts = text.split('.');
+            parts.next() == Some("result") && parts.all(|part| !part.trim().is_empty())
+        });
+        if !fits {
+            report.error_with(
+                Code::InvalidReceiptField,
+                &format!("{path}[{index}]"),
+                match item.as_str() {
+                    Some(text) => {
+                        format!(
+                            "expected a dotted path that starts at `result`, found `{}`",
+                            shown(text)
+                        )
+                    }
+                    None => format!("expected a dotted path, found {}", kind(item)),
+                },
+                "for example `result.id`".to_owned(),
+            );
+        }
+    }
+    let texts = items.iter().filter_map(Value::as_str);
+    if let Some(twice) = crate::json::first_duplicate(texts) {
+        let message = format!("`{}` stands there twice", shown(twice));
+        report.error(Code::InvalidReceiptField, path, message);
+    }
+}
+
+fn sandbox(entry: &Entry<'_>, report: &mut Report) {
+    let Some(value) = entry.plain("sandbox") else {
+        return;
+    };
+    if let Err(error) = serde_path_to_error::deserialize::<_, SandboxProfile>(value) {
+        let inner = error.path().to_string();
+        let path = if inner == "." {
+            "sandbox".to_owned()
+        } else {
+            format!("sandbox.{inner}")
+        };
+        let message = error.into_inner().to_string();
+        // `invalid type: string "…", expected u64` repeats the value; what was expected does not.
+        let message = match message.find("expected") {
+            Some(at) if message.starts_with("invalid") => {
+                message.get(at..).unwrap_or_default().to_owned()
+            }
+            _ => message,
+        };
+        report.error(Code::InvalidSandbox, &path, message);
+    }
+}
+
+fn unknown_keys(entry: &Entry<'_>, report: &mut Report) {
+    let top: Vec<&str> = fields::TOP
+        .iter()
+        .flat_map(|field| [field.canonical, field.snake])
+        .chain([fields::TIMEOUT_MS, fields::ANNOTATIONS])
+        .collect();
+    unknown_in(entry.members, "", &top, report);
+    for (name, known) in [
+        ("capabilities", &fields::CAPABILITIES[..]),
+        ("execution", &fields::EXECUTION[..]),
+        ("policy", &fields::POLICY[..]),
+    ] {
+        if let Some(members) = entry.object(name) {
+            unknown_in(members, name, known, report);
+        }
+    }
+    if let Some(members) = entry.object("idempotency") {
+        let known: Vec<&str> = fields::IDEMPOTENCY
+            .iter()
+            .flat_map(|field| [field.canonical, field.snake])
+            .collect();
+        unknown_in(members, "idempotency", &known, report);
+    }
+}
+
+fn unknown_in(members: &Map<String, Value>, parent: &str, known: &[&str], report: &mut Report) {
+    for key in members.keys().filter(|key| !known.contains(&key.as_str())) {
+        let path = if parent.is_empty() {
+            key.clone()
+        } else {
+            format!("{parent}.{key}")
+        };
+        // `metadata` is a common extension and near to nothing; `timoutMs` must not vanish.
+        match known.iter().find(|known| near_miss(key, known)) {
+            Some(near) => report.error_with(
+                Code::MisspelledField,
+                &path,
+                format!(
+                    "`{}` is no field, and so near to `{near}` that it may be meant",
+                    shown(key)
+                ),
+                format!("write `{near}`"),
+            ),
+            None => {
+                let hint = nearest(key, known.iter().copied())
+                    .map(|near| format!("did you mean `{near}`?"));
+                let message = format!("`{}` is no field that this version knows", shown(key));
+                report.warning(Code::UnknownField, &path, message, hint);
+            }
+        }
+    }
+}
+
+/// User text for a message: short, on one line, without control characters.
+fn shown(text: &str) -> String {
+    let short: String = text.chars().take(60).collect();
+    let more = if short.len() < text.len() { "…" } else { "" };
+    format!("{}{more}", short.escape_debug())
+}
+
+fn number_or_kind(value: &Value) -> String {
+    match value {
+        Value::Number(number) => format!("`{number}`"),
+        other => kind(other).to_owned(),
+    }
+}
+
+/// A whole number of at least 0; `30000.0` is one.
+pub(super) fn whole(number: &Number) -> Option<u64> {
+    number.as_u64().or_else(|| {
+        let double = number.as_f64()?;
+        let fits = double >= 0.0 && double.fract() == 0.0 && double < 9_007_199_254_740_992.0;
+        fits.then_some(double as u64)
+    })
+}
+
+fn at_least_zero(number: &Number) -> bool {
+    number.as_f64().is_some_and(|double| double >= 0.0)
+}

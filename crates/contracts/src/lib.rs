@@ -1,0 +1,33 @@
+#![doc = include_str!("../README.md")]
+
+pub mod agent_log;
+pub mod approval;
+pub mod call;
+pub mod code;
+pub mod contract;
+pub mod conversation;
+pub mod coverage;
+pub mod declaration;
+pub mod event;
+pub mod finding;
+pub mod guard;
+pub mod id;
+pub mod json;
+pub mod plan;
+pub mod port;
+pub mod receipt;
+pub mod result;
+pub mod sandbox;
+#[cfg(feature = "schema")]
+pub mod schema;
+pub mod secret;
+
+pub use call::{CallContext, CallRequest, Caller, ToolCall};
+pub use code::{Effect, ErrorCode, Status};
+pub use contract::ToolContract;
+pub use conversation::Conversation;
+pub use finding::{ContractCode, ContractError, ContractFinding, Severity};
+pub use guard::Guard;
+pub use id::{CallId, ToolId, ToolPattern};
+pub use port::{Dispatch, Executor, Outcome, ToolOutput};
+pub use result::{ContentBlock, ToolResult};

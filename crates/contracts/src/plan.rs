@@ -1,0 +1,105 @@
+//! Plans: several calls with their order, and the report that always comes back.
+//!
+//! Doc: call-path.md#plans
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::code::ErrorCode;
+use crate::result::CallError;
+
+/// Several calls with their order. Either `steps` or `tools` is given.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Plan {
+    /// Names the plan, so that submitting it again resumes it; made when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_id: Option<String>,
+    /// The steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<Vec<PlanStep>>,
+    /// Short form: one step per tool, without arguments, in sequence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<String>>,
+}
+
+/// One call of a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PlanStep {
+    /// The step's name in this plan.
+    pub id: String,
+    /// The tool.
+    pub tool: String,
+    /// The arguments; `{"$from": STEP, "pointer": POINTER}` refers to an earlier result.
+    #[serde(default)]
+    pub args: Map<String, Value>,
+    /// Steps that must have succeeded before.
+    #[serde(default)]
+    pub needs: Vec<String>,
+}
+
+/// How a step ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StepStatus {
+    /// The tool ran and answered.
+    Succeeded,
+    /// The step did not give a result.
+    Failed,
+    /// Something that the tool needs is not set up.
+    NotConfigured,
+    /// The call may not be made.
+    Denied,
+    /// A step that it needs did not succeed.
+    Skipped,
+}
+
+/// What came of a plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanReport {
+    /// The plan.
+    pub plan_id: String,
+    /// Whether nothing was run.
+    pub skipped: bool,
+    /// Why nothing was run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Every step, in the plan's order.
+    pub steps: Vec<StepReport>,
+}
+
+/// What came of a step.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StepReport {
+    /// The step.
+    pub id: String,
+    /// The tool.
+    pub tool: String,
+    /// How it ended.
+    pub status: StepStatus,
+    /// Whether it succeeded.
+    pub success: bool,
+    /// The tool's answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    /// Why it did not succeed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<CallError>,
+    /// The code of the error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<ErrorCode>,
+    /// The call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<String>,
+    /// The receipt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt_id: Option<String>,
+    /// Whether this is an earlier submission's outcome.
+    pub replayed: bool,
+    /// Seconds.
+    pub elapsed: f64,
+}

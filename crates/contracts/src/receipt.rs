@@ -1,0 +1,163 @@
+//! Receipts: the proof that a tool was run once, and what came of it.
+//!
+//! Doc: records.md#receipts
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::code::{Effect, ErrorCode, Status};
+use crate::contract::IdempotencyMode;
+
+/// Where a claim stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClaimState {
+    /// Waits for a worker.
+    Queued,
+    /// Durable, dispatched or about to be.
+    InFlight,
+    /// Waits for somebody's input.
+    AwaitingInput,
+    /// Settled with a result.
+    Succeeded,
+    /// Settled with an error.
+    Failed,
+    /// Nobody knows whether the tool took effect.
+    InDoubt,
+}
+
+impl ClaimState {
+    /// The state as it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::InFlight => "in_flight",
+            Self::AwaitingInput => "awaiting_input",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::InDoubt => "in_doubt",
+        }
+    }
+
+    /// The state that is written as `text`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [
+            Self::Queued,
+            Self::InFlight,
+            Self::AwaitingInput,
+            Self::Succeeded,
+            Self::Failed,
+            Self::InDoubt,
+        ]
+        .into_iter()
+        .find(|state| state.as_str() == text)
+    }
+}
+
+/// By which key a call was claimed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReceiptKey {
+    /// The tool's mode.
+    pub mode: IdempotencyMode,
+    /// HMAC of scope and key, in hex; absent where the call had no key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_digest: Option<String>,
+    /// Which of the store's digest keys made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<String>,
+}
+
+/// A place in the audit log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AuditPlace {
+    /// The writer.
+    pub writer: String,
+    /// The place in its log.
+    pub seq: u64,
+}
+
+/// The record of one claim.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Receipt {
+    /// UUIDv7.
+    pub receipt_id: String,
+    /// The call that made the claim.
+    pub call_id: String,
+    /// The tool.
+    pub tool_id: String,
+    /// SHA-256 of the canonical contract, in hex.
+    pub contract_digest: String,
+    /// Who called.
+    pub caller: String,
+    /// By which key.
+    pub idempotency: ReceiptKey,
+    /// HMAC of the canonical arguments, in hex.
+    pub args_digest: String,
+    /// Where the claim stands.
+    pub state: ClaimState,
+    /// How the call ended; absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
+    /// What is known about the effect.
+    pub effect: Effect,
+    /// Why it did not succeed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_code: Option<ErrorCode>,
+    /// What the contract's `receiptFields` name; null where it was not found.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub fields: Map<String, Value>,
+    /// HMAC of the result, in hex.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_digest: Option<String>,
+    /// The result itself, for replay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<StoredResult>,
+    /// Which dispatch of the claim this is, from 1.
+    pub attempt: u32,
+    /// When it was claimed, RFC 3339 UTC.
+    pub started_at: String,
+    /// When it was settled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled_at: Option<String>,
+    /// Milliseconds of the whole call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<f64>,
+    /// Who holds or held the claim.
+    pub writer: String,
+    /// Digest of the policy in force.
+    pub policy_version: String,
+    /// Digest of the sandbox profile that was applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_digest: Option<String>,
+    /// The approval that was spent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval_id: Option<String>,
+    /// The terminal audit event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit_seq: Option<AuditPlace>,
+}
+
+/// What a replay gives again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredResult {
+    /// The content blocks.
+    pub content: Vec<crate::result::ContentBlock>,
+    /// The structured content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structured_content: Option<Value>,
+    /// Metadata of the tool's own result.
+    #[serde(rename = "meta", default, skip_serializing_if = "Option::is_none")]
+    pub meta: Option<Map<String, Value>>,
+    /// The error, where the outcome was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<crate::result::CallError>,
+    /// Warnings of the first outcome.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}

@@ -1,0 +1,121 @@
+//! What a call gives back.
+//!
+//! Path: 10. Doc: call-path.md#the-result
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::code::{Effect, ErrorCode, Status};
+
+/// A content block as MCP has it: an object with a `type`. Types that this version does not know
+/// pass unchanged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct ContentBlock(pub Value);
+
+impl ContentBlock {
+    /// A text block.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Self {
+        Self(json!({ "type": "text", "text": text.into() }))
+    }
+
+    /// The text of a text block.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        match self.0.get("type").and_then(Value::as_str) {
+            Some("text") => self.0.get("text").and_then(Value::as_str),
+            _ => None,
+        }
+    }
+
+    /// Whether the block has the form that every block must have.
+    #[must_use]
+    pub fn is_well_formed(&self) -> bool {
+        self.0.get("type").is_some_and(Value::is_string)
+    }
+}
+
+/// Why a call did not succeed, as the agent may see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CallError {
+    /// The stable code.
+    pub code: ErrorCode,
+    /// A safe sentence.
+    pub message: String,
+    /// Facts for a program, such as `errors` of the arguments.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub details: Map<String, Value>,
+}
+
+/// One thing that is wrong with the arguments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ArgumentError {
+    /// Where, as a JSON Pointer into the arguments.
+    pub path: String,
+    /// The keyword of the schema that failed, or `hygiene`.
+    pub keyword: String,
+    /// What is expected there; never the value itself.
+    pub message: String,
+}
+
+/// What a call gives back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolResult {
+    /// The tool that was asked for.
+    pub tool_id: String,
+    /// The call.
+    pub call_id: String,
+    /// How it ended.
+    pub status: Status,
+    /// `true` unless it succeeded.
+    pub is_error: bool,
+    /// What is known about the effect.
+    pub effect: Effect,
+    /// What the tool said.
+    pub content: Vec<ContentBlock>,
+    /// What the tool said, as data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structured_content: Option<Value>,
+    /// Metadata of the tool's own result, passed on as it came.
+    #[serde(rename = "meta", default, skip_serializing_if = "Option::is_none")]
+    pub meta: Option<Map<String, Value>>,
+    /// Why it did not succeed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<CallError>,
+    /// Whether this is an earlier call's outcome.
+    pub replayed: bool,
+    /// What the caller should know beside the result, as stable words.
+    pub warnings: Vec<String>,
+    /// The receipt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt_id: Option<String>,
+    /// When to try again, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// The whole call, in milliseconds.
+    pub duration_ms: f64,
+    /// The executor alone, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execute_ms: Option<f64>,
+}
+
+impl ToolResult {
+    /// `structuredContent`, else the first text block read as JSON: what `result` means in
+    /// receipt fields and in the references of plans.
+    #[must_use]
+    pub fn as_data(&self) -> Option<Value> {
+        as_data(self.structured_content.as_ref(), &self.content)
+    }
+}
+
+/// As [`ToolResult::as_data`], over the parts.
+#[must_use]
+pub fn as_data(structured: Option<&Value>, content: &[ContentBlock]) -> Option<Value> {
+    structured.cloned().or_else(|| {
+        let text = content.iter().find_map(ContentBlock::as_text)?;
+        crate::json::parse(text.as_bytes()).ok()
+    })
+}

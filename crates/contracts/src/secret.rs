@@ -1,0 +1,464 @@
+//! What a secret looks like, by the name of its field and by the shape of its value.
+//!
+//! Only neutral shapes are built in; a larger rule set is handed in as data. Nothing here ever
+//! repeats a value in a message.
+//!
+//! Doc: contract.md#no-secrets
+
+use std::fmt;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+const SECRET_WORDS: [&str; 21] = [
+    "apikey",
+    "secret",
+    "clientsecret",
+    "secretkey",
+    "accesskey",
+    "signingkey",
+    "token",
+    "accesstoken",
+    "refreshtoken",
+    "idtoken",
+    "password",
+    "passwd",
+    "pwd",
+    "passphrase",
+    "privatekey",
+    "authorization",
+    "credential",
+    "credentials",
+    "bearer",
+    "cookie",
+    "connectionstring",
+];
+
+/// Whether a field's name says that its value is a secret: `dbPassword` does, `maxInputTokens`
+/// and `tokenizer` do not.
+#[must_use]
+pub fn names_a_secret(key: &str) -> bool {
+    let folded: String = key
+        .chars()
+        .filter(|c| !matches!(c, ' ' | '-' | '_'))
+        .flat_map(char::to_lowercase)
+        .collect();
+    if SECRET_WORDS.contains(&folded.as_str()) {
+        return true;
+    }
+    let words = words(key);
+    (1..words.len()).any(|from| {
+        let tail = words.get(from..).unwrap_or_default().concat();
+        SECRET_WORDS.contains(&tail.as_str())
+    })
+}
+
+/// The words of a name in camelCase, `snake_case`, kebab-case or with spaces, in lower case.
+fn words(key: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut previous_lower = false;
+    let characters: Vec<char> = key.chars().collect();
+    for (index, character) in characters.iter().enumerate() {
+        if matches!(character, ' ' | '-' | '_' | '.') {
+            previous_lower = false;
+            words.push(String::new());
+            continue;
+        }
+        let next_lower = characters
+            .get(index + 1)
+            .is_some_and(|next| next.is_lowercase());
+        let previous_upper = index > 0
+            && characters
+                .get(index - 1)
+                .is_some_and(|previous| previous.is_uppercase());
+        let starts = character.is_uppercase() && (previous_lower || (previous_upper && next_lower));
+        if starts || words.is_empty() {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut() {
+            word.extend(character.to_lowercase());
+        }
+        previous_lower = character.is_lowercase() || character.is_ascii_digit();
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// A rule that tells a secret by its shape.
+pub trait SecretShape: Send + Sync {
+    /// What was recognised, such as `a PEM private key`.
+    fn name(&self) -> &str;
+    /// The byte range of the first secret in `text`, if there is one.
+    fn find(&self, text: &str) -> Option<std::ops::Range<usize>>;
+}
+
+/// The shapes by which values are judged.
+#[derive(Clone)]
+pub struct SecretShapes(Arc<[Arc<dyn SecretShape>]>);
+
+impl fmt::Debug for SecretShapes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SecretShapes({} rules)", self.0.len())
+    }
+}
+
+impl Default for SecretShapes {
+    fn default() -> Self {
+        Self::builtin()
+    }
+}
+
+impl SecretShapes {
+    /// The neutral shapes: PEM private keys, JWTs, URLs with user-info, literal authorization
+    /// values.
+    #[must_use]
+    pub fn builtin() -> Self {
+        Self(Arc::from([
+            Arc::new(Builtin::Pem) as Arc<dyn SecretShape>,
+            Arc::new(Builtin::Jwt),
+            Arc::new(Builtin::UserInfo),
+            Arc::new(Builtin::Authorization),
+        ]))
+    }
+
+    /// The built-in shapes and `more`.
+    #[must_use]
+    pub fn with(more: impl IntoIterator<Item = Arc<dyn SecretShape>>) -> Self {
+        let all: Vec<_> = Self::builtin().0.iter().cloned().chain(more).collect();
+        Self(all.into())
+    }
+
+    /// The name of the first shape that `text` shows, if any.
+    #[must_use]
+    pub fn recognise(&self, text: &str) -> Option<&str> {
+        self.0
+            .iter()
+            .find(|shape| shape.find(text).is_some())
+            .map(|shape| shape.name())
+    }
+
+    /// `text` with every secret in it replaced by `[redacted]`.
+    #[must_use]
+    pub fn redact(&self, text: &str) -> String {
+        let mut out = text.to_owned();
+        for shape in self.0.iter() {
+            // Each replacement shortens what is left to look at, so the loop ends.
+            let mut from = 0;
+            while let Some(found) = out.get(from..).and_then(|rest| shape.find(rest)) {
+                out.replace_range(from + found.start..from + found.end, REDACTED);
+                from += found.start + REDACTED.len();
+            }
+        }
+        out
+    }
+}
+
+/// What stands in place of a secret.
+pub const REDACTED: &str = "[redacted]";
+
+enum Builtin {
+    Pem,
+    Jwt,
+    UserInfo,
+    Authorization,
+}
+
+impl SecretShape for Builtin {
+    fn name(&self) -> &str {
+        match self {
+            Self::Pem => "a PEM private key",
+            Self::Jwt => "a JSON Web Token",
+            Self::UserInfo => "a URL with user-info",
+            Self::Authorization => "an authorization value",
+        }
+    }
+
+    fn find(&self, text: &str) -> Option<std::ops::Range<usize>> {
+        match self {
+            Self::Pem => find_pem(text),
+            Self::Jwt => find_jwt(text),
+            Self::UserInfo => find_user_info(text),
+            Self::Authorization => find_authorization(text),
+        }
+    }
+}
+
+fn find_pem(text: &str) -> Option<std::ops::Range<usize>> {
+    let mut from = 0;
+    while let Some(at) = text.get(from..)?.find("-----BEGIN ") {
+        let start = from + at;
+        let rest = text.get(start..)?;
+        let label_end = rest.get(11..)?.find("-----").map(|at| at + 11);
+        if let Some(label_end) = label_end
+            && rest.get(11..label_end)?.ends_with("PRIVATE KEY")
+        {
+            let after = label_end + 5;
+            let end = rest
+                .get(after..)?
+                .find("PRIVATE KEY-----")
+                .map_or(rest.len(), |at| after + at + "PRIVATE KEY-----".len());
+            return Some(start..start + end);
+        }
+        from = start + 11;
+    }
+    None
+}
+
+fn base64url(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
+}
+
+fn find_jwt(text: &str) -> Option<std::ops::Range<usize>> {
+    let bytes = text.as_bytes();
+    let run = |from: usize| {
+        bytes
+            .get(from..)
+            .unwrap_or_default()
+            .iter()
+            .take_while(|byte| base64url(**byte))
+            .count()
+    };
+    let mut from = 0;
+    // `eyJ` is `{"` in base64url: every JWS header and payload begins so.
+    while let Some(at) = text.get(from..)?.find("eyJ") {
+        let start = from + at;
+        let header = run(start);
+        let payload_at = start + header + 1;
+        if header >= 10
+            && bytes.get(start + header) == Some(&b'.')
+            && text
+                .get(payload_at..)
+                .is_some_and(|rest| rest.starts_with("eyJ"))
+        {
+            let payload = run(payload_at);
+            let signature_at = payload_at + payload + 1;
+            if bytes.get(payload_at + payload) == Some(&b'.') {
+                return Some(start..signature_at + run(signature_at));
+            }
+        }
+        from = start + 3;
+    }
+    None
+}
+
+fn find_user_info(text: &str) -> Option<std::ops::Range<usize>> {
+    let mut from = 0;
+    while let Some(at) = text.get(from..)?.find("://") {
+        let start = from + at + 3;
+        let rest = text.get(start..)?;
+        let end = rest
+            .find(|c: char| {
+                matches!(c, '/' | '?' | '#' | '"' | '\'' | '<' | '>') || c.is_whitespace()
+            })
+            .unwrap_or(rest.len());
+        let authority = rest.get(..end)?;
+        // A placeholder such as `${USER}` is not a secret.
+        if let Some(at) = authority.rfind('@')
+            && at > 0
+            && authority.get(..at)?.contains(':')
+            && !authority.starts_with("${")
+            && authority.get(..at)? != REDACTED
+        {
+            return Some(start..start + at);
+        }
+        from = start;
+    }
+    None
+}
+
+fn find_authorization(text: &str) -> Option<std::ops::Range<usize>> {
+    for scheme in ["Bearer ", "bearer ", "Basic ", "basic "] {
+        let mut from = 0;
+        while let Some(at) = text.get(from..)?.find(scheme) {
+            let start = from + at;
+            let value_at = start + scheme.len();
+            let bounded = start == 0
+                || text
+                    .as_bytes()
+                    .get(start - 1)
+                    .is_some_and(|byte| !byte.is_ascii_alphanumeric());
+            let rest = text.get(value_at..)?;
+            let length = rest
+                .bytes()
+                .take_while(|byte| {
+                    base64url(*byte) || matches!(byte, b'.' | b'~' | b'+' | b'/' | b'=')
+                })
+                .count();
+            // Prose such as "Bearer tokens are ..." is short or has no digit.
+            let value = rest.get(..length)?;
+            if bounded && length >= 16 && value.bytes().any(|byte| byte.is_ascii_digit()) {
+                return Some(value_at..value_at + length);
+            }
+            from = value_at;
+        }
+    }
+    None
+}
+
+/// How configuration speaks of a secret: a reference, resolved at execution and never logged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SecretRef {
+    /// `env:NAME`, `file:PATH` or `keyring:SERVICE/USER`.
+    #[serde(alias = "secret_ref")]
+    pub secret_ref: SecretLocation,
+}
+
+/// Where a secret is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+pub enum SecretLocation {
+    /// An environment variable of the gateway.
+    Env(String),
+    /// A file that only the gateway's user can read.
+    File(String),
+    /// An entry of the operating system's key ring.
+    Keyring {
+        /// The service.
+        service: String,
+        /// The user.
+        user: String,
+    },
+}
+
+impl TryFrom<String> for SecretLocation {
+    type Error = crate::id::InvalidName;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        // The text is not repeated: somebody may have pasted the secret itself.
+        let refuse = || {
+            crate::id::InvalidName(
+                "a secret reference is `env:NAME`, `file:PATH` or `keyring:SERVICE/USER`"
+                    .to_owned(),
+            )
+        };
+        let (kind, rest) = text.split_once(':').ok_or_else(refuse)?;
+        if rest.trim().is_empty() {
+            return Err(refuse());
+        }
+        match kind {
+            "env" => Ok(Self::Env(rest.to_owned())),
+            "file" => Ok(Self::File(rest.to_owned())),
+            "keyring" => match rest.split_once('/') {
+                Some((service, user)) if !service.is_empty() && !user.is_empty() => {
+                    Ok(Self::Keyring {
+                        service: service.to_owned(),
+                        user: user.to_owned(),
+                    })
+                }
+                _ => Err(refuse()),
+            },
+            _ => Err(refuse()),
+        }
+    }
+}
+
+impl From<SecretLocation> for String {
+    fn from(location: SecretLocation) -> Self {
+        location.to_string()
+    }
+}
+
+impl fmt::Display for SecretLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Env(name) => write!(f, "env:{name}"),
+            Self::File(path) => write!(f, "file:{path}"),
+            Self::Keyring { service, user } => write!(f, "keyring:{service}/{user}"),
+        }
+    }
+}
+
+/// Whether `value` is an object that refers to a secret.
+pub(crate) fn is_reference(value: &Value) -> bool {
+    serde_json::from_value::<SecretRef>(value.clone()).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_by_their_last_words() {
+        for secret in [
+            "apiKey",
+            "API_KEY",
+            "dbPassword",
+            "client-secret",
+            "x_access_token",
+            "Authorization",
+            "userCredentials",
+            "PRIVATE KEY",
+            "sessionCookie",
+            "connectionString",
+            "openAIToken",
+        ] {
+            assert!(names_a_secret(secret), "{secret}");
+        }
+        for harmless in [
+            "maxInputTokens",
+            "tokenizer",
+            "secretRef",
+            "tokens",
+            "keyField",
+            "secretary",
+            "passwordPolicy",
+            "description",
+            "cookieConsent",
+        ] {
+            assert!(!names_a_secret(harmless), "{harmless}");
+        }
+    }
+
+    #[test]
+    fn shapes_are_found_and_replaced() {
+        let shapes = SecretShapes::builtin();
+        let jwt = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl";
+        let cases = [
+            (
+                "-----BEGIN RSA PRIVATE KEY-----\nAAA\n-----END RSA PRIVATE KEY-----",
+                "a PEM private key",
+            ),
+            (jwt, "a JSON Web Token"),
+            (
+                "see https://me:hunter2@example.com/x",
+                "a URL with user-info",
+            ),
+            (
+                "Authorization: Bearer abcdefgh12345678ijkl",
+                "an authorization value",
+            ),
+        ];
+        for (text, name) in cases {
+            assert_eq!(shapes.recognise(text), Some(name), "{text}");
+            assert!(
+                shapes.recognise(&shapes.redact(text)).is_none(),
+                "{}",
+                shapes.redact(text)
+            );
+        }
+        assert_eq!(
+            shapes.redact("a https://me:pw@h/x b"),
+            "a https://[redacted]@h/x b"
+        );
+        for harmless in [
+            "-----BEGIN PUBLIC KEY-----",
+            "eyJ",
+            "https://example.com/@scope:x",
+            "Bearer tokens are used",
+            "mail me@example.com",
+            "postgres://${USER}:${PASSWORD}@host/db",
+        ] {
+            assert_eq!(shapes.recognise(harmless), None, "{harmless}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn redaction_never_panics(text: String) {
+            let _ = SecretShapes::builtin().redact(&text);
+        }
+    }
+}
