@@ -32,6 +32,12 @@ impl ToolId {
     }
 }
 
+impl std::borrow::Borrow<str> for ToolId {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl TryFrom<String> for ToolId {
     type Error = InvalidName;
 

@@ -153,6 +153,34 @@ pub type Observer<'o> = dyn FnMut(&[Step], usize, usize) + 'o;
 /// # Errors
 /// As [`parse`].
 pub fn parse_observed(text: &[u8], observer: &mut Observer<'_>) -> Result<Value, JsonFault> {
+    parse_with(text, observer, None)
+}
+
+/// As [`parse_observed`], but goes on after faults that leave the rest readable (duplicate keys,
+/// numbers out of range, lone surrogates, reserved keys), and gives all of them. The value is for
+/// looking at, not for use, when there are any.
+///
+/// # Errors
+/// The first fault that leaves the rest unreadable, with those before it.
+pub fn parse_all_faults(
+    text: &[u8],
+    observer: &mut Observer<'_>,
+) -> Result<(Value, Vec<JsonFault>), Vec<JsonFault>> {
+    let mut soft = Vec::new();
+    match parse_with(text, observer, Some(&mut soft)) {
+        Ok(value) => Ok((value, soft)),
+        Err(fault) => {
+            soft.push(fault);
+            Err(soft)
+        }
+    }
+}
+
+fn parse_with(
+    text: &[u8],
+    observer: &mut Observer<'_>,
+    soft: Option<&mut Vec<JsonFault>>,
+) -> Result<Value, JsonFault> {
     let text = match std::str::from_utf8(text) {
         Ok(text) => text,
         Err(error) => {
@@ -170,6 +198,7 @@ pub fn parse_observed(text: &[u8], observer: &mut Observer<'_>) -> Result<Value,
         at: 0,
         path: Vec::new(),
         observer,
+        soft,
     };
     parser.blanks();
     let value = parser.value(1)?;
@@ -243,6 +272,8 @@ struct Parser<'t, 'o, 'f> {
     at: usize,
     path: Vec<Step>,
     observer: &'o mut Observer<'f>,
+    /// Where faults go that leave the rest readable; `None` = the first one ends the reading.
+    soft: Option<&'o mut Vec<JsonFault>>,
 }
 
 impl Parser<'_, '_, '_> {
@@ -262,6 +293,16 @@ impl Parser<'_, '_, '_> {
             path: self.path.clone(),
             offset,
             message: message.into(),
+        }
+    }
+
+    fn pass_or(&mut self, fault: JsonFault) -> Result<(), JsonFault> {
+        match &mut self.soft {
+            Some(soft) => {
+                soft.push(fault);
+                Ok(())
+            }
+            None => Err(fault),
         }
     }
 
@@ -334,14 +375,16 @@ impl Parser<'_, '_, '_> {
             let key = self.string()?;
             self.path.push(Step::Key(key.clone()));
             if key.starts_with(PRIVATE_PREFIX) {
-                return Err(self.fault(JsonFaultKind::ReservedKey, key_at, RESERVED_KEY));
+                let fault = self.fault(JsonFaultKind::ReservedKey, key_at, RESERVED_KEY);
+                self.pass_or(fault)?;
             }
             if members.contains_key(&key) {
                 let message = format!(
                     "the key `{}` stands twice in one object",
                     key.escape_debug()
                 );
-                return Err(self.fault(JsonFaultKind::DuplicateKey, key_at, message));
+                let fault = self.fault(JsonFaultKind::DuplicateKey, key_at, message);
+                self.pass_or(fault)?;
             }
             self.blanks();
             if self.peek() != Some(b':') {
@@ -416,7 +459,9 @@ impl Parser<'_, '_, '_> {
         }
         let literal = self.text.get(start..self.at).unwrap_or_default();
         if overflows(literal) {
-            return Err(self.fault(JsonFaultKind::NumberTooLarge, start, NUMBER_TOO_LARGE));
+            let fault = self.fault(JsonFaultKind::NumberTooLarge, start, NUMBER_TOO_LARGE);
+            self.pass_or(fault)?;
+            return Ok(Value::from(0));
         }
         literal
             .parse::<Number>()
@@ -476,24 +521,27 @@ impl Parser<'_, '_, '_> {
             Some(b'u') => {
                 self.at += 1;
                 let first = self.hex4()?;
-                let lone = || JsonFaultKind::LoneSurrogate;
+                let low_follows = self.bytes.get(self.at..self.at + 2) == Some(b"\\u");
                 let code = match first {
-                    0xd800..=0xdbff => {
-                        if self.bytes.get(self.at..self.at + 2) != Some(b"\\u") {
-                            return Err(self.fault(lone(), start, "a lone surrogate"));
-                        }
+                    0xd800..=0xdbff if low_follows => {
                         self.at += 2;
                         match self.hex4()? {
                             low @ 0xdc00..=0xdfff => {
                                 0x10000 + ((first - 0xd800) << 10) + (low - 0xdc00)
                             }
-                            _ => return Err(self.fault(lone(), start, "a lone surrogate")),
+                            _ => first,
                         }
                     }
                     code => code,
                 };
-                let Some(character) = char::from_u32(code) else {
-                    return Err(self.fault(lone(), start, "a lone surrogate"));
+                let character = match char::from_u32(code) {
+                    Some(character) => character,
+                    None => {
+                        let kind = JsonFaultKind::LoneSurrogate;
+                        let fault = self.fault(kind, start, "a lone surrogate");
+                        self.pass_or(fault)?;
+                        char::REPLACEMENT_CHARACTER
+                    }
                 };
                 out.push(character);
                 return Ok(());

@@ -1,1 +1,13 @@
+#![doc = include_str!("../README.md")]
 
+pub mod coverage;
+pub mod digest;
+pub mod discovered;
+pub mod file;
+mod registry;
+mod tool;
+pub mod wire;
+
+pub use registry::{Registered, ToolRegistry};
+pub use tool::{RegisteredTool, Source};
+pub use wire::WireNames;

@@ -1,0 +1,541 @@
+//! The authorizer: the only maker of an access and of a permit.
+//!
+//! The steps come in a fixed order and the first that denies decides. There is no `bool` for a
+//! decision and no default that allows; an error inside an engine is a deny.
+//!
+//! Path: 3, 5. Doc: policy.md#steps
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use toolbooth_contracts::contract::{ApprovalSetting, ToolContract};
+use toolbooth_contracts::event::DecisionNote;
+use toolbooth_contracts::{CallContext, Caller, ErrorCode};
+
+use crate::caller::CallerRights;
+use crate::engine::{PolicyEngine, Question, Verdict};
+use crate::flags::FeatureFlags;
+use crate::whitelist::Whitelist;
+
+/// Whether a tool may be used at the moment, beside all policy.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// It may.
+    #[default]
+    Active,
+    /// It no longer matches what was approved; says what changed.
+    Quarantined(String),
+    /// An operator paused it.
+    Paused,
+}
+
+/// Why a call is denied: the rule that decided, and what it saw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denial {
+    /// The code of the call.
+    pub code: ErrorCode,
+    /// The rule.
+    pub rule: String,
+    /// A sentence that caller and operator may see.
+    pub reason: String,
+    /// What the rule misses, such as permissions.
+    pub missing: Vec<String>,
+}
+
+impl Denial {
+    fn new(code: ErrorCode, rule: &str, reason: impl Into<String>) -> Self {
+        Self {
+            code,
+            rule: rule.to_owned(),
+            reason: reason.into(),
+            missing: Vec::new(),
+        }
+    }
+
+    /// The denial as records keep it.
+    #[must_use]
+    pub fn note(&self) -> DecisionNote {
+        DecisionNote {
+            rule: self.rule.clone(),
+            reason: self.reason.clone(),
+        }
+    }
+}
+
+/// The caller may know the tool and the tool stands; the permissions are judged over the final
+/// arguments. Only [`Authorizer::access`] makes one.
+#[derive(Debug)]
+#[must_use]
+pub struct Access {
+    missing: Vec<String>,
+}
+
+/// What a call takes from limits, inside the claim's transaction.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Charges {
+    /// Calls per minute of this caller and tool; `None` = no limit.
+    pub rate_per_min: Option<u64>,
+    /// Calls of this tool at once; `None` = no limit.
+    pub concurrency_max: Option<u64>,
+}
+
+/// An approval that a call needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApprovalNeed {
+    /// The rule that asks.
+    pub rule: String,
+}
+
+/// The call may run, once the charges are taken and the approval is spent. Only
+/// [`Authorizer::authorize`] makes one.
+///
+/// ```compile_fail
+/// let forged = toolbooth_policy::Permit { charges: Default::default(), approval: None, rule: String::new() };
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct Permit {
+    charges: Charges,
+    approval: Option<ApprovalNeed>,
+    rule: String,
+}
+
+impl Permit {
+    /// What the call takes from limits.
+    #[must_use]
+    pub fn charges(&self) -> &Charges {
+        &self.charges
+    }
+
+    /// The approval that the call needs.
+    #[must_use]
+    pub fn approval(&self) -> Option<&ApprovalNeed> {
+        self.approval.as_ref()
+    }
+
+    /// The permit as records keep it.
+    #[must_use]
+    pub fn note(&self) -> DecisionNote {
+        DecisionNote {
+            rule: self.rule.clone(),
+            reason: "permitted".to_owned(),
+        }
+    }
+}
+
+/// Judges calls by flags, tool sets, whitelist, standing, permissions, rules and approvals.
+#[derive(Clone)]
+pub struct Authorizer {
+    flags: FeatureFlags,
+    whitelist: Whitelist,
+    callers: BTreeMap<String, CallerRights>,
+    approval_by_trust: Vec<String>,
+    engine: Option<Arc<dyn PolicyEngine>>,
+    version: String,
+}
+
+impl std::fmt::Debug for Authorizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authorizer")
+            .field("flags", &self.flags)
+            .field("whitelist", &self.whitelist)
+            .field("callers", &self.callers)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Authorizer {
+    /// An authorizer in which `local` sees and may do everything that is registered.
+    #[must_use]
+    pub fn new(flags: FeatureFlags) -> Self {
+        Self {
+            flags,
+            whitelist: Whitelist::all(),
+            callers: BTreeMap::new(),
+            approval_by_trust: Vec::new(),
+            engine: None,
+            version: String::new(),
+        }
+        .versioned()
+    }
+
+    /// The same with a whitelist.
+    #[must_use]
+    pub fn with_whitelist(mut self, whitelist: Whitelist) -> Self {
+        self.whitelist = whitelist;
+        self.versioned()
+    }
+
+    /// The same with named sets of rights. Where none matches `local`, it keeps everything;
+    /// whoever else matches none sees nothing.
+    #[must_use]
+    pub fn with_callers(mut self, callers: BTreeMap<String, CallerRights>) -> Self {
+        self.callers = callers;
+        self.versioned()
+    }
+
+    /// The same, asking for an approval for every tool of these trust levels.
+    #[must_use]
+    pub fn with_approval_by_trust(mut self, trust_levels: Vec<String>) -> Self {
+        self.approval_by_trust = trust_levels;
+        self.versioned()
+    }
+
+    /// The same with an engine that judges rules.
+    #[must_use]
+    pub fn with_engine(mut self, engine: Arc<dyn PolicyEngine>) -> Self {
+        self.engine = Some(engine);
+        self.versioned()
+    }
+
+    fn versioned(mut self) -> Self {
+        let mut hasher = Sha256::new();
+        // `Debug` of these values is deterministic; the digest only tells settings apart.
+        hasher.update(format!(
+            "{:?} {:?} {:?} {:?} {:?}",
+            self.flags,
+            self.whitelist,
+            self.callers,
+            self.approval_by_trust,
+            self.engine
+                .as_ref()
+                .map(|engine| engine.version().to_owned())
+        ));
+        self.version.clear();
+        for byte in hasher.finalize().iter().take(16) {
+            let _ = write!(self.version, "{byte:02x}");
+        }
+        self
+    }
+
+    /// Digest of everything that decides, in hex.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Step 1, before any look-up: may tools be called at all.
+    ///
+    /// # Errors
+    /// `tools-disabled`.
+    pub fn enabled(&self) -> Result<(), Denial> {
+        if self.flags.mcp_tools {
+            Ok(())
+        } else {
+            Err(Denial::new(
+                ErrorCode::ToolsDisabled,
+                "flags.mcp_tools",
+                "tool calls are switched off (`mcp_tools`)",
+            ))
+        }
+    }
+
+    /// Whether the whitelist is enforced.
+    #[must_use]
+    pub fn enforces_whitelist(&self) -> bool {
+        self.flags.tools_policy
+    }
+
+    /// The rights of a caller; `None` where it has none at all.
+    #[must_use]
+    pub fn rights(&self, caller: &Caller) -> Option<CallerRights> {
+        let name = caller.name();
+        self.callers
+            .get(name)
+            .or_else(|| {
+                self.callers
+                    .values()
+                    .find(|rights| rights.matches(name, true))
+            })
+            .or_else(|| {
+                self.callers
+                    .values()
+                    .find(|rights| rights.matches(name, false))
+            })
+            .cloned()
+            .or_else(|| (name == "local").then(CallerRights::everything))
+    }
+
+    /// Steps 2 to 4: does the caller see the tool, is it on the whitelist, does it stand.
+    ///
+    /// # Errors
+    /// `unregistered-tool` where it is hidden, else `policy-denied`, `quarantined-tool`, `paused`.
+    pub fn access(
+        &self,
+        caller: &Caller,
+        contract: &ToolContract,
+        standing: &Standing,
+    ) -> Result<Access, Denial> {
+        self.enabled()?;
+        let tool_id = contract.tool_id.as_str();
+        let rights = self
+            .rights(caller)
+            .filter(|rights| rights.sees(tool_id))
+            .ok_or_else(|| {
+                let hidden = ErrorCode::UnregisteredTool;
+                Denial::new(hidden, "tool-set", hidden.safe_sentence())
+            })?;
+        if self.flags.tools_policy && !self.whitelist.allows(tool_id) {
+            return Err(Denial::new(
+                ErrorCode::PolicyDenied,
+                "whitelist",
+                "Blocked by whitelist policy",
+            ));
+        }
+        match standing {
+            Standing::Active => (),
+            Standing::Quarantined(_) => {
+                let code = ErrorCode::QuarantinedTool;
+                return Err(Denial::new(code, "quarantine", code.safe_sentence()));
+            }
+            Standing::Paused => {
+                let code = ErrorCode::Paused;
+                return Err(Denial::new(code, "pause", code.safe_sentence()));
+            }
+        }
+        let missing = rights.missing(&contract.permissions);
+        Ok(Access {
+            missing: missing.into_iter().map(str::to_owned).collect(),
+        })
+    }
+
+    /// Whether steps 1 to 5 let the caller see the tool in a listing.
+    #[must_use]
+    pub fn lists(&self, caller: &Caller, contract: &ToolContract, standing: &Standing) -> bool {
+        self.access(caller, contract, standing)
+            .is_ok_and(|access| access.missing.is_empty())
+    }
+
+    /// Steps 5 to 9 over the final arguments.
+    ///
+    /// # Errors
+    /// `policy-denied`.
+    pub fn authorize(
+        &self,
+        access: Access,
+        caller: &Caller,
+        contract: &ToolContract,
+        arguments: &Value,
+        claimed: &CallContext,
+    ) -> Result<Permit, Denial> {
+        if !access.missing.is_empty() {
+            return Err(Denial {
+                missing: access.missing.clone(),
+                ..Denial::new(
+                    ErrorCode::PolicyDenied,
+                    "permissions",
+                    format!("missing permissions: {}", access.missing.join(", ")),
+                )
+            });
+        }
+        let mut rule = "default".to_owned();
+        let mut approval = None;
+        if let Some(engine) = &self.engine {
+            let question = Question {
+                caller,
+                contract,
+                arguments,
+                claimed,
+            };
+            match engine.judge(&question) {
+                Ok(Verdict::Permit {
+                    rule: permitting,
+                    approval: asks,
+                }) => {
+                    approval = asks.then(|| ApprovalNeed {
+                        rule: permitting.clone(),
+                    });
+                    rule = permitting;
+                }
+                Ok(Verdict::Deny { rule, reason }) => {
+                    return Err(Denial::new(ErrorCode::PolicyDenied, &rule, reason));
+                }
+                Err(_) => {
+                    return Err(Denial::new(
+                        ErrorCode::PolicyDenied,
+                        "engine-error",
+                        "the policy could not be evaluated",
+                    ));
+                }
+            }
+        }
+        if contract.policy.approval == Some(ApprovalSetting::Always) {
+            approval = Some(ApprovalNeed {
+                rule: "policy.approval".to_owned(),
+            });
+        } else if self
+            .approval_by_trust
+            .contains(&contract.policy.trust_level)
+        {
+            approval = Some(ApprovalNeed {
+                rule: "trust".to_owned(),
+            });
+        }
+        let charges = Charges {
+            rate_per_min: contract.policy.rate_limit_per_min,
+            concurrency_max: contract.policy.max_concurrency,
+        };
+        Ok(Permit {
+            charges,
+            approval,
+            rule,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use toolbooth_contracts::{Guard, ToolPattern};
+
+    use super::*;
+    use crate::caller::Grant;
+    use crate::engine::EngineError;
+
+    fn contract(id: &str, permissions: &[&str]) -> ToolContract {
+        let entry = json!({"name": id, "input_schema": {"type": "object"}, "output_schema": {}, "permissions": permissions,
+            "execution": {"localRuntimeId": "x"}});
+        Guard::default().validate_entry(&entry).unwrap()
+    }
+
+    fn on() -> FeatureFlags {
+        FeatureFlags {
+            mcp_tools: true,
+            tools_policy: true,
+        }
+    }
+
+    fn patterns(texts: &[&str]) -> Vec<ToolPattern> {
+        texts
+            .iter()
+            .map(|text| ToolPattern::try_from((*text).to_owned()).unwrap())
+            .collect()
+    }
+
+    fn ops() -> BTreeMap<String, CallerRights> {
+        let rights = CallerRights {
+            matches: vec!["key:ops".into()],
+            tools: Some(patterns(&["files.*"])),
+            deny: patterns(&["files.delete"]),
+            grants: vec![Grant::parse("read:*").unwrap()],
+            operate: false,
+        };
+        BTreeMap::from([("ops".to_owned(), rights)])
+    }
+
+    fn code(result: Result<Access, Denial>) -> &'static str {
+        result.map_or_else(|denial| denial.code.as_str(), |_| "ok")
+    }
+
+    #[test]
+    fn steps_decide_in_order() {
+        let policy = Authorizer::new(on())
+            .with_whitelist(Whitelist::parse("files.*").unwrap())
+            .with_callers(ops());
+        let caller = Caller::authenticated("key:ops");
+        let quarantined = Standing::Quarantined("x".into());
+        let at = |id: &str, standing: &Standing| {
+            code(policy.access(&caller, &contract(id, &[]), standing))
+        };
+        assert_eq!(at("files.read", &Standing::Active), "ok");
+        assert_eq!(
+            at("files.delete", &quarantined),
+            "unregistered-tool",
+            "hidden comes before all else"
+        );
+        assert_eq!(at("mail.send", &Standing::Active), "unregistered-tool");
+        assert_eq!(at("files.read", &quarantined), "quarantined-tool");
+        assert_eq!(at("files.read", &Standing::Paused), "paused");
+        let local = policy.access(&Caller::local(), &contract("mail.send", &[]), &quarantined);
+        assert_eq!(
+            code(local),
+            "policy-denied",
+            "the whitelist comes before quarantine"
+        );
+        let stranger = policy.access(
+            &Caller::authenticated("key:x"),
+            &contract("files.read", &[]),
+            &Standing::Active,
+        );
+        assert_eq!(code(stranger), "unregistered-tool");
+        let off = Authorizer::new(FeatureFlags::default());
+        assert_eq!(
+            code(off.access(&Caller::local(), &contract("a.b", &[]), &Standing::Active)),
+            "tools-disabled"
+        );
+    }
+
+    #[test]
+    fn whitelist_counts_only_while_enforced() {
+        let flags = FeatureFlags {
+            mcp_tools: true,
+            tools_policy: false,
+        };
+        let policy = Authorizer::new(flags).with_whitelist(Whitelist::only(vec![]));
+        assert_eq!(
+            code(policy.access(&Caller::local(), &contract("a.b", &[]), &Standing::Active)),
+            "ok"
+        );
+    }
+
+    #[test]
+    fn each_missing_permission_is_named() {
+        let policy = Authorizer::new(on()).with_callers(ops());
+        let caller = Caller::authenticated("key:ops");
+        let tool = contract("files.copy", &["read:db", "write:db", "send:sms"]);
+        let access = policy.access(&caller, &tool, &Standing::Active).unwrap();
+        let denial = policy
+            .authorize(access, &caller, &tool, &json!({}), &CallContext::default())
+            .unwrap_err();
+        assert_eq!(denial.missing, ["write:db", "send:sms"]);
+        assert!(!policy.lists(&caller, &tool, &Standing::Active));
+    }
+
+    struct Broken;
+    impl PolicyEngine for Broken {
+        fn judge(&self, _: &Question<'_>) -> Result<Verdict, EngineError> {
+            Err(EngineError("broken".into()))
+        }
+        fn version(&self) -> &str {
+            "0"
+        }
+    }
+
+    #[test]
+    fn an_error_inside_the_engine_is_a_deny() {
+        let policy = Authorizer::new(on()).with_engine(Arc::new(Broken));
+        let tool = contract("a.b", &[]);
+        let access = policy
+            .access(&Caller::local(), &tool, &Standing::Active)
+            .unwrap();
+        let denial = policy
+            .authorize(
+                access,
+                &Caller::local(),
+                &tool,
+                &json!({}),
+                &CallContext::default(),
+            )
+            .unwrap_err();
+        assert_eq!(
+            (denial.code, denial.rule.as_str()),
+            (ErrorCode::PolicyDenied, "engine-error")
+        );
+    }
+
+    #[test]
+    fn version_tells_settings_apart() {
+        let one = Authorizer::new(on());
+        assert_eq!(one.version(), Authorizer::new(on()).version());
+        assert_ne!(
+            one.version(),
+            one.clone()
+                .with_whitelist(Whitelist::only(vec![]))
+                .version()
+        );
+    }
+}

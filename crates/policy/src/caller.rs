@@ -1,0 +1,127 @@
+//! What a caller may see and do: tool sets, grants, operator right.
+//!
+//! Path: 3. Doc: policy.md#callers
+
+use toolbooth_contracts::ToolPattern;
+
+/// A grant such as `read:*`, `calendar:read` or `*`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant(String);
+
+impl Grant {
+    /// Reads a grant.
+    ///
+    /// # Errors
+    /// A sentence, where `text` is neither `*` nor `verb:resource` with an optional `*`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let part = |part: &str| {
+            part == "*"
+                || (!part.is_empty()
+                    && part
+                        .chars()
+                        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/')))
+        };
+        let fits = text == "*"
+            || text
+                .split_once(':')
+                .is_some_and(|(verb, resource)| part(verb) && part(resource));
+        if fits {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(format!(
+                "`{}` is no grant, expected for example `read:*`",
+                text.escape_debug()
+            ))
+        }
+    }
+
+    /// Whether the grant covers a permission.
+    #[must_use]
+    pub fn covers(&self, permission: &str) -> bool {
+        if self.0 == "*" || self.0 == permission {
+            return true;
+        }
+        let fits = |pattern: &str, part: &str| pattern == "*" || pattern == part;
+        match (self.0.split_once(':'), permission.split_once(':')) {
+            (Some((verb, resource)), Some((asked_verb, asked_resource))) => {
+                fits(verb, asked_verb) && fits(resource, asked_resource)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What a named set of callers may see and do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallerRights {
+    /// Callers that have these rights: `local`, `key:NAME`, `key:*`, `jwt:ISSUER#SUBJECT`.
+    pub matches: Vec<String>,
+    /// Tools they see; `None` = all.
+    pub tools: Option<Vec<ToolPattern>>,
+    /// Tools they do not see.
+    pub deny: Vec<ToolPattern>,
+    /// Permissions they have.
+    pub grants: Vec<Grant>,
+    /// Whether they are operators.
+    pub operate: bool,
+}
+
+impl CallerRights {
+    /// Everything that is registered: what `local` has on the embedded default.
+    #[must_use]
+    pub fn everything() -> Self {
+        Self {
+            matches: vec!["local".to_owned()],
+            tools: None,
+            deny: Vec::new(),
+            grants: vec![Grant("*".to_owned())],
+            operate: true,
+        }
+    }
+
+    /// Whether these rights are the caller's, exactly or by a pattern that ends in `*`.
+    pub(crate) fn matches(&self, caller: &str, exactly: bool) -> bool {
+        self.matches
+            .iter()
+            .any(|pattern| match pattern.strip_suffix('*') {
+                Some(prefix) => !exactly && caller.starts_with(prefix),
+                None => exactly && pattern == caller,
+            })
+    }
+
+    /// Whether the tool is seen.
+    #[must_use]
+    pub fn sees(&self, tool_id: &str) -> bool {
+        let in_set = self
+            .tools
+            .as_ref()
+            .is_none_or(|set| set.iter().any(|p| p.selects(tool_id)));
+        in_set && !self.deny.iter().any(|pattern| pattern.selects(tool_id))
+    }
+
+    /// The permissions that are not granted.
+    pub fn missing<'p>(&self, permissions: &'p [String]) -> Vec<&'p str> {
+        permissions
+            .iter()
+            .map(String::as_str)
+            .filter(|permission| !self.grants.iter().any(|grant| grant.covers(permission)))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_cover_by_verb_and_resource() {
+        let covers =
+            |grant: &str, permission: &str| Grant::parse(grant).unwrap().covers(permission);
+        assert!(covers("read:*", "read:db") && !covers("read:*", "write:db"));
+        assert!(covers("*:db", "write:db") && covers("*", "send:sms"));
+        assert!(
+            covers("calendar:read", "calendar:read") && !covers("calendar:read", "calendar:write")
+        );
+        assert!(Grant::parse("read").is_err() && Grant::parse("").is_err());
+    }
+}

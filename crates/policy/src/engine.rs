@@ -1,0 +1,65 @@
+//! The seam for policy engines: a pure verdict over one question.
+//!
+//! Path: 5. Doc: policy.md#rules
+
+use std::fmt;
+
+use serde_json::Value;
+use toolbooth_contracts::contract::ToolContract;
+use toolbooth_contracts::{CallContext, Caller};
+
+/// Everything that a rule may look at.
+#[derive(Debug)]
+pub struct Question<'q> {
+    /// Who calls.
+    pub caller: &'q Caller,
+    /// The tool.
+    pub contract: &'q ToolContract,
+    /// The final arguments.
+    pub arguments: &'q Value,
+    /// What the agent claims.
+    pub claimed: &'q CallContext,
+}
+
+/// What an engine says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// A rule permits; it may ask for an approval.
+    Permit {
+        /// The rule.
+        rule: String,
+        /// Whether the rule asks for an approval.
+        approval: bool,
+    },
+    /// A rule forbids, or none permits.
+    Deny {
+        /// The rule.
+        rule: String,
+        /// A sentence.
+        reason: String,
+    },
+}
+
+/// Why an engine could not give a verdict; it counts as a deny.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineError(pub String);
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for EngineError {}
+
+/// Judges questions by rules. Pure: the same question gives the same verdict.
+pub trait PolicyEngine: Send + Sync {
+    /// The verdict.
+    ///
+    /// # Errors
+    /// Where the rules cannot be evaluated; the call is denied then.
+    fn judge(&self, question: &Question<'_>) -> Result<Verdict, EngineError>;
+
+    /// Digest of the rules.
+    fn version(&self) -> &str;
+}

@@ -1,0 +1,87 @@
+//! The two switches: may tools be called at all, and is the whitelist enforced.
+//!
+//! Path: 3. Doc: policy.md#flags
+
+use serde::{Deserialize, Serialize};
+
+/// The two switches. Both are off where nobody has set them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FeatureFlags {
+    /// Whether tools may be called at all.
+    pub mcp_tools: bool,
+    /// Whether the whitelist is enforced.
+    pub tools_policy: bool,
+}
+
+/// The words by which a switch is set.
+///
+/// # Errors
+/// A sentence, where `text` is none of them.
+fn switch(text: &str) -> Result<bool, String> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "1" | "true" | "on" => Ok(true),
+        "0" | "false" | "off" => Ok(false),
+        _ => Err("expected 1, true or on, or 0, false or off".to_owned()),
+    }
+}
+
+impl FeatureFlags {
+    /// The flags with what the environment says of them, where it says anything.
+    ///
+    /// # Errors
+    /// A sentence that names the variable, where its value is no switch.
+    pub fn overridden(mut self, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        for (name, flag) in [
+            ("MCP_TOOLS", &mut self.mcp_tools),
+            ("TOOLS_POLICY", &mut self.tools_policy),
+        ] {
+            if let Some(text) = variable(name) {
+                *flag = switch(&text).map_err(|error| format!("the variable {name}: {error}"))?;
+            }
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn environment_wins_and_nonsense_is_refused() {
+        let set = |name: &'static str, value: &'static str| {
+            move |asked: &str| (asked == name).then(|| value.to_owned())
+        };
+        assert_eq!(
+            FeatureFlags::default(),
+            FeatureFlags {
+                mcp_tools: false,
+                tools_policy: false
+            }
+        );
+        assert!(
+            FeatureFlags::default()
+                .overridden(set("MCP_TOOLS", "On"))
+                .unwrap()
+                .mcp_tools
+        );
+        assert!(
+            !FeatureFlags {
+                mcp_tools: true,
+                tools_policy: true
+            }
+            .overridden(set("TOOLS_POLICY", "0"))
+            .unwrap()
+            .tools_policy
+        );
+        let error = FeatureFlags::default()
+            .overridden(set("MCP_TOOLS", "yes"))
+            .unwrap_err();
+        assert!(error.contains("MCP_TOOLS"), "{error}");
+        assert!(
+            FeatureFlags::default()
+                .overridden(set("MCP_TOOLS", ""))
+                .is_err()
+        );
+    }
+}

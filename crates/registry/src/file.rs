@@ -1,0 +1,579 @@
+//! The registry file: both dialects, loaded whole or not at all, with findings that name places.
+//!
+//! Reads text, not files.
+//!
+//! Doc: registry.md#the-file
+
+use std::collections::HashMap;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use toolbooth_contracts::finding::ContractFinding;
+use toolbooth_contracts::json::{self, JsonFault, JsonFaultKind, Step};
+use toolbooth_contracts::{Guard, Severity};
+
+use crate::tool::{RegisteredTool, Source};
+
+/// The major version of registry files that this build reads.
+pub const VERSION_MAJOR: u64 = 1;
+/// The version that this build writes.
+pub const VERSION: &str = "1.0.0";
+
+/// A registry file, as it is written.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct RegistryFile {
+    /// Semantic version of the format.
+    pub version: String,
+    /// The contracts, in either dialect.
+    pub tools: Vec<toolbooth_contracts::ToolContract>,
+}
+
+/// One thing that is wrong with a registry file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FileFinding {
+    /// Whether it refuses the file.
+    pub severity: Severity,
+    /// Stable code: a contract's, or a registry's own.
+    pub code: String,
+    /// Where in the entry, dotted; in the file where there is no entry.
+    pub path: String,
+    /// Which entry, from 0; null where it is the file itself.
+    pub tool_index: Option<usize>,
+    /// The entry's id, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_id: Option<String>,
+    /// What was expected and what was found.
+    pub message: String,
+    /// What to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// The file.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// The column in characters, from 1.
+    pub column: usize,
+}
+
+/// A file that was refused, with all its findings in file order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    /// The findings; at least one is an error.
+    pub findings: Vec<FileFinding>,
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errors = self
+            .findings
+            .iter()
+            .filter(|finding| finding.severity == Severity::Error);
+        let first = errors.clone().next();
+        write!(f, "the registry has {} error(s)", errors.count())?;
+        if let Some(first) = first {
+            write!(
+                f,
+                ", the first at {}:{}:{}: {}",
+                first.file, first.line, first.column, first.message
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Rejected {}
+
+/// A file that was loaded.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Its tools, in file order.
+    pub tools: Vec<RegisteredTool>,
+    /// Its warnings, in file order.
+    pub warnings: Vec<FileFinding>,
+}
+
+/// Loads `text`, which people know as `file`.
+///
+/// # Errors
+/// All findings, where at least one is an error; nothing is loaded then.
+pub fn load(text: &[u8], file: &str, guard: &Guard) -> Result<Loaded, Rejected> {
+    let mut reading = Reading {
+        text,
+        file,
+        entries: Vec::new(),
+        findings: Vec::new(),
+    };
+    let tools = reading.tools(guard);
+    let mut findings = reading.findings;
+    // Entries come before one another as in the file; within one, the guard's order stays.
+    findings.sort_by_key(|finding| finding.tool_index.map_or(0, |index| index + 1));
+    if findings
+        .iter()
+        .any(|finding| finding.severity == Severity::Error)
+    {
+        return Err(Rejected { findings });
+    }
+    Ok(Loaded {
+        tools,
+        warnings: findings,
+    })
+}
+
+struct Reading<'t> {
+    text: &'t [u8],
+    file: &'t str,
+    /// Byte offsets of the entries.
+    entries: Vec<usize>,
+    findings: Vec<FileFinding>,
+}
+
+impl Reading<'_> {
+    fn tools(&mut self, guard: &Guard) -> Vec<RegisteredTool> {
+        let mut entries = Vec::new();
+        let parsed = json::parse_all_faults(self.text, &mut |path, _, at| {
+            if let [Step::Key(key), Step::Index(_)] = path
+                && key == "tools"
+            {
+                entries.push(at);
+            }
+        });
+        self.entries = entries;
+        let (root, faults, readable) = match parsed {
+            Ok((root, faults)) => (root, faults, true),
+            Err(faults) => (Value::Null, faults, false),
+        };
+        for fault in faults {
+            self.fault(&fault, &root);
+        }
+        if !readable {
+            return Vec::new();
+        }
+        let Some(entries) = self.root(&root) else {
+            return Vec::new();
+        };
+        let mut tools = Vec::with_capacity(entries.len());
+        let mut seen: HashMap<String, usize> = HashMap::new();
+        for (index, entry) in entries.iter().enumerate() {
+            match guard.examine(entry) {
+                Ok(mut guarded) => {
+                    for finding in std::mem::take(&mut guarded.warnings) {
+                        self.entry_finding(index, entry, finding);
+                    }
+                    tools.push(RegisteredTool::new(guarded, Source::File));
+                }
+                Err(findings) => {
+                    for finding in findings {
+                        self.entry_finding(index, entry, finding);
+                    }
+                }
+            }
+            if let Some(id) = id_of(entry) {
+                match seen.get(id) {
+                    Some(first) => self.duplicate(index, entry, id, *first),
+                    None => {
+                        seen.insert(id.to_owned(), index);
+                    }
+                }
+            }
+        }
+        tools
+    }
+
+    fn root<'v>(&mut self, root: &'v Value) -> Option<&'v Vec<Value>> {
+        let Some(members) = root.as_object() else {
+            let message = "expected an object with `version` and `tools`";
+            self.file_finding("invalid-registry-root", "root", message, None, &[]);
+            return None;
+        };
+        match members.get("version") {
+            Some(Value::String(version)) => match major(version) {
+                Some(VERSION_MAJOR) => (),
+                Some(_) => {
+                    let message =
+                        format!("this build reads version {VERSION_MAJOR}, the file has another");
+                    let hint = Some(format!("write \"version\": \"{VERSION}\""));
+                    self.file_finding(
+                        "unsupported-version",
+                        "version",
+                        &message,
+                        hint,
+                        &[key("version")],
+                    );
+                }
+                None => {
+                    let hint = Some(format!("write \"version\": \"{VERSION}\""));
+                    let message = "expected a semantic version such as 1.0.0";
+                    self.file_finding(
+                        "invalid-registry-root",
+                        "version",
+                        message,
+                        hint,
+                        &[key("version")],
+                    );
+                }
+            },
+            _ => {
+                let hint = Some(format!("write \"version\": \"{VERSION}\""));
+                let message = "expected the text `version`";
+                self.file_finding(
+                    "invalid-registry-root",
+                    "version",
+                    message,
+                    hint,
+                    &[key("version")],
+                );
+            }
+        }
+        for name in members.keys() {
+            if !matches!(name.as_str(), "version" | "tools" | "$schema") {
+                let message = format!(
+                    "`{}` is no field that this version knows",
+                    name.escape_debug()
+                );
+                let path = [key(name)];
+                self.push(
+                    Severity::Warning,
+                    "unknown-field",
+                    name,
+                    None,
+                    None,
+                    message,
+                    None,
+                    &path,
+                    0,
+                );
+            }
+        }
+        let tools = members.get("tools").and_then(Value::as_array);
+        if tools.is_none() {
+            let message = "expected the list `tools`";
+            self.file_finding(
+                "invalid-registry-root",
+                "tools",
+                message,
+                None,
+                &[key("tools")],
+            );
+        }
+        tools
+    }
+
+    fn fault(&mut self, fault: &JsonFault, root: &Value) {
+        let code = match fault.kind {
+            JsonFaultKind::Syntax | JsonFaultKind::NotUtf8 => "invalid-json",
+            JsonFaultKind::DuplicateKey => "duplicate-key",
+            _ => "not-json-safe",
+        };
+        let (index, path) = match fault.path.as_slice() {
+            [Step::Key(tools), Step::Index(index), rest @ ..] if tools == "tools" => {
+                (Some(*index), rest)
+            }
+            whole => (None, whole),
+        };
+        let entry = index.and_then(|index| root.get("tools").and_then(|tools| tools.get(index)));
+        let (line, column) = json::line_column(self.text, fault.offset);
+        self.findings.push(FileFinding {
+            severity: Severity::Error,
+            code: code.to_owned(),
+            path: json::dotted(path),
+            tool_index: index,
+            tool_id: entry.and_then(id_of).map(str::to_owned),
+            message: fault.message.clone(),
+            hint: None,
+            file: self.file.to_owned(),
+            line,
+            column,
+        });
+    }
+
+    fn duplicate(&mut self, index: usize, entry: &Value, id: &str, first: usize) {
+        let name = if entry.get("toolId").is_some() {
+            "toolId"
+        } else {
+            "name"
+        };
+        let (line, _) = self.place(self.entries.get(first).copied().unwrap_or(0), &[key(name)]);
+        let message = format!("the id `{id}` stands at entry {first} (line {line}) already");
+        let at = self.entries.get(index).copied().unwrap_or(0);
+        let hint = Some("give one of them another id, or remove it".to_owned());
+        let (severity, code) = (Severity::Error, "duplicate-tool-id");
+        self.push(
+            severity,
+            code,
+            name,
+            Some(index),
+            Some(id),
+            message,
+            hint,
+            &[key(name)],
+            at,
+        );
+    }
+
+    fn entry_finding(&mut self, index: usize, entry: &Value, finding: ContractFinding) {
+        let at = self.entries.get(index).copied().unwrap_or(0);
+        let steps = resolve(entry, &finding.path);
+        let ContractFinding {
+            severity,
+            code,
+            path,
+            message,
+            hint,
+        } = finding;
+        let id = id_of(entry);
+        self.push(
+            severity,
+            code.as_str(),
+            &path,
+            Some(index),
+            id,
+            message,
+            hint,
+            &steps,
+            at,
+        );
+    }
+
+    fn file_finding(
+        &mut self,
+        code: &str,
+        path: &str,
+        message: &str,
+        hint: Option<String>,
+        at: &[Step],
+    ) {
+        self.push(
+            Severity::Error,
+            code,
+            path,
+            None,
+            None,
+            message.to_owned(),
+            hint,
+            at,
+            0,
+        );
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one place builds every finding")]
+    fn push(
+        &mut self,
+        severity: Severity,
+        code: &str,
+        path: &str,
+        tool_index: Option<usize>,
+        tool_id: Option<&str>,
+        message: String,
+        hint: Option<String>,
+        steps: &[Step],
+        from: usize,
+    ) {
+        let (line, column) = self.place(from, steps);
+        self.findings.push(FileFinding {
+            severity,
+            code: code.to_owned(),
+            path: path.to_owned(),
+            tool_index,
+            tool_id: tool_id.map(str::to_owned),
+            message,
+            hint,
+            file: self.file.to_owned(),
+            line,
+            column,
+        });
+    }
+
+    /// Line and column of the member at `steps` of the value that begins at `from`.
+    fn place(&self, from: usize, steps: &[Step]) -> (usize, usize) {
+        let value = self.text.get(from..).unwrap_or_default();
+        let inner = if steps.is_empty() {
+            None
+        } else {
+            json::locate(value, steps, true)
+        };
+        let start = if steps.is_empty() || inner.is_none() {
+            value
+                .iter()
+                .take_while(|byte| byte.is_ascii_whitespace())
+                .count()
+        } else {
+            0
+        };
+        json::line_column(self.text, from + inner.unwrap_or(start))
+    }
+}
+
+fn key(name: &str) -> Step {
+    Step::Key(name.to_owned())
+}
+
+fn id_of(entry: &Value) -> Option<&str> {
+    entry
+        .get("toolId")
+        .or_else(|| entry.get("name"))
+        .and_then(Value::as_str)
+}
+
+fn major(version: &str) -> Option<u64> {
+    let core = version.split(['-', '+']).next()?;
+    let parts: Vec<u64> = core
+        .split('.')
+        .map(|part| {
+            if part.len() < 10 {
+                part.parse().ok()
+            } else {
+                None
+            }
+        })
+        .collect::<Option<_>>()?;
+    match parts.as_slice() {
+        [major, _, _] => Some(*major),
+        _ => None,
+    }
+}
+
+/// The steps of a dotted path, as far as `entry` has them: a field that is missing is shown at
+/// its parent. Keys may hold dots themselves, so the entry decides how the path is cut.
+fn resolve(entry: &Value, path: &str) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut here = entry;
+    let mut rest = if path == "root" { "" } else { path };
+    while !rest.is_empty() {
+        let next = match here {
+            Value::Object(members) => members
+                .iter()
+                .filter(|(name, _)| {
+                    let after = rest.strip_prefix(name.as_str());
+                    after.is_some_and(|after| after.is_empty() || after.starts_with(['.', '[']))
+                })
+                .max_by_key(|(name, _)| name.len())
+                .map(|(name, value)| (Step::Key(name.clone()), value, name.len())),
+            Value::Array(items) => rest.strip_prefix('[').and_then(|inner| {
+                let (index, _) = inner.split_once(']')?;
+                let number = index.parse::<usize>().ok()?;
+                Some((Step::Index(number), items.get(number)?, index.len() + 2))
+            }),
+            _ => None,
+        };
+        let Some((step, value, length)) = next else {
+            break;
+        };
+        steps.push(step);
+        here = value;
+        rest = rest.get(length..).unwrap_or_default();
+        rest = rest.strip_prefix('.').unwrap_or(rest);
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"{
+  "version": "1.0.0",
+  "tools": [
+    { "name": "os.create_task", "description": "d",
+      "input_schema": { "type": "object" }, "output_schema": {} },
+    { "toolId": "a", "description": "d", "category": "function",
+      "inputSchema": { "type": "object" }, "outputSchema": {}, "capabilities": {},
+      "execution": { "localRuntimeId": "x" }, "policy": { "timeoutMs": 5, "trustLevel": "trusted" } }
+  ]
+}"#;
+
+    fn findings(text: &str) -> Vec<(String, Option<usize>, String, usize, usize)> {
+        let rejected = load(text.as_bytes(), "f.json", &Guard::default()).unwrap_err();
+        rejected
+            .findings
+            .into_iter()
+            .map(|f| (f.code, f.tool_index, f.path, f.line, f.column))
+            .collect()
+    }
+
+    #[test]
+    fn both_dialects_load_side_by_side() {
+        let loaded = load(GOOD.as_bytes(), "f.json", &Guard::default()).unwrap();
+        assert_eq!(loaded.tools.len(), 2);
+        assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    }
+
+    #[test]
+    fn findings_name_line_and_column() {
+        let bad = GOOD
+            .replace(r#""timeoutMs": 5"#, r#""timeoutMs": 0, "timoutMs": 1e400"#)
+            .replace(
+                r#""description": "d",
+      "input"#,
+                r#""description": "d", "timeout_ms": "x",
+      "input"#,
+            );
+        assert_eq!(
+            findings(&bad),
+            [
+                (
+                    "invalid-policy-timeout".into(),
+                    Some(0),
+                    "timeout_ms".into(),
+                    4,
+                    53
+                ),
+                (
+                    "not-json-safe".into(),
+                    Some(1),
+                    "policy.timoutMs".into(),
+                    8,
+                    87
+                ),
+                (
+                    "invalid-policy-timeout".into(),
+                    Some(1),
+                    "policy.timeoutMs".into(),
+                    8,
+                    59
+                ),
+                (
+                    "misspelled-field".into(),
+                    Some(1),
+                    "policy.timoutMs".into(),
+                    8,
+                    75
+                ),
+            ]
+        );
+    }
+
+    #[test]
+    fn registry_codes_are_told() {
+        let one = |text: &str| findings(text).remove(0);
+        assert_eq!(one("{\n  \"version\": }").0, "invalid-json");
+        assert_eq!(one("{\n  \"version\": }").3, 2);
+        assert_eq!(one("[]").0, "invalid-registry-root");
+        assert_eq!(one(r#"{"version":"1.0.0"}"#).2, "tools");
+        assert_eq!(
+            one(r#"{"version":"2.0.0","tools":[]}"#).0,
+            "unsupported-version"
+        );
+        assert_eq!(
+            one(r#"{"version":"1.0.0","version":"1.0.0","tools":[]}"#).0,
+            "duplicate-key"
+        );
+        let twice = GOOD.replace(r#""toolId": "a""#, r#""toolId": "os.create_task""#);
+        let found = one(&twice);
+        assert_eq!((found.0.as_str(), found.1), ("duplicate-tool-id", Some(1)));
+    }
+
+    #[test]
+    fn one_bad_entry_and_nothing_is_loaded() {
+        assert!(
+            load(
+                GOOD.replace("\"function\"", "\"x\"").as_bytes(),
+                "f",
+                &Guard::default()
+            )
+            .is_err()
+        );
+    }
+}
