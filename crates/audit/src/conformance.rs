@@ -1,0 +1,483 @@
+//! The suite that every ledger must pass; usable by outsiders.
+//!
+//! Each case panics with a sentence where the ledger does not do what the port promises.
+#![expect(
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a suite reports by panicking"
+)]
+
+use std::sync::Arc;
+
+use serde_json::{Map, json};
+use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::contract::IdempotencyMode;
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::receipt::{ClaimState, StoredResult};
+use toolbooth_contracts::{ContentBlock, Effect, ErrorCode, Status};
+
+use crate::claim::KeyRules;
+use crate::ledger::{
+    Claim, ClaimRequest, Claimed, Ledger, LedgerError, Moment, Refusal, Settlement,
+};
+use crate::reads::{EventFilter, LedgerReads, LogFilter, ReceiptFilter};
+use crate::verify;
+
+/// A moment, `n` milliseconds after the first of 2026.
+#[must_use]
+pub fn moment(n: i64) -> Moment {
+    let (seconds, ms) = (n / 1000, n % 1000);
+    let (minutes, second) = (seconds / 60, seconds % 60);
+    let (hour, minute) = (minutes / 60, minutes % 60);
+    Moment {
+        text: format!("2026-01-01T{hour:02}:{minute:02}:{second:02}.{ms:03}Z"),
+        epoch_ms: 1_767_225_600_000 + n,
+    }
+}
+
+/// A claim request of the call `call` with these keys and arguments.
+#[must_use]
+pub fn request(call: &str, mode: IdempotencyMode, keys: &[&str], args: &str) -> ClaimRequest {
+    let mut dispatched = EventBody::new(AuditEventKind::ToolDispatched, moment(1).text);
+    dispatched.call_id = Some(call.to_owned());
+    ClaimRequest {
+        receipt_id: format!("receipt-{call}"),
+        call_id: call.to_owned(),
+        tool_id: "tool.one".to_owned(),
+        contract_digest: "c0".to_owned(),
+        caller: "local".to_owned(),
+        mode,
+        keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+        rules: KeyRules {
+            refuse_different_args: mode != IdempotencyMode::Keyed,
+            rerunnable: mode == IdempotencyMode::SafeRetry,
+        },
+        args_digest: args.to_owned(),
+        rate_per_min: None,
+        concurrency_max: None,
+        approval_rule: None,
+        approval_id: format!("approval-{call}"),
+        policy_version: "p0".to_owned(),
+        at: moment(1),
+        dispatched,
+    }
+}
+
+/// An agent log of the call `call`.
+#[must_use]
+pub fn log(call: &str, code: Option<ErrorCode>) -> AgentLog {
+    AgentLog {
+        id: format!("log-{call}"),
+        tool_name: "tool.one".to_owned(),
+        agent_id: Some("agent".to_owned()),
+        turn_index: Some(3),
+        phase_id: None,
+        epic_id: None,
+        call_id: call.to_owned(),
+        receipt_id: None,
+        caller: "local".to_owned(),
+        input: Some(json!({"n": 1.5})),
+        output: None,
+        duration_ms: 1.25,
+        is_error: code.is_some(),
+        error_code: code,
+        attempt: 0,
+        decision_inputs: None,
+        timestamp: moment(2).text,
+        internal: None,
+    }
+}
+
+/// The settlement of a claim with this effect and code.
+#[must_use]
+pub fn settlement(
+    claim: Claim,
+    mode: IdempotencyMode,
+    effect: Effect,
+    code: Option<ErrorCode>,
+) -> Arc<Settlement> {
+    let call = claim.receipt_id().trim_start_matches("receipt-").to_owned();
+    let mut row = log(&call, code);
+    if claim.attempt() > 1 {
+        row.id = format!("{}-{}", row.id, claim.attempt());
+    }
+    let kind = code
+        .and_then(ErrorCode::event)
+        .unwrap_or(AuditEventKind::ToolExecuted);
+    let mut terminal = EventBody::new(kind, moment(2).text);
+    terminal.call_id = Some(call.clone());
+    terminal.tool_name = Some("tool.one".to_owned());
+    terminal.status = Some(code.map_or(Status::Succeeded, ErrorCode::status));
+    terminal.error_code = code;
+    terminal.duration_ms = Some(1.25);
+    Arc::new(Settlement {
+        claim,
+        mode,
+        status: code.map_or(Status::Succeeded, ErrorCode::status),
+        effect,
+        error_code: code,
+        fields: Map::new(),
+        result_digest: Some("r0".to_owned()),
+        result: Some(StoredResult {
+            content: vec![ContentBlock::text("first")],
+            structured_content: Some(json!({"big": 9_007_199_254_740_993_u64, "half": 0.5})),
+            meta: None,
+            error: None,
+            warnings: Vec::new(),
+        }),
+        sandbox_digest: None,
+        rate_per_min: None,
+        duration_ms: 1.25,
+        at: moment(2),
+        log: row,
+        events: Vec::new(),
+        terminal,
+    })
+}
+
+async fn fresh(ledger: &dyn Ledger, request: ClaimRequest) -> Claim {
+    let call = request.call_id.clone();
+    match ledger.claim(request).await {
+        Ok(Claimed::Fresh(claim)) => claim,
+        other => panic!("call {call} should get a fresh claim, got {other:?}"),
+    }
+}
+
+/// Runs every case against ledgers that `make` makes, each empty.
+pub async fn suite<L: Ledger + LedgerReads>(make: impl AsyncFn() -> L) {
+    keys_are_held_by_effect(&make().await).await;
+    twins_do_not_both_run(&make().await).await;
+    conflicts_are_told(&make().await).await;
+    limits_are_charged_and_given_back(&make().await).await;
+    approvals_are_asked_once(&make().await).await;
+    old_fences_match_nothing(&make().await).await;
+    records_are_read_back_and_verify(&make().await).await;
+    a_closed_ledger_refuses(&make().await).await;
+}
+
+/// The key is free, replayed or in doubt by what is known of the effect.
+pub async fn keys_are_held_by_effect<L: Ledger + LedgerReads>(ledger: &L) {
+    use IdempotencyMode::{Keyed, OnKey, SafeRetry};
+    let cases = [
+        (Keyed, Effect::Completed, None, "replay"),
+        (
+            Keyed,
+            Effect::NotStarted,
+            Some(ErrorCode::NotConfigured),
+            "fresh",
+        ),
+        (
+            Keyed,
+            Effect::Completed,
+            Some(ErrorCode::ToolError),
+            "fresh",
+        ),
+        (
+            OnKey,
+            Effect::Completed,
+            Some(ErrorCode::ToolError),
+            "replay",
+        ),
+        (
+            Keyed,
+            Effect::Completed,
+            Some(ErrorCode::ResultTooLarge),
+            "replay",
+        ),
+        (Keyed, Effect::Unknown, Some(ErrorCode::Timeout), "doubt"),
+        (OnKey, Effect::Unknown, Some(ErrorCode::Timeout), "doubt"),
+        (
+            SafeRetry,
+            Effect::Unknown,
+            Some(ErrorCode::Timeout),
+            "fresh",
+        ),
+    ];
+    for (n, (mode, effect, code, expected)) in cases.into_iter().enumerate() {
+        let key = format!("key-{n}");
+        let claim = fresh(ledger, request(&format!("a{n}"), mode, &[&key], "args")).await;
+        ledger
+            .settle(settlement(claim, mode, effect, code))
+            .await
+            .expect("settles");
+        let again = ledger
+            .claim(request(&format!("b{n}"), mode, &[&key], "args"))
+            .await;
+        let got = match again.expect("the ledger answers") {
+            Claimed::Fresh(_) => "fresh",
+            Claimed::Replay {
+                receipt,
+                arguments_differ,
+            } => {
+                assert!(!arguments_differ, "the arguments were the same");
+                assert_eq!(receipt.error_code, code, "the first outcome is given again");
+                "replay"
+            }
+            Claimed::InDoubt { .. } => "doubt",
+            other => panic!("case {n}: unexpected {other:?}"),
+        };
+        assert_eq!(got, expected, "{mode:?} after {effect:?} {code:?}");
+    }
+}
+
+/// The second of two calls with one key does not run, and can wait for the first.
+pub async fn twins_do_not_both_run<L: Ledger + LedgerReads>(ledger: &L) {
+    let mode = IdempotencyMode::Keyed;
+    let claim = fresh(ledger, request("t1", mode, &["twin"], "args")).await;
+    let second = ledger
+        .claim(request("t2", mode, &["twin"], "args"))
+        .await
+        .expect("answers");
+    let Claimed::InFlight {
+        receipt_id,
+        settled,
+    } = second
+    else {
+        panic!("the first call still runs, got {second:?}")
+    };
+    assert_eq!(receipt_id, "receipt-t1", "it names the first one's receipt");
+    ledger
+        .settle(settlement(claim, mode, Effect::Completed, None))
+        .await
+        .expect("settles");
+    if let Some(settled) = settled {
+        assert!(
+            settled.recv().await.is_err(),
+            "the channel closes when the first is settled"
+        );
+    }
+    let third = ledger
+        .claim(request("t3", mode, &["twin"], "args"))
+        .await
+        .expect("answers");
+    assert!(matches!(third, Claimed::Replay { .. }), "got {third:?}");
+}
+
+/// Other arguments under an explicit key are refused, under a natural one told.
+pub async fn conflicts_are_told<L: Ledger + LedgerReads>(ledger: &L) {
+    let mode = IdempotencyMode::OnKey;
+    let claim = fresh(ledger, request("c1", mode, &["k"], "one")).await;
+    ledger
+        .settle(settlement(claim, mode, Effect::Completed, None))
+        .await
+        .expect("settles");
+    let other = ledger
+        .claim(request("c2", mode, &["k"], "two"))
+        .await
+        .expect("answers");
+    assert!(matches!(other, Claimed::Conflict { .. }), "got {other:?}");
+    let mode = IdempotencyMode::Keyed;
+    let claim = fresh(ledger, request("c3", mode, &["n"], "one")).await;
+    ledger
+        .settle(settlement(claim, mode, Effect::Completed, None))
+        .await
+        .expect("settles");
+    let other = ledger
+        .claim(request("c4", mode, &["n"], "two"))
+        .await
+        .expect("answers");
+    assert!(
+        matches!(
+            other,
+            Claimed::Replay {
+                arguments_differ: true,
+                ..
+            }
+        ),
+        "got {other:?}"
+    );
+}
+
+/// Rates and concurrency are charged with the claim; what did not start is given back.
+pub async fn limits_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger: &L) {
+    let mode = IdempotencyMode::None;
+    let limited = |call: &str| ClaimRequest {
+        rate_per_min: Some(2),
+        ..request(call, mode, &[], "args")
+    };
+    let claim = fresh(ledger, limited("r1")).await;
+    let gone = settlement(
+        claim,
+        mode,
+        Effect::NotStarted,
+        Some(ErrorCode::NotConfigured),
+    );
+    let gone = Arc::try_unwrap(gone).map(|s| Settlement {
+        rate_per_min: Some(2),
+        ..s
+    });
+    ledger
+        .settle(Arc::new(gone.expect("nobody else holds it")))
+        .await
+        .expect("settles");
+    for call in ["r2", "r3"] {
+        let _ = fresh(ledger, limited(call)).await;
+    }
+    let refused = ledger.claim(limited("r4")).await.expect("answers");
+    let Claimed::RateLimited { retry_after_ms } = refused else {
+        panic!("the rate is used up, got {refused:?}")
+    };
+    assert!((1..=60_000).contains(&retry_after_ms), "{retry_after_ms}");
+    let zero = ClaimRequest {
+        rate_per_min: Some(0),
+        tool_id: "tool.none".into(),
+        ..limited("r5")
+    };
+    let refused = ledger.claim(zero).await.expect("answers");
+    assert!(
+        matches!(refused, Claimed::RateLimited { .. }),
+        "0 = every call refused"
+    );
+    let single = |call: &str| ClaimRequest {
+        concurrency_max: Some(1),
+        tool_id: "tool.single".into(),
+        ..request(call, mode, &[], "args")
+    };
+    let claim = fresh(ledger, single("s1")).await;
+    let refused = ledger.claim(single("s2")).await.expect("answers");
+    assert!(
+        matches!(refused, Claimed::TooManyInFlight),
+        "got {refused:?}"
+    );
+    ledger
+        .settle(settlement(claim, mode, Effect::Completed, None))
+        .await
+        .expect("settles");
+    let _ = fresh(ledger, single("s3")).await;
+}
+
+/// An approval is asked for once per call, and nothing runs before somebody has decided.
+pub async fn approvals_are_asked_once<L: Ledger + LedgerReads>(ledger: &L) {
+    let asking = |call: &str, args: &str| ClaimRequest {
+        approval_rule: Some("policy.approval".into()),
+        ..request(call, IdempotencyMode::None, &[], args)
+    };
+    let mut ids = Vec::new();
+    for (call, args) in [("p1", "one"), ("p2", "one"), ("p3", "two")] {
+        match ledger.claim(asking(call, args)).await.expect("answers") {
+            Claimed::ApprovalRequired { approval_id } => ids.push(approval_id),
+            other => panic!("an approval is needed, got {other:?}"),
+        }
+    }
+    assert_eq!(ids, ["approval-p1", "approval-p1", "approval-p3"]);
+}
+
+/// A claim that was taken over cannot be settled by the one that lost it.
+pub async fn old_fences_match_nothing<L: Ledger + LedgerReads>(ledger: &L) {
+    let mode = IdempotencyMode::SafeRetry;
+    let claim = fresh(ledger, request("f1", mode, &["f"], "args")).await;
+    let old = Claim::granted(
+        claim.receipt_id().to_owned(),
+        claim.fence(),
+        claim.attempt(),
+    );
+    let unknown = settlement(claim, mode, Effect::Unknown, Some(ErrorCode::Timeout));
+    ledger.settle(unknown).await.expect("settles");
+    let again = fresh(ledger, request("f2", mode, &["f"], "args")).await;
+    assert_eq!(
+        (again.receipt_id(), again.attempt()),
+        ("receipt-f1", 2),
+        "the claim is taken over"
+    );
+    let late = ledger
+        .settle(settlement(old, mode, Effect::Completed, None))
+        .await;
+    assert_eq!(late.err(), Some(LedgerError::Stale));
+    let receipt = ledger
+        .settle(settlement(again, mode, Effect::Completed, None))
+        .await
+        .expect("the new owner settles");
+    assert_eq!(receipt.state, ClaimState::Succeeded);
+}
+
+/// What was written is read back as it was, and verifies.
+pub async fn records_are_read_back_and_verify<L: Ledger + LedgerReads>(ledger: &L) {
+    let mode = IdempotencyMode::OnKey;
+    let claim = fresh(ledger, request("v1", mode, &["v"], "args")).await;
+    let receipt = ledger
+        .settle(settlement(claim, mode, Effect::Completed, None))
+        .await
+        .expect("settles");
+    let mut terminal = EventBody::new(AuditEventKind::UnknownTool, moment(3).text);
+    terminal.call_id = Some("v2".into());
+    terminal.error_code = Some(ErrorCode::UnregisteredTool);
+    let refused = log("v2", Some(ErrorCode::UnregisteredTool));
+    ledger
+        .refuse(Refusal {
+            log: refused.clone(),
+            terminal,
+        })
+        .await
+        .expect("is recorded");
+    let noted = EventBody::new(AuditEventKind::RegistryLoaded, moment(4).text);
+    ledger.note(vec![noted]).await.expect("is recorded");
+
+    assert_eq!(
+        ledger.receipt("receipt-v1").await.expect("reads"),
+        Some(receipt.clone())
+    );
+    let (all, more) = ledger
+        .receipts(ReceiptFilter {
+            limit: 10,
+            ..ReceiptFilter::default()
+        })
+        .await
+        .expect("reads");
+    assert_eq!((all, more), (vec![receipt], false));
+    let logs = ledger
+        .agent_logs(LogFilter {
+            error: Some(true),
+            limit: 10,
+            ..LogFilter::default()
+        })
+        .await
+        .expect("reads");
+    assert_eq!(logs, [refused]);
+    let one = ledger
+        .agent_log("log-v1")
+        .await
+        .expect("reads")
+        .expect("is there");
+    assert_eq!(
+        (one.receipt_id.as_deref(), one.attempt),
+        (Some("receipt-v1"), 1)
+    );
+    let events = ledger
+        .events(EventFilter {
+            call: Some("v1".into()),
+            limit: 10,
+            ..EventFilter::default()
+        })
+        .await
+        .expect("reads");
+    let kinds: Vec<&str> = events
+        .iter()
+        .map(|placed| placed.event.body.event.as_str())
+        .collect();
+    assert_eq!(kinds, ["TOOL_DISPATCHED", "TOOL_EXECUTED"]);
+    let newest = ledger
+        .events(EventFilter {
+            limit: 1,
+            ..EventFilter::default()
+        })
+        .await
+        .expect("reads");
+    assert_eq!(
+        newest.first().map(|placed| placed.event.body.event),
+        Some(AuditEventKind::RegistryLoaded)
+    );
+    let report = verify::store(ledger).await.expect("reads");
+    assert!(report.ok && report.events == 5, "{report:?}");
+}
+
+/// After the end of its log a writer writes nothing.
+pub async fn a_closed_ledger_refuses<L: Ledger + LedgerReads>(ledger: &L) {
+    ledger.close(moment(9)).await.expect("closes");
+    let refused = ledger
+        .claim(request("z1", IdempotencyMode::None, &[], "args"))
+        .await;
+    assert!(
+        matches!(refused, Err(LedgerError::Unavailable(_))),
+        "got {refused:?}"
+    );
+}

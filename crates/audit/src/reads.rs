@@ -1,0 +1,167 @@
+//! Reading the records: filters and pages over receipts, agent logs and events.
+//!
+//! Doc: records.md#reading
+
+use async_trait::async_trait;
+use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::event::AuditEvent;
+use toolbooth_contracts::receipt::Receipt;
+
+use crate::ledger::LedgerError;
+
+/// Which receipts.
+#[derive(Debug, Clone, Default)]
+pub struct ReceiptFilter {
+    /// Of this tool.
+    pub tool: Option<String>,
+    /// Of this call.
+    pub call: Option<String>,
+    /// In this state, as it is written.
+    pub state: Option<String>,
+    /// After this receipt, in the order of the list.
+    pub after: Option<String>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Which agent logs; all conditions hold.
+#[derive(Debug, Clone, Default)]
+pub struct LogFilter {
+    /// Of this tool.
+    pub tool: Option<String>,
+    /// Of this agent.
+    pub agent: Option<String>,
+    /// Of this turn.
+    pub turn: Option<u64>,
+    /// Of this phase.
+    pub phase: Option<String>,
+    /// Of this epic.
+    pub epic: Option<String>,
+    /// Of this call.
+    pub call: Option<String>,
+    /// Only errors, or only successes.
+    pub error: Option<bool>,
+    /// From this time on, RFC 3339 UTC.
+    pub since: Option<String>,
+    /// Before this time, RFC 3339 UTC.
+    pub until: Option<String>,
+    /// At most so many; the newest.
+    pub limit: usize,
+}
+
+/// Which events; all conditions hold.
+#[derive(Debug, Clone, Default)]
+pub struct EventFilter {
+    /// Of this tool.
+    pub tool: Option<String>,
+    /// Of this agent.
+    pub agent: Option<String>,
+    /// With this status.
+    pub status: Option<String>,
+    /// With this error code.
+    pub code: Option<String>,
+    /// Of this call.
+    pub call: Option<String>,
+    /// From this time on, RFC 3339 UTC.
+    pub since: Option<String>,
+    /// Before this time, RFC 3339 UTC.
+    pub until: Option<String>,
+    /// After this place of the store, for following.
+    pub after: Option<u64>,
+    /// At most so many; the newest.
+    pub limit: usize,
+}
+
+/// An event with its place in the store, for following.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlacedEvent {
+    /// Grows with each event that the store takes.
+    pub place: u64,
+    /// The event.
+    pub event: AuditEvent,
+}
+
+/// What verification looks at for one event.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EventWithRecords {
+    /// The event.
+    pub event: AuditEvent,
+    /// The receipt whose terminal event this is.
+    pub receipt: Option<Receipt>,
+    /// The agent log that was written with it.
+    pub log: Option<AgentLog>,
+}
+
+/// Queries over what a ledger has written.
+#[async_trait]
+pub trait LedgerReads: Send + Sync {
+    /// One receipt.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn receipt(&self, receipt_id: &str) -> Result<Option<Receipt>, LedgerError>;
+
+    /// Receipts, newest first, and whether more follow.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn receipts(&self, filter: ReceiptFilter) -> Result<(Vec<Receipt>, bool), LedgerError>;
+
+    /// One agent log.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn agent_log(&self, id: &str) -> Result<Option<AgentLog>, LedgerError>;
+
+    /// Agent logs, oldest first.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn agent_logs(&self, filter: LogFilter) -> Result<Vec<AgentLog>, LedgerError>;
+
+    /// Events, oldest first.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError>;
+
+    /// Events with the records that were written with them, writer by writer, in pages after a
+    /// writer and place; an empty page is the end.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn log_page(
+        &self,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Vec<EventWithRecords>, LedgerError>;
+
+    /// The writers and the heads of their logs, as the store keeps them beside the events.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError>;
+
+    /// Ids of agent logs that no event accounts for, at most a hundred.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn unaccounted(&self) -> Result<Vec<String>, LedgerError>;
+
+    /// Whether the store takes records at the moment.
+    ///
+    /// # Errors
+    /// A [`LedgerError::Unavailable`] that says why not.
+    async fn healthy(&self) -> Result<(), LedgerError>;
+}
+
+/// The head of a writer's log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriterHead {
+    /// The writer.
+    pub writer: String,
+    /// How many events its log has.
+    pub size: u64,
+    /// Leaf hash of the last one, in hex.
+    pub last_leaf: Option<String>,
+}

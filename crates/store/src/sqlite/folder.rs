@@ -1,0 +1,169 @@
+//! The folder of a store: its database, its digest key, and a lock file for each live writer.
+//!
+//! Doc: records.md#stores
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use toolbooth_audit::digest::KEY_BYTES;
+
+use super::OpenError;
+
+/// The name of the database in its folder.
+pub const DATABASE: &str = "toolbooth.db";
+const KEY: &str = "digest.key";
+const WRITERS: &str = "writers";
+
+/// The folder of a store.
+#[derive(Debug, Clone)]
+pub struct StoreFolder(PathBuf);
+
+impl StoreFolder {
+    /// The folder at `path`, made when it is not there: 0700, with a `.gitignore`.
+    ///
+    /// # Errors
+    /// [`OpenError::Folder`].
+    pub fn create(path: &Path) -> Result<Self, OpenError> {
+        let folder = Self(path.to_owned());
+        let make = |path: &Path| {
+            if !path.is_dir() {
+                std::fs::DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o700)
+                    .create(path)?;
+            }
+            Ok(())
+        };
+        make(path)
+            .and_then(|()| make(&path.join(WRITERS)))
+            .and_then(|()| std::fs::set_permissions(path, PermissionsExt::from_mode(0o700)))
+            .and_then(|()| folder.write_new(".gitignore", b"*\n"))
+            .map_err(|source| Self::error(path, source))?;
+        Ok(folder)
+    }
+
+    fn error(path: &Path, source: std::io::Error) -> OpenError {
+        OpenError::Folder {
+            path: path.display().to_string(),
+            source,
+        }
+    }
+
+    /// The database.
+    #[must_use]
+    pub fn database(&self) -> PathBuf {
+        self.0.join(DATABASE)
+    }
+
+    /// Writes a file that is not there yet, whole or not at all; one that is there stays.
+    fn write_new(&self, name: &str, content: &[u8]) -> std::io::Result<()> {
+        let path = self.0.join(name);
+        if path.exists() {
+            return Ok(());
+        }
+        let draft = self.0.join(format!("{name}.{}.draft", std::process::id()));
+        let mut file = private()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .open(&draft)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        // A link is made only where nothing stands: of two that start at once, one wins.
+        let linked = std::fs::hard_link(&draft, &path);
+        std::fs::remove_file(&draft)?;
+        match linked {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the database file with mode 0600, where it is not there yet.
+    pub(super) fn touch_database(&self) -> Result<(), OpenError> {
+        let path = self.database();
+        private()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .map(drop)
+            .map_err(|source| Self::error(&path, source))
+    }
+
+    /// The digest key, made at first start.
+    pub(super) fn digest_key(&self) -> Result<[u8; KEY_BYTES], OpenError> {
+        let path = self.0.join(KEY);
+        let mut fresh = [0u8; KEY_BYTES];
+        getrandom::fill(&mut fresh)
+            .map_err(|error| Self::error(&path, std::io::Error::other(error.to_string())))?;
+        let text: String = fresh.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.write_new(KEY, format!("{text}\n").as_bytes())
+            .map_err(|source| Self::error(&path, source))?;
+        let mut text = String::new();
+        File::open(&path)
+            .and_then(|file| file.take(1024).read_to_string(&mut text))
+            .map_err(|source| Self::error(&path, source))?;
+        decode(text.trim()).ok_or_else(|| OpenError::Key {
+            path: path.display().to_string(),
+        })
+    }
+
+    /// Takes the lock that says that `writer` lives; it is released when the process ends.
+    pub(super) fn lock_writer(&self, writer: &str) -> Result<File, OpenError> {
+        let path = self.writer_lock(writer);
+        let draft = path.with_extension("draft");
+        let locked = private()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .open(&draft)
+            .and_then(|file| {
+                file.lock()?;
+                // Others see the file under its name only once it is locked.
+                std::fs::rename(&draft, &path)?;
+                Ok(file)
+            });
+        locked.map_err(|source| Self::error(&path, source))
+    }
+
+    fn writer_lock(&self, writer: &str) -> PathBuf {
+        self.0.join(WRITERS).join(format!("{writer}.lock"))
+    }
+
+    /// Removes the lock file of a writer that ends.
+    pub(super) fn unlock_writer(&self, writer: &str) {
+        // A file that stays behind unlocked says the same.
+        let _ = std::fs::remove_file(self.writer_lock(writer));
+    }
+
+    /// Whether a writer is known to be dead: nobody holds its lock.
+    pub(super) fn writer_lost(&self, writer: &str) -> bool {
+        match File::open(self.writer_lock(writer)) {
+            Ok(file) => match file.try_lock_shared() {
+                Ok(()) => true,
+                Err(TryLockError::WouldBlock) => false,
+                // Who cannot be asked counts as alive: its claim is not taken over.
+                Err(TryLockError::Error(_)) => false,
+            },
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        }
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600);
+    options
+}
+
+fn decode(text: &str) -> Option<[u8; KEY_BYTES]> {
+    if text.len() != KEY_BYTES * 2 || !text.is_ascii() {
+        return None;
+    }
+    let mut key = [0u8; KEY_BYTES];
+    for (index, byte) in key.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(index * 2..index * 2 + 2)?, 16).ok()?;
+    }
+    Some(key)
+}

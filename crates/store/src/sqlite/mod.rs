@@ -1,0 +1,65 @@
+//! The embedded store: one SQLite file in a folder that only its user can read.
+//!
+//! Path: 6, 9. Doc: records.md#stores
+
+mod folder;
+mod jobs;
+mod ledger;
+mod reads;
+mod records;
+mod schema;
+
+pub use folder::{DATABASE, StoreFolder};
+pub use ledger::{Durability, SqliteLedger};
+pub use reads::SqliteReads;
+
+use toolbooth_audit::LedgerError;
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The folder or a file in it cannot be used.
+    #[error("`{path}` cannot be used")]
+    Folder {
+        /// The path.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The database cannot be opened or migrated.
+    #[error("the database `{path}` cannot be opened")]
+    Database {
+        /// The path.
+        path: String,
+        /// Why.
+        source: rusqlite::Error,
+    },
+    /// The database was written by a newer build.
+    #[error(
+        "the database has version {found}, this build knows versions up to {known}; use a newer build"
+    )]
+    Newer {
+        /// The database's version.
+        found: i64,
+        /// The newest version that this build knows.
+        known: i64,
+    },
+    /// The digest key is not one.
+    #[error("`{path}` is not a digest key; restore it from a backup, since receipts depend on it")]
+    Key {
+        /// The path.
+        path: String,
+    },
+    /// The first event could not be written.
+    #[error("the store takes no records")]
+    Ledger(#[source] LedgerError),
+}
+
+fn unavailable(error: rusqlite::Error) -> LedgerError {
+    LedgerError::Unavailable(error.to_string())
+}
+
+fn corrupt(what: &str, error: &impl std::fmt::Display) -> LedgerError {
+    LedgerError::Unavailable(format!("{what} in the store cannot be read: {error}"))
+}
