@@ -41,11 +41,7 @@ impl Head {
     /// The head of a log that is empty.
     #[must_use]
     pub fn new(writer: String) -> Self {
-        Self {
-            writer,
-            next: 0,
-            last: None,
-        }
+        Self { writer, next: 0, last: None }
     }
 
     /// Gives an event its place.

@@ -54,9 +54,9 @@ pub fn next(rules: KeyRules, held: Held) -> Transition {
         return Transition::Conflict;
     }
     match held.state {
-        ClaimState::Succeeded | ClaimState::Failed => Transition::Replay {
-            arguments_differ: !held.same_args,
-        },
+        ClaimState::Succeeded | ClaimState::Failed => {
+            Transition::Replay { arguments_differ: !held.same_args }
+        }
         ClaimState::Queued | ClaimState::AwaitingInput => Transition::InFlight,
         ClaimState::InFlight if !held.owner_lost => Transition::InFlight,
         // A natural key that is run again must do what the first call asked for.
@@ -80,26 +80,13 @@ pub struct Settled {
 #[must_use]
 pub fn settled(mode: IdempotencyMode, effect: Effect, code: Option<ErrorCode>) -> Settled {
     match (effect, code) {
-        (Effect::NotStarted, _) => Settled {
-            state: ClaimState::Failed,
-            holds_key: false,
-        },
-        (Effect::Unknown, _) => Settled {
-            state: ClaimState::InDoubt,
-            holds_key: true,
-        },
-        (Effect::Completed, None) => Settled {
-            state: ClaimState::Succeeded,
-            holds_key: true,
-        },
-        (Effect::Completed, Some(ErrorCode::ToolError)) => Settled {
-            state: ClaimState::Failed,
-            holds_key: mode != IdempotencyMode::Keyed,
-        },
-        (Effect::Completed, Some(_)) => Settled {
-            state: ClaimState::Failed,
-            holds_key: true,
-        },
+        (Effect::NotStarted, _) => Settled { state: ClaimState::Failed, holds_key: false },
+        (Effect::Unknown, _) => Settled { state: ClaimState::InDoubt, holds_key: true },
+        (Effect::Completed, None) => Settled { state: ClaimState::Succeeded, holds_key: true },
+        (Effect::Completed, Some(ErrorCode::ToolError)) => {
+            Settled { state: ClaimState::Failed, holds_key: mode != IdempotencyMode::Keyed }
+        }
+        (Effect::Completed, Some(_)) => Settled { state: ClaimState::Failed, holds_key: true },
     }
 }
 
@@ -110,21 +97,14 @@ pub fn settled(mode: IdempotencyMode, effect: Effect, code: Option<ErrorCode>) -
 /// How many milliseconds to wait, where the call comes too early.
 pub fn rate(tat_ms: Option<i64>, now_ms: i64, per_min: u64) -> Result<i64, u64> {
     const MINUTE_MS: i64 = 60_000;
-    let Some(interval) = i64::try_from(per_min)
-        .ok()
-        .and_then(|n| MINUTE_MS.checked_div(n))
-    else {
+    let Some(interval) = i64::try_from(per_min).ok().and_then(|n| MINUTE_MS.checked_div(n)) else {
         // No calls at all: there is no time at which trying again would help; say a minute.
         return Err(MINUTE_MS as u64);
     };
     let tat = tat_ms.unwrap_or(now_ms).max(now_ms);
     let next = tat + interval.max(1);
     let early = next - now_ms - MINUTE_MS;
-    if early > 0 {
-        Err(early.unsigned_abs())
-    } else {
-        Ok(next)
-    }
+    if early > 0 { Err(early.unsigned_abs()) } else { Ok(next) }
 }
 
 #[cfg(test)]
@@ -148,15 +128,8 @@ mod tests {
             for same_args in [true, false] {
                 for owner_lost in [true, false] {
                     for refuse_different_args in [true, false] {
-                        let rules = KeyRules {
-                            refuse_different_args,
-                            rerunnable: false,
-                        };
-                        let held = Held {
-                            state,
-                            same_args,
-                            owner_lost,
-                        };
+                        let rules = KeyRules { refuse_different_args, rerunnable: false };
+                        let held = Held { state, same_args, owner_lost };
                         assert_ne!(next(rules, held), Transition::Redispatch, "{held:?}");
                     }
                 }

@@ -1,11 +1,7 @@
 //! The suite that every ledger must pass; usable by outsiders.
 //!
 //! Each case panics with a sentence where the ledger does not do what the port promises.
-#![expect(
-    clippy::panic,
-    clippy::expect_used,
-    reason = "a suite reports by panicking"
-)]
+#![expect(clippy::panic, clippy::expect_used, reason = "a suite reports by panicking")]
 
 use std::sync::Arc;
 
@@ -101,9 +97,7 @@ pub fn settlement(
     if claim.attempt() > 1 {
         row.id = format!("{}-{}", row.id, claim.attempt());
     }
-    let kind = code
-        .and_then(ErrorCode::event)
-        .unwrap_or(AuditEventKind::ToolExecuted);
+    let kind = code.and_then(ErrorCode::event).unwrap_or(AuditEventKind::ToolExecuted);
     let mut terminal = EventBody::new(kind, moment(2).text);
     terminal.call_id = Some(call.clone());
     terminal.tool_name = Some("tool.one".to_owned());
@@ -160,55 +154,22 @@ pub async fn keys_are_held_by_effect<L: Ledger + LedgerReads>(ledger: &L) {
     use IdempotencyMode::{Keyed, OnKey, SafeRetry};
     let cases = [
         (Keyed, Effect::Completed, None, "replay"),
-        (
-            Keyed,
-            Effect::NotStarted,
-            Some(ErrorCode::NotConfigured),
-            "fresh",
-        ),
-        (
-            Keyed,
-            Effect::Completed,
-            Some(ErrorCode::ToolError),
-            "fresh",
-        ),
-        (
-            OnKey,
-            Effect::Completed,
-            Some(ErrorCode::ToolError),
-            "replay",
-        ),
-        (
-            Keyed,
-            Effect::Completed,
-            Some(ErrorCode::ResultTooLarge),
-            "replay",
-        ),
+        (Keyed, Effect::NotStarted, Some(ErrorCode::NotConfigured), "fresh"),
+        (Keyed, Effect::Completed, Some(ErrorCode::ToolError), "fresh"),
+        (OnKey, Effect::Completed, Some(ErrorCode::ToolError), "replay"),
+        (Keyed, Effect::Completed, Some(ErrorCode::ResultTooLarge), "replay"),
         (Keyed, Effect::Unknown, Some(ErrorCode::Timeout), "doubt"),
         (OnKey, Effect::Unknown, Some(ErrorCode::Timeout), "doubt"),
-        (
-            SafeRetry,
-            Effect::Unknown,
-            Some(ErrorCode::Timeout),
-            "fresh",
-        ),
+        (SafeRetry, Effect::Unknown, Some(ErrorCode::Timeout), "fresh"),
     ];
     for (n, (mode, effect, code, expected)) in cases.into_iter().enumerate() {
         let key = format!("key-{n}");
         let claim = fresh(ledger, request(&format!("a{n}"), mode, &[&key], "args")).await;
-        ledger
-            .settle(settlement(claim, mode, effect, code))
-            .await
-            .expect("settles");
-        let again = ledger
-            .claim(request(&format!("b{n}"), mode, &[&key], "args"))
-            .await;
+        ledger.settle(settlement(claim, mode, effect, code)).await.expect("settles");
+        let again = ledger.claim(request(&format!("b{n}"), mode, &[&key], "args")).await;
         let got = match again.expect("the ledger answers") {
             Claimed::Fresh(_) => "fresh",
-            Claimed::Replay {
-                receipt,
-                arguments_differ,
-            } => {
+            Claimed::Replay { receipt, arguments_differ } => {
                 assert!(!arguments_differ, "the arguments were the same");
                 assert_eq!(receipt.error_code, code, "the first outcome is given again");
                 "replay"
@@ -224,32 +185,16 @@ pub async fn keys_are_held_by_effect<L: Ledger + LedgerReads>(ledger: &L) {
 pub async fn twins_do_not_both_run<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::Keyed;
     let claim = fresh(ledger, request("t1", mode, &["twin"], "args")).await;
-    let second = ledger
-        .claim(request("t2", mode, &["twin"], "args"))
-        .await
-        .expect("answers");
-    let Claimed::InFlight {
-        receipt_id,
-        settled,
-    } = second
-    else {
+    let second = ledger.claim(request("t2", mode, &["twin"], "args")).await.expect("answers");
+    let Claimed::InFlight { receipt_id, settled } = second else {
         panic!("the first call still runs, got {second:?}")
     };
     assert_eq!(receipt_id, "receipt-t1", "it names the first one's receipt");
-    ledger
-        .settle(settlement(claim, mode, Effect::Completed, None))
-        .await
-        .expect("settles");
+    ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
     if let Some(settled) = settled {
-        assert!(
-            settled.recv().await.is_err(),
-            "the channel closes when the first is settled"
-        );
+        assert!(settled.recv().await.is_err(), "the channel closes when the first is settled");
     }
-    let third = ledger
-        .claim(request("t3", mode, &["twin"], "args"))
-        .await
-        .expect("answers");
+    let third = ledger.claim(request("t3", mode, &["twin"], "args")).await.expect("answers");
     assert!(matches!(third, Claimed::Replay { .. }), "got {third:?}");
 }
 
@@ -257,59 +202,25 @@ pub async fn twins_do_not_both_run<L: Ledger + LedgerReads>(ledger: &L) {
 pub async fn conflicts_are_told<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::OnKey;
     let claim = fresh(ledger, request("c1", mode, &["k"], "one")).await;
-    ledger
-        .settle(settlement(claim, mode, Effect::Completed, None))
-        .await
-        .expect("settles");
-    let other = ledger
-        .claim(request("c2", mode, &["k"], "two"))
-        .await
-        .expect("answers");
+    ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
+    let other = ledger.claim(request("c2", mode, &["k"], "two")).await.expect("answers");
     assert!(matches!(other, Claimed::Conflict { .. }), "got {other:?}");
     let mode = IdempotencyMode::Keyed;
     let claim = fresh(ledger, request("c3", mode, &["n"], "one")).await;
-    ledger
-        .settle(settlement(claim, mode, Effect::Completed, None))
-        .await
-        .expect("settles");
-    let other = ledger
-        .claim(request("c4", mode, &["n"], "two"))
-        .await
-        .expect("answers");
-    assert!(
-        matches!(
-            other,
-            Claimed::Replay {
-                arguments_differ: true,
-                ..
-            }
-        ),
-        "got {other:?}"
-    );
+    ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
+    let other = ledger.claim(request("c4", mode, &["n"], "two")).await.expect("answers");
+    assert!(matches!(other, Claimed::Replay { arguments_differ: true, .. }), "got {other:?}");
 }
 
 /// Rates and concurrency are charged with the claim; what did not start is given back.
 pub async fn limits_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::None;
-    let limited = |call: &str| ClaimRequest {
-        rate_per_min: Some(2),
-        ..request(call, mode, &[], "args")
-    };
+    let limited =
+        |call: &str| ClaimRequest { rate_per_min: Some(2), ..request(call, mode, &[], "args") };
     let claim = fresh(ledger, limited("r1")).await;
-    let gone = settlement(
-        claim,
-        mode,
-        Effect::NotStarted,
-        Some(ErrorCode::NotConfigured),
-    );
-    let gone = Arc::try_unwrap(gone).map(|s| Settlement {
-        rate_per_min: Some(2),
-        ..s
-    });
-    ledger
-        .settle(Arc::new(gone.expect("nobody else holds it")))
-        .await
-        .expect("settles");
+    let gone = settlement(claim, mode, Effect::NotStarted, Some(ErrorCode::NotConfigured));
+    let gone = Arc::try_unwrap(gone).map(|s| Settlement { rate_per_min: Some(2), ..s });
+    ledger.settle(Arc::new(gone.expect("nobody else holds it"))).await.expect("settles");
     for call in ["r2", "r3"] {
         let _ = fresh(ledger, limited(call)).await;
     }
@@ -318,16 +229,9 @@ pub async fn limits_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger: 
         panic!("the rate is used up, got {refused:?}")
     };
     assert!((1..=60_000).contains(&retry_after_ms), "{retry_after_ms}");
-    let zero = ClaimRequest {
-        rate_per_min: Some(0),
-        tool_id: "tool.none".into(),
-        ..limited("r5")
-    };
+    let zero = ClaimRequest { rate_per_min: Some(0), tool_id: "tool.none".into(), ..limited("r5") };
     let refused = ledger.claim(zero).await.expect("answers");
-    assert!(
-        matches!(refused, Claimed::RateLimited { .. }),
-        "0 = every call refused"
-    );
+    assert!(matches!(refused, Claimed::RateLimited { .. }), "0 = every call refused");
     let single = |call: &str| ClaimRequest {
         concurrency_max: Some(1),
         tool_id: "tool.single".into(),
@@ -335,14 +239,8 @@ pub async fn limits_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger: 
     };
     let claim = fresh(ledger, single("s1")).await;
     let refused = ledger.claim(single("s2")).await.expect("answers");
-    assert!(
-        matches!(refused, Claimed::TooManyInFlight),
-        "got {refused:?}"
-    );
-    ledger
-        .settle(settlement(claim, mode, Effect::Completed, None))
-        .await
-        .expect("settles");
+    assert!(matches!(refused, Claimed::TooManyInFlight), "got {refused:?}");
+    ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
     let _ = fresh(ledger, single("s3")).await;
 }
 
@@ -366,22 +264,12 @@ pub async fn approvals_are_asked_once<L: Ledger + LedgerReads>(ledger: &L) {
 pub async fn old_fences_match_nothing<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::SafeRetry;
     let claim = fresh(ledger, request("f1", mode, &["f"], "args")).await;
-    let old = Claim::granted(
-        claim.receipt_id().to_owned(),
-        claim.fence(),
-        claim.attempt(),
-    );
+    let old = Claim::granted(claim.receipt_id().to_owned(), claim.fence(), claim.attempt());
     let unknown = settlement(claim, mode, Effect::Unknown, Some(ErrorCode::Timeout));
     ledger.settle(unknown).await.expect("settles");
     let again = fresh(ledger, request("f2", mode, &["f"], "args")).await;
-    assert_eq!(
-        (again.receipt_id(), again.attempt()),
-        ("receipt-f1", 2),
-        "the claim is taken over"
-    );
-    let late = ledger
-        .settle(settlement(old, mode, Effect::Completed, None))
-        .await;
+    assert_eq!((again.receipt_id(), again.attempt()), ("receipt-f1", 2), "the claim is taken over");
+    let late = ledger.settle(settlement(old, mode, Effect::Completed, None)).await;
     assert_eq!(late.err(), Some(LedgerError::Stale));
     let receipt = ledger
         .settle(settlement(again, mode, Effect::Completed, None))
@@ -394,74 +282,37 @@ pub async fn old_fences_match_nothing<L: Ledger + LedgerReads>(ledger: &L) {
 pub async fn records_are_read_back_and_verify<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::OnKey;
     let claim = fresh(ledger, request("v1", mode, &["v"], "args")).await;
-    let receipt = ledger
-        .settle(settlement(claim, mode, Effect::Completed, None))
-        .await
-        .expect("settles");
+    let receipt =
+        ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
     let mut terminal = EventBody::new(AuditEventKind::UnknownTool, moment(3).text);
     terminal.call_id = Some("v2".into());
     terminal.error_code = Some(ErrorCode::UnregisteredTool);
     let refused = log("v2", Some(ErrorCode::UnregisteredTool));
-    ledger
-        .refuse(Refusal {
-            log: refused.clone(),
-            terminal,
-        })
-        .await
-        .expect("is recorded");
+    ledger.refuse(Refusal { log: refused.clone(), terminal }).await.expect("is recorded");
     let noted = EventBody::new(AuditEventKind::RegistryLoaded, moment(4).text);
     ledger.note(vec![noted]).await.expect("is recorded");
 
-    assert_eq!(
-        ledger.receipt("receipt-v1").await.expect("reads"),
-        Some(receipt.clone())
-    );
+    assert_eq!(ledger.receipt("receipt-v1").await.expect("reads"), Some(receipt.clone()));
     let (all, more) = ledger
-        .receipts(ReceiptFilter {
-            limit: 10,
-            ..ReceiptFilter::default()
-        })
+        .receipts(ReceiptFilter { limit: 10, ..ReceiptFilter::default() })
         .await
         .expect("reads");
     assert_eq!((all, more), (vec![receipt], false));
     let logs = ledger
-        .agent_logs(LogFilter {
-            error: Some(true),
-            limit: 10,
-            ..LogFilter::default()
-        })
+        .agent_logs(LogFilter { error: Some(true), limit: 10, ..LogFilter::default() })
         .await
         .expect("reads");
     assert_eq!(logs, [refused]);
-    let one = ledger
-        .agent_log("log-v1")
-        .await
-        .expect("reads")
-        .expect("is there");
-    assert_eq!(
-        (one.receipt_id.as_deref(), one.attempt),
-        (Some("receipt-v1"), 1)
-    );
+    let one = ledger.agent_log("log-v1").await.expect("reads").expect("is there");
+    assert_eq!((one.receipt_id.as_deref(), one.attempt), (Some("receipt-v1"), 1));
     let events = ledger
-        .events(EventFilter {
-            call: Some("v1".into()),
-            limit: 10,
-            ..EventFilter::default()
-        })
+        .events(EventFilter { call: Some("v1".into()), limit: 10, ..EventFilter::default() })
         .await
         .expect("reads");
-    let kinds: Vec<&str> = events
-        .iter()
-        .map(|placed| placed.event.body.event.as_str())
-        .collect();
+    let kinds: Vec<&str> = events.iter().map(|placed| placed.event.body.event.as_str()).collect();
     assert_eq!(kinds, ["TOOL_DISPATCHED", "TOOL_EXECUTED"]);
-    let newest = ledger
-        .events(EventFilter {
-            limit: 1,
-            ..EventFilter::default()
-        })
-        .await
-        .expect("reads");
+    let newest =
+        ledger.events(EventFilter { limit: 1, ..EventFilter::default() }).await.expect("reads");
     assert_eq!(
         newest.first().map(|placed| placed.event.body.event),
         Some(AuditEventKind::RegistryLoaded)
@@ -473,11 +324,6 @@ pub async fn records_are_read_back_and_verify<L: Ledger + LedgerReads>(ledger: &
 /// After the end of its log a writer writes nothing.
 pub async fn a_closed_ledger_refuses<L: Ledger + LedgerReads>(ledger: &L) {
     ledger.close(moment(9)).await.expect("closes");
-    let refused = ledger
-        .claim(request("z1", IdempotencyMode::None, &[], "args"))
-        .await;
-    assert!(
-        matches!(refused, Err(LedgerError::Unavailable(_))),
-        "got {refused:?}"
-    );
+    let refused = ledger.claim(request("z1", IdempotencyMode::None, &[], "args")).await;
+    assert!(matches!(refused, Err(LedgerError::Unavailable(_))), "got {refused:?}");
 }

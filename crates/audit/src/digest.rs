@@ -46,9 +46,7 @@ pub struct Digester {
 
 impl fmt::Debug for Digester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Digester")
-            .field("key_id", &self.key_id)
-            .finish_non_exhaustive()
+        f.debug_struct("Digester").field("key_id", &self.key_id).finish_non_exhaustive()
     }
 }
 
@@ -110,10 +108,7 @@ mod tests {
         let of = |text: &str| digester.of(&parse(text.as_bytes()).unwrap());
         assert_eq!(of(r#"{"a":1.0,"b":2}"#), of(r#"{"b":2,"a":1}"#));
         assert_ne!(of("9007199254740993"), of("9007199254740992"));
-        assert_ne!(
-            digester.of_parts(&["ab", "c"]),
-            digester.of_parts(&["a", "bc"])
-        );
+        assert_ne!(digester.of_parts(&["ab", "c"]), digester.of_parts(&["a", "bc"]));
     }
 
     #[test]

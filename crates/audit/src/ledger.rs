@@ -88,11 +88,7 @@ pub struct Claim {
 impl Claim {
     /// For ledgers: a claim that has just been made durable.
     pub fn granted(receipt_id: String, fence: u64, attempt: u32) -> Self {
-        Self {
-            receipt_id,
-            fence,
-            attempt,
-        }
+        Self { receipt_id, fence, attempt }
     }
 
     /// The receipt.

@@ -70,11 +70,7 @@ impl MemoryLedger {
         let started = EventBody::new(AuditEventKind::WriterStarted, at.text.clone());
         let event = book.place(started);
         book.events.push(event);
-        Self {
-            writer: writer.to_owned(),
-            digester,
-            book: Mutex::new(book),
-        }
+        Self { writer: writer.to_owned(), digester, book: Mutex::new(book) }
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -108,14 +104,11 @@ impl Records for Book {
     }
 
     fn stored(&mut self, receipt_id: &str) -> Result<Option<Stored>, LedgerError> {
-        Ok(self
-            .receipts
-            .get(receipt_id)
-            .map(|(receipt, fence)| Stored {
-                receipt: receipt.clone(),
-                fence: *fence,
-                owner_lost: false,
-            }))
+        Ok(self.receipts.get(receipt_id).map(|(receipt, fence)| Stored {
+            receipt: receipt.clone(),
+            fence: *fence,
+            owner_lost: false,
+        }))
     }
 
     fn put(&mut self, receipt: &Receipt, fence: u64, _at: &Moment) -> Result<(), LedgerError> {
@@ -147,15 +140,11 @@ impl Records for Book {
     }
 
     fn rate(&mut self, tool: &str, caller: &str) -> Result<Option<i64>, LedgerError> {
-        Ok(self
-            .rates
-            .get(&(tool.to_owned(), caller.to_owned()))
-            .copied())
+        Ok(self.rates.get(&(tool.to_owned(), caller.to_owned())).copied())
     }
 
     fn set_rate(&mut self, tool: &str, caller: &str, tat_ms: i64) -> Result<(), LedgerError> {
-        self.rates
-            .insert((tool.to_owned(), caller.to_owned()), tat_ms);
+        self.rates.insert((tool.to_owned(), caller.to_owned()), tat_ms);
         Ok(())
     }
 
@@ -183,8 +172,7 @@ impl Records for Book {
     }
 
     fn put_approval(&mut self, approval: &Approval) -> Result<(), LedgerError> {
-        self.approvals
-            .insert(approval.approval_id.clone(), approval.clone());
+        self.approvals.insert(approval.approval_id.clone(), approval.clone());
         Ok(())
     }
 
@@ -227,14 +215,8 @@ impl Ledger for MemoryLedger {
         let claimed = steps::claim(&mut *book, &request, |_| None)?;
         Ok(match claimed {
             Claimed::InFlight { receipt_id, .. } => {
-                let settled = book
-                    .settling
-                    .get(&receipt_id)
-                    .map(|(_, receiver)| receiver.clone());
-                Claimed::InFlight {
-                    receipt_id,
-                    settled,
-                }
+                let settled = book.settling.get(&receipt_id).map(|(_, receiver)| receiver.clone());
+                Claimed::InFlight { receipt_id, settled }
             }
             other => other,
         })
@@ -288,11 +270,7 @@ fn newest<T>(mut items: Vec<T>, limit: usize) -> Vec<T> {
 #[async_trait]
 impl LedgerReads for MemoryLedger {
     async fn receipt(&self, receipt_id: &str) -> Result<Option<Receipt>, LedgerError> {
-        Ok(self
-            .book()
-            .receipts
-            .get(receipt_id)
-            .map(|(receipt, _)| receipt.clone()))
+        Ok(self.book().receipts.get(receipt_id).map(|(receipt, _)| receipt.clone()))
     }
 
     async fn receipts(&self, filter: ReceiptFilter) -> Result<(Vec<Receipt>, bool), LedgerError> {
@@ -303,10 +281,7 @@ impl LedgerReads for MemoryLedger {
             .rev()
             .map(|(receipt, _)| receipt)
             .filter(|receipt| {
-                filter
-                    .after
-                    .as_ref()
-                    .is_none_or(|after| receipt.receipt_id < *after)
+                filter.after.as_ref().is_none_or(|after| receipt.receipt_id < *after)
                     && matches(filter.tool.as_ref(), Some(&receipt.tool_id))
                     && matches(filter.call.as_ref(), Some(&receipt.call_id))
                     && matches(filter.state.as_ref(), Some(receipt.state.as_str()))
@@ -320,12 +295,7 @@ impl LedgerReads for MemoryLedger {
     }
 
     async fn agent_log(&self, id: &str) -> Result<Option<AgentLog>, LedgerError> {
-        Ok(self
-            .book()
-            .logs
-            .iter()
-            .find(|(log, _)| log.id == id)
-            .map(|(log, _)| log.clone()))
+        Ok(self.book().logs.iter().find(|(log, _)| log.id == id).map(|(log, _)| log.clone()))
     }
 
     async fn agent_logs(&self, filter: LogFilter) -> Result<Vec<AgentLog>, LedgerError> {
@@ -361,20 +331,11 @@ impl LedgerReads for MemoryLedger {
                     && matches(filter.tool.as_ref(), body.tool_name.as_deref())
                     && matches(filter.agent.as_ref(), body.agent_id.as_deref())
                     && matches(filter.call.as_ref(), body.call_id.as_deref())
-                    && matches(
-                        filter.status.as_ref(),
-                        body.status.map(|status| status.as_str()),
-                    )
-                    && matches(
-                        filter.code.as_ref(),
-                        body.error_code.map(|code| code.as_str()),
-                    )
+                    && matches(filter.status.as_ref(), body.status.map(|status| status.as_str()))
+                    && matches(filter.code.as_ref(), body.error_code.map(|code| code.as_str()))
                     && within(filter.since.as_ref(), filter.until.as_ref(), &body.time)
             })
-            .map(|(event, place)| PlacedEvent {
-                place,
-                event: event.clone(),
-            })
+            .map(|(event, place)| PlacedEvent { place, event: event.clone() })
             .collect();
         Ok(newest(found, filter.limit))
     }

@@ -142,17 +142,11 @@ pub fn claim(
         match claim::next(request.rules, held) {
             Transition::Replay { arguments_differ } => {
                 let receipt = Box::new(stored.receipt);
-                return Ok(Claimed::Replay {
-                    receipt,
-                    arguments_differ,
-                });
+                return Ok(Claimed::Replay { receipt, arguments_differ });
             }
             Transition::InFlight => {
                 let settled = watch(&receipt_id);
-                return Ok(Claimed::InFlight {
-                    receipt_id,
-                    settled,
-                });
+                return Ok(Claimed::InFlight { receipt_id, settled });
             }
             Transition::InDoubt => return Ok(Claimed::InDoubt { receipt_id }),
             Transition::Conflict => return Ok(Claimed::Conflict { receipt_id }),
@@ -205,11 +199,7 @@ pub fn claim(
     let mut dispatched = request.dispatched.clone();
     dispatched.receipt_id = Some(receipt.receipt_id.clone());
     append(records, dispatched)?;
-    Ok(Claimed::Fresh(Claim::granted(
-        receipt.receipt_id,
-        fence,
-        receipt.attempt,
-    )))
+    Ok(Claimed::Fresh(Claim::granted(receipt.receipt_id, fence, receipt.attempt)))
 }
 
 fn fresh(records: &impl Records, request: &ClaimRequest, approval_id: Option<String>) -> Receipt {
@@ -251,11 +241,9 @@ fn spend_approval(
 ) -> Result<Result<Approval, Claimed>, LedgerError> {
     match records.approval(request)? {
         Some(approval) if approval.state == ApprovalState::Granted => Ok(Ok(approval)),
-        Some(Approval {
-            approval_id,
-            state: ApprovalState::Rejected,
-            ..
-        }) => Ok(Err(Claimed::ApprovalRejected { approval_id })),
+        Some(Approval { approval_id, state: ApprovalState::Rejected, .. }) => {
+            Ok(Err(Claimed::ApprovalRejected { approval_id }))
+        }
         Some(Approval { approval_id, .. }) => Ok(Err(Claimed::ApprovalRequired { approval_id })),
         None => {
             let approval = Approval {
@@ -268,9 +256,7 @@ fn spend_approval(
                 requested_at: request.at.text.clone(),
             };
             records.put_approval(&approval)?;
-            Ok(Err(Claimed::ApprovalRequired {
-                approval_id: approval.approval_id,
-            }))
+            Ok(Err(Claimed::ApprovalRequired { approval_id: approval.approval_id }))
         }
     }
 }
@@ -300,9 +286,7 @@ fn charge(
 /// [`LedgerError::Stale`] where the claim was taken over; else where the store fails.
 pub fn settle(records: &mut impl Records, settlement: &Settlement) -> Result<Receipt, LedgerError> {
     let id = settlement.claim.receipt_id();
-    let stored = records
-        .stored(id)?
-        .ok_or_else(|| LedgerError::NotFound(id.to_owned()))?;
+    let stored = records.stored(id)?.ok_or_else(|| LedgerError::NotFound(id.to_owned()))?;
     let late = stored.receipt.state == ClaimState::InDoubt;
     if stored.fence != settlement.claim.fence()
         || !(late || stored.receipt.state == ClaimState::InFlight)
@@ -318,9 +302,7 @@ pub fn settle(records: &mut impl Records, settlement: &Settlement) -> Result<Rec
     receipt.fields = settlement.fields.clone();
     receipt.result_digest.clone_from(&settlement.result_digest);
     receipt.result.clone_from(&settlement.result);
-    receipt
-        .sandbox_digest
-        .clone_from(&settlement.sandbox_digest);
+    receipt.sandbox_digest.clone_from(&settlement.sandbox_digest);
     receipt.settled_at = Some(settlement.at.text.clone());
     receipt.duration_ms = Some(settlement.duration_ms);
     for body in &settlement.events {
@@ -334,10 +316,7 @@ pub fn settle(records: &mut impl Records, settlement: &Settlement) -> Result<Rec
         append(records, body)?;
     }
     let writer = records.writer().to_owned();
-    receipt.audit_seq = Some(AuditPlace {
-        writer,
-        seq: records.next_seq(),
-    });
+    receipt.audit_seq = Some(AuditPlace { writer, seq: records.next_seq() });
     if !outcome.holds_key {
         records.free(id)?;
     }
@@ -361,17 +340,11 @@ fn give_back(
     receipt: &Receipt,
     rate_per_min: Option<u64>,
 ) -> Result<(), LedgerError> {
-    if let Some(per_min) = rate_per_min
-        .and_then(|n| i64::try_from(n).ok())
-        .filter(|n| *n > 0)
+    if let Some(per_min) = rate_per_min.and_then(|n| i64::try_from(n).ok()).filter(|n| *n > 0)
         && let Some(tat) = records.rate(&receipt.tool_id, &receipt.caller)?
     {
         let interval = (60_000 / per_min).max(1);
-        records.set_rate(
-            &receipt.tool_id,
-            &receipt.caller,
-            tat.saturating_sub(interval),
-        )?;
+        records.set_rate(&receipt.tool_id, &receipt.caller, tat.saturating_sub(interval))?;
     }
     if let Some(id) = &receipt.approval_id
         && let Some(mut approval) = records.approval_by_id(id)?
@@ -406,9 +379,7 @@ fn write_terminal(
 /// # Errors
 /// Where the store fails.
 pub fn note(records: &mut impl Records, events: &[EventBody]) -> Result<(), LedgerError> {
-    events
-        .iter()
-        .try_for_each(|body| append(records, body.clone()))
+    events.iter().try_for_each(|body| append(records, body.clone()))
 }
 
 /// Marks the running claims of lost writers as in doubt. The fence stays, so that an outcome
@@ -429,9 +400,7 @@ pub fn sweep(records: &mut impl Records, at: &Moment) -> Result<Vec<Swept>, Ledg
         body.receipt_id = Some(stored.receipt.receipt_id.clone());
         body.effect = Some(Effect::Unknown);
         append(records, body)?;
-        swept.push(Swept {
-            receipt_id: stored.receipt.receipt_id,
-        });
+        swept.push(Swept { receipt_id: stored.receipt.receipt_id });
     }
     Ok(swept)
 }

@@ -73,10 +73,7 @@ impl Verifier {
     /// The next event of its writer.
     pub fn event(&mut self, event: &AuditEvent) {
         self.events += 1;
-        let log = self.logs.get(&event.writer).cloned().unwrap_or(Log {
-            next: 0,
-            last: None,
-        });
+        let log = self.logs.get(&event.writer).cloned().unwrap_or(Log { next: 0, last: None });
         let (writer, seq) = (event.writer.as_str(), event.seq);
         if seq != log.next {
             let message = format!("expected event {}, found event {seq}", log.next);
@@ -88,13 +85,7 @@ impl Verifier {
             self.problem("changed", writer, Some(before), message);
         }
         let leaf = chain::leaf(event);
-        self.logs.insert(
-            event.writer.clone(),
-            Log {
-                next: seq + 1,
-                last: Some(leaf),
-            },
-        );
+        self.logs.insert(event.writer.clone(), Log { next: seq + 1, last: Some(leaf) });
     }
 
     /// The next event of its writer, and the records that it names.
@@ -149,21 +140,11 @@ impl Verifier {
     /// What the store keeps beside the events: where each log ends.
     pub fn heads(&mut self, heads: &[WriterHead]) {
         for head in heads {
-            let log = self.logs.get(&head.writer).cloned().unwrap_or(Log {
-                next: 0,
-                last: None,
-            });
+            let log = self.logs.get(&head.writer).cloned().unwrap_or(Log { next: 0, last: None });
             if log.next != head.size {
-                let message = format!(
-                    "the log should have {} events, it has {}",
-                    head.size, log.next
-                );
-                self.problem(
-                    "missing",
-                    &head.writer,
-                    Some(log.next.min(head.size)),
-                    message,
-                );
+                let message =
+                    format!("the log should have {} events, it has {}", head.size, log.next);
+                self.problem("missing", &head.writer, Some(log.next.min(head.size)), message);
             } else if log.last != head.last_leaf {
                 let at = head.size.saturating_sub(1);
                 let message = format!("event {at} was changed");
@@ -201,11 +182,7 @@ impl Verifier {
     /// The report.
     #[must_use]
     pub fn finish(self) -> VerifyReport {
-        VerifyReport {
-            ok: self.problems.is_empty(),
-            events: self.events,
-            problems: self.problems,
-        }
+        VerifyReport { ok: self.problems.is_empty(), events: self.events, problems: self.problems }
     }
 }
 
@@ -225,10 +202,8 @@ pub async fn store(
     let mut verifier = Verifier::default();
     // Heads first: events that are written while this runs must not look like strangers' work.
     let heads = reads.heads().await?;
-    let sizes: BTreeMap<&str, u64> = heads
-        .iter()
-        .map(|head| (head.writer.as_str(), head.size))
-        .collect();
+    let sizes: BTreeMap<&str, u64> =
+        heads.iter().map(|head| (head.writer.as_str(), head.size)).collect();
     let mut after = None;
     loop {
         let page = reads.log_page(after.take(), PAGE).await?;
@@ -274,12 +249,7 @@ mod tests {
         let mut verifier = Verifier::default();
         events.iter().for_each(|event| verifier.event(event));
         verifier.heads(std::slice::from_ref(head));
-        verifier
-            .finish()
-            .problems
-            .into_iter()
-            .map(|p| (p.kind, p.seq))
-            .collect()
+        verifier.finish().problems.into_iter().map(|p| (p.kind, p.seq)).collect()
     }
 
     #[test]
@@ -301,9 +271,6 @@ mod tests {
         let mut swapped = events.clone();
         swapped.swap(2, 3);
         assert_eq!(problems(&swapped, &head)[0].1, Some(2));
-        assert_eq!(
-            problems(&events[..6], &head)[0],
-            ("missing".into(), Some(6))
-        );
+        assert_eq!(problems(&events[..6], &head)[0], ("missing".into(), Some(6)));
     }
 }

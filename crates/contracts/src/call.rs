@@ -158,9 +158,6 @@ mod tests {
     fn arguments_stay_the_bytes_that_came() {
         let text = r#"{"toolId":"a","args":{ "b" : 9007199254740993, "a":1 }}"#;
         let request: CallRequest = serde_json::from_str(text).unwrap();
-        assert_eq!(
-            request.args.unwrap().get(),
-            r#"{ "b" : 9007199254740993, "a":1 }"#
-        );
+        assert_eq!(request.args.unwrap().get(), r#"{ "b" : 9007199254740993, "a":1 }"#);
     }
 }

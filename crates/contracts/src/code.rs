@@ -211,15 +211,8 @@ mod tests {
             .collect();
         let golden = include_str!("../golden/error-codes.txt");
         for line in golden.lines() {
-            assert!(
-                now.iter().any(|code| code == line),
-                "`{line}` has gone or changed"
-            );
+            assert!(now.iter().any(|code| code == line), "`{line}` has gone or changed");
         }
-        assert_eq!(
-            now.len(),
-            golden.lines().count(),
-            "add the new code to golden/error-codes.txt"
-        );
+        assert_eq!(now.len(), golden.lines().count(), "add the new code to golden/error-codes.txt");
     }
 }

@@ -82,14 +82,7 @@ pub enum Category {
 
 impl Category {
     /// All categories, as they are written.
-    pub const NAMES: [&str; 6] = [
-        "llm",
-        "tts",
-        "renderer",
-        "transformer",
-        "validator",
-        "function",
-    ];
+    pub const NAMES: [&str; 6] = ["llm", "tts", "renderer", "transformer", "validator", "function"];
 
     /// The category as it is written.
     #[must_use]

@@ -98,22 +98,9 @@ impl Conversation {
         let (log, log_out) = async_channel::bounded(CONVERSATION_CAPACITY);
         let (ask, questions) = async_channel::bounded(1);
         let (cancel, cancelled) = async_channel::bounded(1);
-        let tool = Self {
-            progress,
-            log,
-            ask: can_ask.then_some(ask),
-            cancelled,
-        };
+        let tool = Self { progress, log, ask: can_ask.then_some(ask), cancelled };
         let cancel = CancelHandle(cancel);
-        (
-            tool,
-            Counterpart {
-                progress: progress_out,
-                log: log_out,
-                questions,
-                cancel,
-            },
-        )
+        (tool, Counterpart { progress: progress_out, log: log_out, questions, cancel })
     }
 
     /// A conversation with nobody: progress and log are dropped, and it can be cancelled only by
@@ -122,6 +109,14 @@ impl Conversation {
     pub fn detached() -> (Self, CancelHandle) {
         let (tool, counterpart) = Self::pair(false);
         (tool, counterpart.cancel)
+    }
+
+    /// The same conversation with a cancellation of its own, for whoever stands between a caller
+    /// and a tool.
+    #[must_use]
+    pub fn with_own_cancel(&self) -> (Self, CancelHandle) {
+        let (cancel, cancelled) = async_channel::bounded(1);
+        (Self { cancelled, ..self.clone() }, CancelHandle(cancel))
     }
 
     /// Says how far the tool has come; dropped when nobody listens or too many wait.

@@ -256,12 +256,7 @@ impl<'de> Deserialize<'de> for AuditEvent {
         let value = serde_json::Value::deserialize(deserializer)?;
         let place: Place = serde_json::from_value(value.clone()).map_err(D::Error::custom)?;
         let body: EventBody = serde_json::from_value(value).map_err(D::Error::custom)?;
-        Ok(Self {
-            writer: place.writer,
-            seq: place.seq,
-            prev: place.prev,
-            body,
-        })
+        Ok(Self { writer: place.writer, seq: place.seq, prev: place.prev, body })
     }
 }
 
@@ -271,17 +266,10 @@ mod tests {
 
     #[test]
     fn events_with_fractions_are_read_back() {
-        let mut body = EventBody::new(
-            AuditEventKind::ToolExecuted,
-            "2026-01-01T00:00:00.000Z".into(),
-        );
+        let mut body =
+            EventBody::new(AuditEventKind::ToolExecuted, "2026-01-01T00:00:00.000Z".into());
         body.duration_ms = Some(1.25);
-        let event = AuditEvent {
-            writer: "w".into(),
-            seq: 3,
-            prev: None,
-            body,
-        };
+        let event = AuditEvent { writer: "w".into(), seq: 3, prev: None, body };
         let text = serde_json::to_string(&event).unwrap();
         assert_eq!(serde_json::from_str::<AuditEvent>(&text).unwrap(), event);
     }

@@ -145,11 +145,7 @@ pub struct ContractFinding {
 
 impl From<ContractFinding> for ContractError {
     fn from(finding: ContractFinding) -> Self {
-        Self {
-            code: finding.code,
-            path: finding.path,
-            message: finding.message,
-        }
+        Self { code: finding.code, path: finding.path, message: finding.message }
     }
 }
 
@@ -166,13 +162,8 @@ mod tests {
 
     #[test]
     fn golden_list_of_codes_only_grows() {
-        let golden: Vec<&str> = include_str!("../golden/contract-codes.txt")
-            .lines()
-            .collect();
+        let golden: Vec<&str> = include_str!("../golden/contract-codes.txt").lines().collect();
         let now: Vec<&str> = ContractCode::ALL.iter().map(|code| code.as_str()).collect();
-        assert_eq!(
-            golden, now,
-            "codes are append-only; add new ones to golden/contract-codes.txt"
-        );
+        assert_eq!(golden, now, "codes are append-only; add new ones to golden/contract-codes.txt");
     }
 }

@@ -46,9 +46,7 @@ impl TryFrom<String> for ToolId {
             return Err(InvalidName("a tool id must not be blank".to_owned()));
         }
         if text.chars().count() > TOOL_ID_MAX {
-            return Err(InvalidName(format!(
-                "a tool id has at most {TOOL_ID_MAX} characters"
-            )));
+            return Err(InvalidName(format!("a tool id has at most {TOOL_ID_MAX} characters")));
         }
         let odd = text
             .chars()
@@ -106,9 +104,7 @@ impl TryFrom<String> for CallId {
             return Err(InvalidName("a call id must not be blank".to_owned()));
         }
         if text.chars().count() > CALL_ID_MAX {
-            return Err(InvalidName(format!(
-                "a call id has at most {CALL_ID_MAX} characters"
-            )));
+            return Err(InvalidName(format!("a call id has at most {CALL_ID_MAX} characters")));
         }
         Ok(Self(text))
     }
@@ -179,12 +175,7 @@ impl From<ToolPattern> for String {
 pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     known
         .into_iter()
-        .map(|candidate| {
-            (
-                strsim::osa_distance(&fold(name), &fold(candidate)),
-                candidate,
-            )
-        })
+        .map(|candidate| (strsim::osa_distance(&fold(name), &fold(candidate)), candidate))
         .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 4)
         .min()
         .map(|(_, candidate)| candidate)
@@ -198,10 +189,7 @@ pub fn near_miss(name: &str, known: &str) -> bool {
 }
 
 fn fold(name: &str) -> String {
-    name.chars()
-        .filter(|c| !matches!(c, '_' | '-' | ' '))
-        .flat_map(char::to_lowercase)
-        .collect()
+    name.chars().filter(|c| !matches!(c, '_' | '-' | ' ')).flat_map(char::to_lowercase).collect()
 }
 
 #[cfg(test)]
@@ -221,9 +209,7 @@ mod tests {
     #[test]
     fn patterns_select_by_id_and_by_prefix() {
         let selects = |pattern: &str, id: &str| {
-            ToolPattern::try_from(pattern.to_owned())
-                .unwrap()
-                .selects(id)
+            ToolPattern::try_from(pattern.to_owned()).unwrap().selects(id)
         };
         assert!(selects("files.*", "files.read"));
         assert!(!selects("files.*", "files"));
@@ -239,9 +225,6 @@ mod tests {
         assert!(near_miss("rateLimitPermin", "rateLimitPerMin"));
         assert!(near_miss("timeout_ms", "timeoutMs"));
         assert!(!near_miss("owner", "timeoutMs"));
-        assert_eq!(
-            nearest("calculater", ["read_file", "calculator"]),
-            Some("calculator")
-        );
+        assert_eq!(nearest("calculater", ["read_file", "calculator"]), Some("calculator"));
     }
 }

@@ -128,10 +128,7 @@ pub fn dotted(path: &[Step]) -> String {
 pub fn line_column(text: &[u8], offset: usize) -> (usize, usize) {
     let before = text.get(..offset.min(text.len())).unwrap_or_default();
     let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-    let start = before
-        .iter()
-        .rposition(|byte| *byte == b'\n')
-        .map_or(0, |at| at + 1);
+    let start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let tail = before.get(start..).unwrap_or_default();
     (line, String::from_utf8_lossy(tail).chars().count() + 1)
 }
@@ -192,14 +189,8 @@ fn parse_with(
             });
         }
     };
-    let mut parser = Parser {
-        text,
-        bytes: text.as_bytes(),
-        at: 0,
-        path: Vec::new(),
-        observer,
-        soft,
-    };
+    let mut parser =
+        Parser { text, bytes: text.as_bytes(), at: 0, path: Vec::new(), observer, soft };
     parser.blanks();
     let value = parser.value(1)?;
     parser.blanks();
@@ -215,23 +206,16 @@ fn parse_with(
 /// The first fault in reading order; its offset is 0.
 pub fn check_value(value: &Value) -> Result<(), JsonFault> {
     fn fault(kind: JsonFaultKind, path: &[Step], message: &str) -> JsonFault {
-        JsonFault {
-            kind,
-            path: path.to_vec(),
-            offset: 0,
-            message: message.to_owned(),
-        }
+        JsonFault { kind, path: path.to_vec(), offset: 0, message: message.to_owned() }
     }
     fn walk(value: &Value, path: &mut Vec<Step>, depth: usize) -> Result<(), JsonFault> {
         match value {
             Value::Number(number) if overflows(&number.to_string()) => {
                 Err(fault(JsonFaultKind::NumberTooLarge, path, NUMBER_TOO_LARGE))
             }
-            Value::Array(_) | Value::Object(_) if depth > DEPTH_MAX => Err(fault(
-                JsonFaultKind::TooDeep,
-                path,
-                "nested deeper than 128 levels",
-            )),
+            Value::Array(_) | Value::Object(_) if depth > DEPTH_MAX => {
+                Err(fault(JsonFaultKind::TooDeep, path, "nested deeper than 128 levels"))
+            }
             Value::Array(items) => {
                 for (index, item) in items.iter().enumerate() {
                     path.push(Step::Index(index));
@@ -288,12 +272,7 @@ impl Parser<'_, '_, '_> {
     }
 
     fn fault(&self, kind: JsonFaultKind, offset: usize, message: impl Into<String>) -> JsonFault {
-        JsonFault {
-            kind,
-            path: self.path.clone(),
-            offset,
-            message: message.into(),
-        }
+        JsonFault { kind, path: self.path.clone(), offset, message: message.into() }
     }
 
     fn pass_or(&mut self, fault: JsonFault) -> Result<(), JsonFault> {
@@ -310,14 +289,8 @@ impl Parser<'_, '_, '_> {
         let message = match self.peek() {
             None => format!("{message}, found the end"),
             Some(_) => {
-                let found = self
-                    .text
-                    .get(self.at..)
-                    .and_then(|rest| rest.chars().next());
-                format!(
-                    "{message}, found `{}`",
-                    found.unwrap_or('\u{fffd}').escape_debug()
-                )
+                let found = self.text.get(self.at..).and_then(|rest| rest.chars().next());
+                format!("{message}, found `{}`", found.unwrap_or('\u{fffd}').escape_debug())
             }
         };
         self.fault(JsonFaultKind::Syntax, self.at, message)
@@ -337,11 +310,7 @@ impl Parser<'_, '_, '_> {
     }
 
     fn word(&mut self, word: &str, value: Value) -> Result<Value, JsonFault> {
-        if self
-            .text
-            .get(self.at..)
-            .is_some_and(|rest| rest.starts_with(word))
-        {
+        if self.text.get(self.at..).is_some_and(|rest| rest.starts_with(word)) {
             self.at += word.len();
             Ok(value)
         } else {
@@ -379,10 +348,8 @@ impl Parser<'_, '_, '_> {
                 self.pass_or(fault)?;
             }
             if members.contains_key(&key) {
-                let message = format!(
-                    "the key `{}` stands twice in one object",
-                    key.escape_debug()
-                );
+                let message =
+                    format!("the key `{}` stands twice in one object", key.escape_debug());
                 let fault = self.fault(JsonFaultKind::DuplicateKey, key_at, message);
                 self.pass_or(fault)?;
             }
@@ -488,10 +455,7 @@ impl Parser<'_, '_, '_> {
         let mut out = String::new();
         loop {
             let start = self.at;
-            while self
-                .peek()
-                .is_some_and(|byte| byte != b'"' && byte != b'\\' && byte >= 0x20)
-            {
+            while self.peek().is_some_and(|byte| byte != b'"' && byte != b'\\' && byte >= 0x20) {
                 self.at += 1;
             }
             out.push_str(self.text.get(start..self.at).unwrap_or_default());
@@ -623,10 +587,7 @@ fn write_canonical(value: &Value, out: &mut String) {
 }
 
 fn canonical_number(literal: &str) -> String {
-    if literal
-        .bytes()
-        .any(|byte| matches!(byte, b'.' | b'e' | b'E'))
-    {
+    if literal.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E')) {
         let double: f64 = literal.parse().unwrap_or(f64::NAN);
         // `-0.0` prints as `0` in ECMAScript, and so here.
         ryu_js::Buffer::new().format(double).to_owned()
@@ -713,11 +674,7 @@ mod tests {
     fn faults_name_kind_and_place() {
         let cases: [(&[u8], JsonFaultKind, &str); 9] = [
             (br#"{"a":[1e400]}"#, JsonFaultKind::NumberTooLarge, "/a/0"),
-            (
-                br#"{"a":{"b":1,"b":2}}"#,
-                JsonFaultKind::DuplicateKey,
-                "/a/b",
-            ),
+            (br#"{"a":{"b":1,"b":2}}"#, JsonFaultKind::DuplicateKey, "/a/b"),
             (br#"{"a":1,"\u0061":2}"#, JsonFaultKind::DuplicateKey, "/a"),
             (br#"["\ud800"]"#, JsonFaultKind::LoneSurrogate, "/0"),
             (br#"["\udc00\ud800"]"#, JsonFaultKind::LoneSurrogate, "/0"),
@@ -732,11 +689,7 @@ mod tests {
         ];
         for (text, kind, pointer) in cases {
             let fault = parse(text).unwrap_err();
-            assert_eq!(
-                (fault.kind, fault.pointer().as_str()),
-                (kind, pointer),
-                "{fault}"
-            );
+            assert_eq!((fault.kind, fault.pointer().as_str()), (kind, pointer), "{fault}");
         }
     }
 
@@ -744,14 +697,8 @@ mod tests {
     fn nesting_of_128_passes_and_129_does_not() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse(nested(128).as_bytes()).is_ok());
-        assert_eq!(
-            parse(nested(129).as_bytes()).unwrap_err().kind,
-            JsonFaultKind::TooDeep
-        );
-        assert_eq!(
-            parse(nested(100_000).as_bytes()).unwrap_err().kind,
-            JsonFaultKind::TooDeep
-        );
+        assert_eq!(parse(nested(129).as_bytes()).unwrap_err().kind, JsonFaultKind::TooDeep);
+        assert_eq!(parse(nested(100_000).as_bytes()).unwrap_err().kind, JsonFaultKind::TooDeep);
     }
 
     #[test]
@@ -766,15 +713,8 @@ mod tests {
     #[test]
     fn places_are_found_again() {
         let text = b"{\n  \"tools\": [ {\"a\": 1},\n    {\"b\": 2} ]\n}";
-        let path = [
-            Step::Key("tools".into()),
-            Step::Index(1),
-            Step::Key("b".into()),
-        ];
-        assert_eq!(
-            line_column(text, locate(text, &path, true).unwrap()),
-            (3, 6)
-        );
+        let path = [Step::Key("tools".into()), Step::Index(1), Step::Key("b".into())];
+        assert_eq!(line_column(text, locate(text, &path, true).unwrap()), (3, 6));
     }
 
     proptest::proptest! {

@@ -80,28 +80,19 @@ impl ToolOutput {
     /// An answer of one text block.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
-        Self {
-            content: Some(vec![ContentBlock::text(text)]),
-            ..Self::default()
-        }
+        Self { content: Some(vec![ContentBlock::text(text)]), ..Self::default() }
     }
 
     /// An answer of data, and of the same data as text for callers that read text only.
     #[must_use]
     pub fn data(data: Value) -> Self {
-        Self {
-            structured_content: Some(data.clone()),
-            ..Self::text(data.to_string())
-        }
+        Self { structured_content: Some(data.clone()), ..Self::text(data.to_string()) }
     }
 
     /// The same answer, called an error.
     #[must_use]
     pub fn into_error(self) -> Self {
-        Self {
-            is_error: true,
-            ..self
-        }
+        Self { is_error: true, ..self }
     }
 }
 
@@ -122,12 +113,7 @@ impl ExecutionError {
     /// The target's process, connection or server failed.
     #[must_use]
     pub fn adapter(effect: Effect, internal: impl Into<String>) -> Self {
-        Self {
-            code: ErrorCode::AdapterFailed,
-            effect,
-            safe: None,
-            internal: internal.into(),
-        }
+        Self { code: ErrorCode::AdapterFailed, effect, safe: None, internal: internal.into() }
     }
 
     /// A setting is missing; the sentence says which, to agent and operator alike.
@@ -145,10 +131,7 @@ impl ExecutionError {
     /// The same error with a sentence that the agent may see.
     #[must_use]
     pub fn with_safe(self, safe: impl Into<String>) -> Self {
-        Self {
-            safe: Some(safe.into()),
-            ..self
-        }
+        Self { safe: Some(safe.into()), ..self }
     }
 }
 
@@ -172,6 +155,15 @@ pub trait Executor: Send + Sync {
 
     /// Whether this executor could run the tool now; `probe` allows it to connect.
     async fn readiness(&self, contract: &ToolContract, probe: bool) -> Readiness;
+
+    /// Whether this executor can enforce a sandbox profile.
+    ///
+    /// # Errors
+    /// A sentence for operators: which primitive is missing. Where the profile is required, the
+    /// tool is not run then.
+    fn contains(&self, _profile: &crate::sandbox::SandboxProfile) -> Result<(), String> {
+        Err("this way to reach a tool has no sandbox".to_owned())
+    }
 
     /// Ends what the executor holds open: processes, connections, workers.
     async fn close(&self) {}

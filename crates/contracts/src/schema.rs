@@ -45,9 +45,7 @@ pub struct CompiledSchema {
 
 impl fmt::Debug for CompiledSchema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompiledSchema")
-            .field("trivial", &self.trivial)
-            .finish_non_exhaustive()
+        f.debug_struct("CompiledSchema").field("trivial", &self.trivial).finish_non_exhaustive()
     }
 }
 
@@ -82,11 +80,7 @@ impl CompiledSchema {
             Value::Object(members) => members.is_empty(),
             _ => false,
         };
-        Ok(Self {
-            validator,
-            properties,
-            trivial,
-        })
+        Ok(Self { validator, properties, trivial })
     }
 
     /// Whether the schema accepts everything.
@@ -137,11 +131,7 @@ impl CompiledSchema {
             }
             _ => error.masked().to_string(),
         };
-        ArgumentError {
-            path,
-            keyword,
-            message,
-        }
+        ArgumentError { path, keyword, message }
     }
 }
 
@@ -182,10 +172,8 @@ mod tests {
         .unwrap();
         let value = parse(br#"{"a":77777,"mail":"hunter2","maul":1}"#).unwrap();
         let errors = schema.errors(&value);
-        let told: Vec<(&str, &str)> = errors
-            .iter()
-            .map(|e| (e.path.as_str(), e.keyword.as_str()))
-            .collect();
+        let told: Vec<(&str, &str)> =
+            errors.iter().map(|e| (e.path.as_str(), e.keyword.as_str())).collect();
         assert_eq!(
             told,
             [
@@ -205,15 +193,8 @@ mod tests {
         let exact = schema(r#"{"maximum":9007199254740992}"#).unwrap();
         assert_eq!(exact.errors(&parse(b"9007199254740993").unwrap()).len(), 1);
         let exact = schema(r#"{"const":18446744073709551615}"#).unwrap();
-        assert!(
-            exact
-                .errors(&parse(b"18446744073709551615").unwrap())
-                .is_empty()
-        );
-        assert_eq!(
-            exact.errors(&parse(b"18446744073709551614").unwrap()).len(),
-            1
-        );
+        assert!(exact.errors(&parse(b"18446744073709551615").unwrap()).is_empty());
+        assert_eq!(exact.errors(&parse(b"18446744073709551614").unwrap()).len(), 1);
     }
 
     #[test]

@@ -66,13 +66,9 @@ fn words(key: &str) -> Vec<String> {
             words.push(String::new());
             continue;
         }
-        let next_lower = characters
-            .get(index + 1)
-            .is_some_and(|next| next.is_lowercase());
-        let previous_upper = index > 0
-            && characters
-                .get(index - 1)
-                .is_some_and(|previous| previous.is_uppercase());
+        let next_lower = characters.get(index + 1).is_some_and(|next| next.is_lowercase());
+        let previous_upper =
+            index > 0 && characters.get(index - 1).is_some_and(|previous| previous.is_uppercase());
         let starts = character.is_uppercase() && (previous_lower || (previous_upper && next_lower));
         if starts || words.is_empty() {
             words.push(String::new());
@@ -133,10 +129,7 @@ impl SecretShapes {
     /// The name of the first shape that `text` shows, if any.
     #[must_use]
     pub fn recognise(&self, text: &str) -> Option<&str> {
-        self.0
-            .iter()
-            .find(|shape| shape.find(text).is_some())
-            .map(|shape| shape.name())
+        self.0.iter().find(|shape| shape.find(text).is_some()).map(|shape| shape.name())
     }
 
     /// `text` with every secret in it replaced by `[redacted]`.
@@ -213,12 +206,7 @@ fn base64url(byte: u8) -> bool {
 fn find_jwt(text: &str) -> Option<std::ops::Range<usize>> {
     let bytes = text.as_bytes();
     let run = |from: usize| {
-        bytes
-            .get(from..)
-            .unwrap_or_default()
-            .iter()
-            .take_while(|byte| base64url(**byte))
-            .count()
+        bytes.get(from..).unwrap_or_default().iter().take_while(|byte| base64url(**byte)).count()
     };
     let mut from = 0;
     // `eyJ` is `{"` in base64url: every JWS header and payload begins so.
@@ -228,9 +216,7 @@ fn find_jwt(text: &str) -> Option<std::ops::Range<usize>> {
         let payload_at = start + header + 1;
         if header >= 10
             && bytes.get(start + header) == Some(&b'.')
-            && text
-                .get(payload_at..)
-                .is_some_and(|rest| rest.starts_with("eyJ"))
+            && text.get(payload_at..).is_some_and(|rest| rest.starts_with("eyJ"))
         {
             let payload = run(payload_at);
             let signature_at = payload_at + payload + 1;
@@ -275,10 +261,7 @@ fn find_authorization(text: &str) -> Option<std::ops::Range<usize>> {
             let start = from + at;
             let value_at = start + scheme.len();
             let bounded = start == 0
-                || text
-                    .as_bytes()
-                    .get(start - 1)
-                    .is_some_and(|byte| !byte.is_ascii_alphanumeric());
+                || text.as_bytes().get(start - 1).is_some_and(|byte| !byte.is_ascii_alphanumeric());
             let rest = text.get(value_at..)?;
             let length = rest
                 .bytes()
@@ -343,10 +326,7 @@ impl TryFrom<String> for SecretLocation {
             "file" => Ok(Self::File(rest.to_owned())),
             "keyring" => match rest.split_once('/') {
                 Some((service, user)) if !service.is_empty() && !user.is_empty() => {
-                    Ok(Self::Keyring {
-                        service: service.to_owned(),
-                        user: user.to_owned(),
-                    })
+                    Ok(Self::Keyring { service: service.to_owned(), user: user.to_owned() })
                 }
                 _ => Err(refuse()),
             },
@@ -422,27 +402,14 @@ mod tests {
                 "a PEM private key",
             ),
             (jwt, "a JSON Web Token"),
-            (
-                "see https://me:hunter2@example.com/x",
-                "a URL with user-info",
-            ),
-            (
-                "Authorization: Bearer abcdefgh12345678ijkl",
-                "an authorization value",
-            ),
+            ("see https://me:hunter2@example.com/x", "a URL with user-info"),
+            ("Authorization: Bearer abcdefgh12345678ijkl", "an authorization value"),
         ];
         for (text, name) in cases {
             assert_eq!(shapes.recognise(text), Some(name), "{text}");
-            assert!(
-                shapes.recognise(&shapes.redact(text)).is_none(),
-                "{}",
-                shapes.redact(text)
-            );
+            assert!(shapes.recognise(&shapes.redact(text)).is_none(), "{}", shapes.redact(text));
         }
-        assert_eq!(
-            shapes.redact("a https://me:pw@h/x b"),
-            "a https://[redacted]@h/x b"
-        );
+        assert_eq!(shapes.redact("a https://me:pw@h/x b"), "a https://[redacted]@h/x b");
         for harmless in [
             "-----BEGIN PUBLIC KEY-----",
             "eyJ",

@@ -47,21 +47,13 @@ pub struct Denial {
 
 impl Denial {
     fn new(code: ErrorCode, rule: &str, reason: impl Into<String>) -> Self {
-        Self {
-            code,
-            rule: rule.to_owned(),
-            reason: reason.into(),
-            missing: Vec::new(),
-        }
+        Self { code, rule: rule.to_owned(), reason: reason.into(), missing: Vec::new() }
     }
 
     /// The denial as records keep it.
     #[must_use]
     pub fn note(&self) -> DecisionNote {
-        DecisionNote {
-            rule: self.rule.clone(),
-            reason: self.reason.clone(),
-        }
+        DecisionNote { rule: self.rule.clone(), reason: self.reason.clone() }
     }
 }
 
@@ -119,10 +111,7 @@ impl Permit {
     /// The permit as records keep it.
     #[must_use]
     pub fn note(&self) -> DecisionNote {
-        DecisionNote {
-            rule: self.rule.clone(),
-            reason: "permitted".to_owned(),
-        }
+        DecisionNote { rule: self.rule.clone(), reason: "permitted".to_owned() }
     }
 }
 
@@ -201,9 +190,7 @@ impl Authorizer {
             self.whitelist,
             self.callers,
             self.approval_by_trust,
-            self.engine
-                .as_ref()
-                .map(|engine| engine.version().to_owned())
+            self.engine.as_ref().map(|engine| engine.version().to_owned())
         ));
         self.version.clear();
         for byte in hasher.finalize().iter().take(16) {
@@ -246,18 +233,25 @@ impl Authorizer {
         let name = caller.name();
         self.callers
             .get(name)
-            .or_else(|| {
-                self.callers
-                    .values()
-                    .find(|rights| rights.matches(name, true))
-            })
-            .or_else(|| {
-                self.callers
-                    .values()
-                    .find(|rights| rights.matches(name, false))
-            })
+            .or_else(|| self.callers.values().find(|rights| rights.matches(name, true)))
+            .or_else(|| self.callers.values().find(|rights| rights.matches(name, false)))
             .cloned()
             .or_else(|| (name == "local").then(CallerRights::everything))
+    }
+
+    /// The caller as an operator.
+    ///
+    /// # Errors
+    /// `policy-denied` where the caller has no operator right.
+    pub fn operator(&self, caller: &Caller) -> Result<crate::Operator, Denial> {
+        match self.rights(caller) {
+            Some(rights) if rights.operate => Ok(crate::Operator { caller: caller.clone() }),
+            _ => Err(Denial::new(
+                ErrorCode::PolicyDenied,
+                "operator",
+                "this needs the right of an operator",
+            )),
+        }
     }
 
     /// Steps 2 to 4: does the caller see the tool, is it on the whitelist, does it stand.
@@ -272,10 +266,8 @@ impl Authorizer {
     ) -> Result<Access, Denial> {
         self.enabled()?;
         let tool_id = contract.tool_id.as_str();
-        let rights = self
-            .rights(caller)
-            .filter(|rights| rights.sees(tool_id))
-            .ok_or_else(|| {
+        let rights =
+            self.rights(caller).filter(|rights| rights.sees(tool_id)).ok_or_else(|| {
                 let hidden = ErrorCode::UnregisteredTool;
                 Denial::new(hidden, "tool-set", hidden.safe_sentence())
             })?;
@@ -298,16 +290,13 @@ impl Authorizer {
             }
         }
         let missing = rights.missing(&contract.permissions);
-        Ok(Access {
-            missing: missing.into_iter().map(str::to_owned).collect(),
-        })
+        Ok(Access { missing: missing.into_iter().map(str::to_owned).collect() })
     }
 
     /// Whether steps 1 to 5 let the caller see the tool in a listing.
     #[must_use]
     pub fn lists(&self, caller: &Caller, contract: &ToolContract, standing: &Standing) -> bool {
-        self.access(caller, contract, standing)
-            .is_ok_and(|access| access.missing.is_empty())
+        self.access(caller, contract, standing).is_ok_and(|access| access.missing.is_empty())
     }
 
     /// Steps 5 to 9 over the final arguments.
@@ -335,20 +324,10 @@ impl Authorizer {
         let mut rule = "default".to_owned();
         let mut approval = None;
         if let Some(engine) = &self.engine {
-            let question = Question {
-                caller,
-                contract,
-                arguments,
-                claimed,
-            };
+            let question = Question { caller, contract, arguments, claimed };
             match engine.judge(&question) {
-                Ok(Verdict::Permit {
-                    rule: permitting,
-                    approval: asks,
-                }) => {
-                    approval = asks.then(|| ApprovalNeed {
-                        rule: permitting.clone(),
-                    });
+                Ok(Verdict::Permit { rule: permitting, approval: asks }) => {
+                    approval = asks.then(|| ApprovalNeed { rule: permitting.clone() });
                     rule = permitting;
                 }
                 Ok(Verdict::Deny { rule, reason }) => {
@@ -364,26 +343,15 @@ impl Authorizer {
             }
         }
         if contract.policy.approval == Some(ApprovalSetting::Always) {
-            approval = Some(ApprovalNeed {
-                rule: "policy.approval".to_owned(),
-            });
-        } else if self
-            .approval_by_trust
-            .contains(&contract.policy.trust_level)
-        {
-            approval = Some(ApprovalNeed {
-                rule: "trust".to_owned(),
-            });
+            approval = Some(ApprovalNeed { rule: "policy.approval".to_owned() });
+        } else if self.approval_by_trust.contains(&contract.policy.trust_level) {
+            approval = Some(ApprovalNeed { rule: "trust".to_owned() });
         }
         let charges = Charges {
             rate_per_min: contract.policy.rate_limit_per_min,
             concurrency_max: contract.policy.max_concurrency,
         };
-        Ok(Permit {
-            charges,
-            approval,
-            rule,
-        })
+        Ok(Permit { charges, approval, rule })
     }
 }
 
@@ -403,17 +371,11 @@ mod tests {
     }
 
     fn on() -> FeatureFlags {
-        FeatureFlags {
-            mcp_tools: true,
-            tools_policy: true,
-        }
+        FeatureFlags { mcp_tools: true, tools_policy: true }
     }
 
     fn patterns(texts: &[&str]) -> Vec<ToolPattern> {
-        texts
-            .iter()
-            .map(|text| ToolPattern::try_from((*text).to_owned()).unwrap())
-            .collect()
+        texts.iter().map(|text| ToolPattern::try_from((*text).to_owned()).unwrap()).collect()
     }
 
     fn ops() -> BTreeMap<String, CallerRights> {
@@ -451,11 +413,7 @@ mod tests {
         assert_eq!(at("files.read", &quarantined), "quarantined-tool");
         assert_eq!(at("files.read", &Standing::Paused), "paused");
         let local = policy.access(&Caller::local(), &contract("mail.send", &[]), &quarantined);
-        assert_eq!(
-            code(local),
-            "policy-denied",
-            "the whitelist comes before quarantine"
-        );
+        assert_eq!(code(local), "policy-denied", "the whitelist comes before quarantine");
         let stranger = policy.access(
             &Caller::authenticated("key:x"),
             &contract("files.read", &[]),
@@ -471,10 +429,7 @@ mod tests {
 
     #[test]
     fn whitelist_counts_only_while_enforced() {
-        let flags = FeatureFlags {
-            mcp_tools: true,
-            tools_policy: false,
-        };
+        let flags = FeatureFlags { mcp_tools: true, tools_policy: false };
         let policy = Authorizer::new(flags).with_whitelist(Whitelist::only(vec![]));
         assert_eq!(
             code(policy.access(&Caller::local(), &contract("a.b", &[]), &Standing::Active)),
@@ -509,33 +464,17 @@ mod tests {
     fn an_error_inside_the_engine_is_a_deny() {
         let policy = Authorizer::new(on()).with_engine(Arc::new(Broken));
         let tool = contract("a.b", &[]);
-        let access = policy
-            .access(&Caller::local(), &tool, &Standing::Active)
-            .unwrap();
+        let access = policy.access(&Caller::local(), &tool, &Standing::Active).unwrap();
         let denial = policy
-            .authorize(
-                access,
-                &Caller::local(),
-                &tool,
-                &json!({}),
-                &CallContext::default(),
-            )
+            .authorize(access, &Caller::local(), &tool, &json!({}), &CallContext::default())
             .unwrap_err();
-        assert_eq!(
-            (denial.code, denial.rule.as_str()),
-            (ErrorCode::PolicyDenied, "engine-error")
-        );
+        assert_eq!((denial.code, denial.rule.as_str()), (ErrorCode::PolicyDenied, "engine-error"));
     }
 
     #[test]
     fn version_tells_settings_apart() {
         let one = Authorizer::new(on());
         assert_eq!(one.version(), Authorizer::new(on()).version());
-        assert_ne!(
-            one.version(),
-            one.clone()
-                .with_whitelist(Whitelist::only(vec![]))
-                .version()
-        );
+        assert_ne!(one.version(), one.clone().with_whitelist(Whitelist::only(vec![])).version());
     }
 }

@@ -22,16 +22,11 @@ impl Grant {
                         .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/')))
         };
         let fits = text == "*"
-            || text
-                .split_once(':')
-                .is_some_and(|(verb, resource)| part(verb) && part(resource));
+            || text.split_once(':').is_some_and(|(verb, resource)| part(verb) && part(resource));
         if fits {
             Ok(Self(text.to_owned()))
         } else {
-            Err(format!(
-                "`{}` is no grant, expected for example `read:*`",
-                text.escape_debug()
-            ))
+            Err(format!("`{}` is no grant, expected for example `read:*`", text.escape_debug()))
         }
     }
 
@@ -81,21 +76,16 @@ impl CallerRights {
 
     /// Whether these rights are the caller's, exactly or by a pattern that ends in `*`.
     pub(crate) fn matches(&self, caller: &str, exactly: bool) -> bool {
-        self.matches
-            .iter()
-            .any(|pattern| match pattern.strip_suffix('*') {
-                Some(prefix) => !exactly && caller.starts_with(prefix),
-                None => exactly && pattern == caller,
-            })
+        self.matches.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(prefix) => !exactly && caller.starts_with(prefix),
+            None => exactly && pattern == caller,
+        })
     }
 
     /// Whether the tool is seen.
     #[must_use]
     pub fn sees(&self, tool_id: &str) -> bool {
-        let in_set = self
-            .tools
-            .as_ref()
-            .is_none_or(|set| set.iter().any(|p| p.selects(tool_id)));
+        let in_set = self.tools.as_ref().is_none_or(|set| set.iter().any(|p| p.selects(tool_id)));
         in_set && !self.deny.iter().any(|pattern| pattern.selects(tool_id))
     }
 
@@ -106,6 +96,22 @@ impl CallerRights {
             .map(String::as_str)
             .filter(|permission| !self.grants.iter().any(|grant| grant.covers(permission)))
             .collect()
+    }
+}
+
+/// A caller that may do what people do: read records, decide approvals. Only
+/// [`crate::Authorizer::operator`] makes one.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct Operator {
+    pub(crate) caller: toolbooth_contracts::Caller,
+}
+
+impl Operator {
+    /// Who it is.
+    #[must_use]
+    pub fn caller(&self) -> &toolbooth_contracts::Caller {
+        &self.caller
     }
 }
 

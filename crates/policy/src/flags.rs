@@ -31,10 +31,9 @@ impl FeatureFlags {
     /// # Errors
     /// A sentence that names the variable, where its value is no switch.
     pub fn overridden(mut self, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
-        for (name, flag) in [
-            ("MCP_TOOLS", &mut self.mcp_tools),
-            ("TOOLS_POLICY", &mut self.tools_policy),
-        ] {
+        for (name, flag) in
+            [("MCP_TOOLS", &mut self.mcp_tools), ("TOOLS_POLICY", &mut self.tools_policy)]
+        {
             if let Some(text) = variable(name) {
                 *flag = switch(&text).map_err(|error| format!("the variable {name}: {error}"))?;
             }
@@ -52,36 +51,16 @@ mod tests {
         let set = |name: &'static str, value: &'static str| {
             move |asked: &str| (asked == name).then(|| value.to_owned())
         };
-        assert_eq!(
-            FeatureFlags::default(),
-            FeatureFlags {
-                mcp_tools: false,
-                tools_policy: false
-            }
-        );
+        assert_eq!(FeatureFlags::default(), FeatureFlags { mcp_tools: false, tools_policy: false });
+        assert!(FeatureFlags::default().overridden(set("MCP_TOOLS", "On")).unwrap().mcp_tools);
         assert!(
-            FeatureFlags::default()
-                .overridden(set("MCP_TOOLS", "On"))
+            !FeatureFlags { mcp_tools: true, tools_policy: true }
+                .overridden(set("TOOLS_POLICY", "0"))
                 .unwrap()
-                .mcp_tools
+                .tools_policy
         );
-        assert!(
-            !FeatureFlags {
-                mcp_tools: true,
-                tools_policy: true
-            }
-            .overridden(set("TOOLS_POLICY", "0"))
-            .unwrap()
-            .tools_policy
-        );
-        let error = FeatureFlags::default()
-            .overridden(set("MCP_TOOLS", "yes"))
-            .unwrap_err();
+        let error = FeatureFlags::default().overridden(set("MCP_TOOLS", "yes")).unwrap_err();
         assert!(error.contains("MCP_TOOLS"), "{error}");
-        assert!(
-            FeatureFlags::default()
-                .overridden(set("MCP_TOOLS", ""))
-                .is_err()
-        );
+        assert!(FeatureFlags::default().overridden(set("MCP_TOOLS", "")).is_err());
     }
 }

@@ -38,9 +38,7 @@ impl Whitelist {
     /// Whether the tool is on it.
     #[must_use]
     pub fn allows(&self, tool_id: &str) -> bool {
-        self.0
-            .as_ref()
-            .is_none_or(|patterns| patterns.iter().any(|p| p.selects(tool_id)))
+        self.0.as_ref().is_none_or(|patterns| patterns.iter().any(|p| p.selects(tool_id)))
     }
 
     /// The patterns; `None` = all tools.

@@ -36,10 +36,8 @@ fn benches(criterion: &mut Criterion) {
     });
     group.finish();
     let mut registry = ToolRegistry::default();
-    registry.replace_source(
-        &Source::File,
-        file::load(text.as_bytes(), "bench", &guard).unwrap().tools,
-    );
+    registry
+        .replace_source(&Source::File, file::load(text.as_bytes(), "bench", &guard).unwrap().tools);
     criterion.bench_function("registry/lookup among 10,000", |b| {
         b.iter(|| registry.get(black_box("domain17.method_5017")).is_some());
     });

@@ -18,10 +18,7 @@ pub fn report(mut rows: Vec<CoverageRow>) -> CoverageReport {
         quarantined: count(CoverageState::Quarantined),
         unhealthy: count(CoverageState::Unhealthy),
     };
-    CoverageReport {
-        totals,
-        tools: rows,
-    }
+    CoverageReport { totals, tools: rows }
 }
 
 /// The report as a Markdown page.
@@ -57,7 +54,5 @@ pub fn markdown(report: &CoverageReport) -> String {
 }
 
 fn escape(cell: &str) -> String {
-    cell.replace('\\', "\\\\")
-        .replace('|', "\\|")
-        .replace(['\n', '\r'], " ")
+    cell.replace('\\', "\\\\").replace('|', "\\|").replace(['\n', '\r'], " ")
 }

@@ -36,11 +36,7 @@ pub fn of_contract(contract: &ToolContract) -> String {
 /// annotations. An operator's settings are not in it.
 #[must_use]
 pub fn of_source(contract: &ToolContract) -> String {
-    let name = contract
-        .execution
-        .target
-        .as_deref()
-        .unwrap_or(contract.tool_id.as_str());
+    let name = contract.execution.target.as_deref().unwrap_or(contract.tool_id.as_str());
     of(&json!({
         "name": name,
         "title": contract.title,

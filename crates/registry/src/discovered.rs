@@ -64,10 +64,7 @@ pub fn register_all(
     let mut problems = listing.problems;
     let mut tools = Vec::new();
     for tool in listing.tools {
-        let taken = policy
-            .tools
-            .as_ref()
-            .is_none_or(|names| names.contains(&tool.name));
+        let taken = policy.tools.as_ref().is_none_or(|names| names.contains(&tool.name));
         if !taken || policy.deny.contains(&tool.name) {
             continue;
         }
@@ -78,10 +75,7 @@ pub fn register_all(
                 let first = findings.first().map_or_else(String::new, |finding| {
                     format!("{}: {} ({})", finding.path, finding.message, finding.code)
                 });
-                problems.push(format!(
-                    "`{}` is left out: {first}",
-                    tool.name.escape_debug()
-                ));
+                problems.push(format!("`{}` is left out: {first}", tool.name.escape_debug()));
             }
         }
     }
@@ -160,16 +154,16 @@ fn object_schema(schema: &Value) -> Value {
 /// An id from any name: other characters become `_`, an overlong one ends in `_` and 8 hex.
 #[must_use]
 pub fn tool_id(name: &str) -> String {
-    let id: String = name
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/') {
-                c
-            } else {
-                '_'
-            }
-        })
-        .collect();
+    let id: String =
+        name.chars()
+            .map(|c| {
+                if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/') {
+                    c
+                } else {
+                    '_'
+                }
+            })
+            .collect();
     if id.len() <= TOOL_ID_MAX && !id.is_empty() {
         return id;
     }
@@ -196,42 +190,23 @@ mod tests {
     #[test]
     fn ids_name_server_and_tool_and_keep_the_original_as_target() {
         let source = Source::Mcp("my srv".into());
-        let listing = Listing {
-            tools: vec![tool("get sum!", json!({}))],
-            problems: vec![],
-        };
-        let (tools, problems) = register_all(
-            &source,
-            listing,
-            &SourcePolicy::default(),
-            &Guard::default(),
-        );
+        let listing = Listing { tools: vec![tool("get sum!", json!({}))], problems: vec![] };
+        let (tools, problems) =
+            register_all(&source, listing, &SourcePolicy::default(), &Guard::default());
         assert!(problems.is_empty(), "{problems:?}");
         assert_eq!(tools[0].id().as_str(), "my_srv.get_sum_");
-        assert_eq!(
-            tools[0].contract().execution.target.as_deref(),
-            Some("get sum!")
-        );
+        assert_eq!(tools[0].contract().execution.target.as_deref(), Some("get sum!"));
         assert_eq!(tool_id(&"x".repeat(200)).len(), 128);
     }
 
     #[test]
     fn one_bad_tool_never_drops_its_source() {
         let source = Source::Mcp("s".into());
-        let bad = tool(
-            "bad",
-            json!({"type": "object", "properties": {"a": {"type": "strin"}}}),
-        );
-        let listing = Listing {
-            tools: vec![bad, tool("good", json!({"type": "object"}))],
-            problems: vec![],
-        };
-        let (tools, problems) = register_all(
-            &source,
-            listing,
-            &SourcePolicy::default(),
-            &Guard::default(),
-        );
+        let bad = tool("bad", json!({"type": "object", "properties": {"a": {"type": "strin"}}}));
+        let listing =
+            Listing { tools: vec![bad, tool("good", json!({"type": "object"}))], problems: vec![] };
+        let (tools, problems) =
+            register_all(&source, listing, &SourcePolicy::default(), &Guard::default());
         assert_eq!((tools.len(), problems.len()), (1, 1));
         assert!(problems[0].contains("`bad`"), "{problems:?}");
     }
@@ -244,10 +219,8 @@ mod tests {
             rename: vec![("a".into(), "mine.a".into())],
             ..SourcePolicy::default()
         };
-        let listing = Listing {
-            tools: vec![tool("a", json!({})), tool("b", json!({}))],
-            problems: vec![],
-        };
+        let listing =
+            Listing { tools: vec![tool("a", json!({})), tool("b", json!({}))], problems: vec![] };
         let (tools, _) = register_all(&source, listing, &policy, &Guard::default());
         assert_eq!(tools.len(), 1);
         assert_eq!(tools[0].id().as_str(), "mine.a");

@@ -67,10 +67,7 @@ pub struct Rejected {
 
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let errors = self
-            .findings
-            .iter()
-            .filter(|finding| finding.severity == Severity::Error);
+        let errors = self.findings.iter().filter(|finding| finding.severity == Severity::Error);
         let first = errors.clone().next();
         write!(f, "the registry has {} error(s)", errors.count())?;
         if let Some(first) = first {
@@ -100,26 +97,15 @@ pub struct Loaded {
 /// # Errors
 /// All findings, where at least one is an error; nothing is loaded then.
 pub fn load(text: &[u8], file: &str, guard: &Guard) -> Result<Loaded, Rejected> {
-    let mut reading = Reading {
-        text,
-        file,
-        entries: Vec::new(),
-        findings: Vec::new(),
-    };
+    let mut reading = Reading { text, file, entries: Vec::new(), findings: Vec::new() };
     let tools = reading.tools(guard);
     let mut findings = reading.findings;
     // Entries come before one another as in the file; within one, the guard's order stays.
     findings.sort_by_key(|finding| finding.tool_index.map_or(0, |index| index + 1));
-    if findings
-        .iter()
-        .any(|finding| finding.severity == Severity::Error)
-    {
+    if findings.iter().any(|finding| finding.severity == Severity::Error) {
         return Err(Rejected { findings });
     }
-    Ok(Loaded {
-        tools,
-        warnings: findings,
-    })
+    Ok(Loaded { tools, warnings: findings })
 }
 
 struct Reading<'t> {
@@ -229,10 +215,8 @@ impl Reading<'_> {
         }
         for name in members.keys() {
             if !matches!(name.as_str(), "version" | "tools" | "$schema") {
-                let message = format!(
-                    "`{}` is no field that this version knows",
-                    name.escape_debug()
-                );
+                let message =
+                    format!("`{}` is no field that this version knows", name.escape_debug());
                 let path = [key(name)];
                 self.push(
                     Severity::Warning,
@@ -250,13 +234,7 @@ impl Reading<'_> {
         let tools = members.get("tools").and_then(Value::as_array);
         if tools.is_none() {
             let message = "expected the list `tools`";
-            self.file_finding(
-                "invalid-registry-root",
-                "tools",
-                message,
-                None,
-                &[key("tools")],
-            );
+            self.file_finding("invalid-registry-root", "tools", message, None, &[key("tools")]);
         }
         tools
     }
@@ -290,51 +268,21 @@ impl Reading<'_> {
     }
 
     fn duplicate(&mut self, index: usize, entry: &Value, id: &str, first: usize) {
-        let name = if entry.get("toolId").is_some() {
-            "toolId"
-        } else {
-            "name"
-        };
+        let name = if entry.get("toolId").is_some() { "toolId" } else { "name" };
         let (line, _) = self.place(self.entries.get(first).copied().unwrap_or(0), &[key(name)]);
         let message = format!("the id `{id}` stands at entry {first} (line {line}) already");
         let at = self.entries.get(index).copied().unwrap_or(0);
         let hint = Some("give one of them another id, or remove it".to_owned());
         let (severity, code) = (Severity::Error, "duplicate-tool-id");
-        self.push(
-            severity,
-            code,
-            name,
-            Some(index),
-            Some(id),
-            message,
-            hint,
-            &[key(name)],
-            at,
-        );
+        self.push(severity, code, name, Some(index), Some(id), message, hint, &[key(name)], at);
     }
 
     fn entry_finding(&mut self, index: usize, entry: &Value, finding: ContractFinding) {
         let at = self.entries.get(index).copied().unwrap_or(0);
         let steps = resolve(entry, &finding.path);
-        let ContractFinding {
-            severity,
-            code,
-            path,
-            message,
-            hint,
-        } = finding;
+        let ContractFinding { severity, code, path, message, hint } = finding;
         let id = id_of(entry);
-        self.push(
-            severity,
-            code.as_str(),
-            &path,
-            Some(index),
-            id,
-            message,
-            hint,
-            &steps,
-            at,
-        );
+        self.push(severity, code.as_str(), &path, Some(index), id, message, hint, &steps, at);
     }
 
     fn file_finding(
@@ -345,17 +293,7 @@ impl Reading<'_> {
         hint: Option<String>,
         at: &[Step],
     ) {
-        self.push(
-            Severity::Error,
-            code,
-            path,
-            None,
-            None,
-            message.to_owned(),
-            hint,
-            at,
-            0,
-        );
+        self.push(Severity::Error, code, path, None, None, message.to_owned(), hint, at, 0);
     }
 
     #[expect(clippy::too_many_arguments, reason = "one place builds every finding")]
@@ -389,16 +327,9 @@ impl Reading<'_> {
     /// Line and column of the member at `steps` of the value that begins at `from`.
     fn place(&self, from: usize, steps: &[Step]) -> (usize, usize) {
         let value = self.text.get(from..).unwrap_or_default();
-        let inner = if steps.is_empty() {
-            None
-        } else {
-            json::locate(value, steps, true)
-        };
+        let inner = if steps.is_empty() { None } else { json::locate(value, steps, true) };
         let start = if steps.is_empty() || inner.is_none() {
-            value
-                .iter()
-                .take_while(|byte| byte.is_ascii_whitespace())
-                .count()
+            value.iter().take_while(|byte| byte.is_ascii_whitespace()).count()
         } else {
             0
         };
@@ -411,23 +342,14 @@ fn key(name: &str) -> Step {
 }
 
 fn id_of(entry: &Value) -> Option<&str> {
-    entry
-        .get("toolId")
-        .or_else(|| entry.get("name"))
-        .and_then(Value::as_str)
+    entry.get("toolId").or_else(|| entry.get("name")).and_then(Value::as_str)
 }
 
 fn major(version: &str) -> Option<u64> {
     let core = version.split(['-', '+']).next()?;
     let parts: Vec<u64> = core
         .split('.')
-        .map(|part| {
-            if part.len() < 10 {
-                part.parse().ok()
-            } else {
-                None
-            }
-        })
+        .map(|part| if part.len() < 10 { part.parse().ok() } else { None })
         .collect::<Option<_>>()?;
     match parts.as_slice() {
         [major, _, _] => Some(*major),
@@ -502,9 +424,8 @@ mod tests {
 
     #[test]
     fn findings_name_line_and_column() {
-        let bad = GOOD
-            .replace(r#""timeoutMs": 5"#, r#""timeoutMs": 0, "timoutMs": 1e400"#)
-            .replace(
+        let bad =
+            GOOD.replace(r#""timeoutMs": 5"#, r#""timeoutMs": 0, "timoutMs": 1e400"#).replace(
                 r#""description": "d",
       "input"#,
                 r#""description": "d", "timeout_ms": "x",
@@ -513,34 +434,10 @@ mod tests {
         assert_eq!(
             findings(&bad),
             [
-                (
-                    "invalid-policy-timeout".into(),
-                    Some(0),
-                    "timeout_ms".into(),
-                    4,
-                    53
-                ),
-                (
-                    "not-json-safe".into(),
-                    Some(1),
-                    "policy.timoutMs".into(),
-                    8,
-                    87
-                ),
-                (
-                    "invalid-policy-timeout".into(),
-                    Some(1),
-                    "policy.timeoutMs".into(),
-                    8,
-                    59
-                ),
-                (
-                    "misspelled-field".into(),
-                    Some(1),
-                    "policy.timoutMs".into(),
-                    8,
-                    75
-                ),
+                ("invalid-policy-timeout".into(), Some(0), "timeout_ms".into(), 4, 53),
+                ("not-json-safe".into(), Some(1), "policy.timoutMs".into(), 8, 87),
+                ("invalid-policy-timeout".into(), Some(1), "policy.timeoutMs".into(), 8, 59),
+                ("misspelled-field".into(), Some(1), "policy.timoutMs".into(), 8, 75),
             ]
         );
     }
@@ -552,14 +449,8 @@ mod tests {
         assert_eq!(one("{\n  \"version\": }").3, 2);
         assert_eq!(one("[]").0, "invalid-registry-root");
         assert_eq!(one(r#"{"version":"1.0.0"}"#).2, "tools");
-        assert_eq!(
-            one(r#"{"version":"2.0.0","tools":[]}"#).0,
-            "unsupported-version"
-        );
-        assert_eq!(
-            one(r#"{"version":"1.0.0","version":"1.0.0","tools":[]}"#).0,
-            "duplicate-key"
-        );
+        assert_eq!(one(r#"{"version":"2.0.0","tools":[]}"#).0, "unsupported-version");
+        assert_eq!(one(r#"{"version":"1.0.0","version":"1.0.0","tools":[]}"#).0, "duplicate-key");
         let twice = GOOD.replace(r#""toolId": "a""#, r#""toolId": "os.create_task""#);
         let found = one(&twice);
         assert_eq!((found.0.as_str(), found.1), ("duplicate-tool-id", Some(1)));
@@ -568,12 +459,7 @@ mod tests {
     #[test]
     fn one_bad_entry_and_nothing_is_loaded() {
         assert!(
-            load(
-                GOOD.replace("\"function\"", "\"x\"").as_bytes(),
-                "f",
-                &Guard::default()
-            )
-            .is_err()
+            load(GOOD.replace("\"function\"", "\"x\"").as_bytes(), "f", &Guard::default()).is_err()
         );
     }
 }

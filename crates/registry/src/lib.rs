@@ -8,6 +8,6 @@ mod registry;
 mod tool;
 pub mod wire;
 
-pub use registry::{Registered, ToolRegistry};
+pub use registry::{Registered, Replaced, Shadowed, ToolRegistry};
 pub use tool::{RegisteredTool, Source};
 pub use wire::WireNames;

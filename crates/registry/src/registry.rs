@@ -78,9 +78,7 @@ impl ToolRegistry {
         limit: usize,
         filter: impl Fn(&RegisteredTool) -> bool,
     ) -> (Vec<Arc<RegisteredTool>>, bool) {
-        let from = after.map_or(0, |after| {
-            self.order.partition_point(|id| id.as_str() <= after)
-        });
+        let from = after.map_or(0, |after| self.order.partition_point(|id| id.as_str() <= after));
         let mut found = Vec::new();
         for id in self.order.iter().skip(from) {
             if let Some(tool) = self.tools.get(id)
@@ -132,19 +130,14 @@ impl ToolRegistry {
             match all.get(&id) {
                 Some(held) if source.is_discovered() || held.source() == source => {
                     let held_by = held.source().clone();
-                    outcome.shadowed.push(Shadowed {
-                        tool_id: id,
-                        held_by,
-                    });
+                    outcome.shadowed.push(Shadowed { tool_id: id, held_by });
                     continue;
                 }
                 Some(held) => outcome.replaced.push((id.clone(), held.source().clone())),
                 None => (),
             }
             after += 1;
-            let same = before
-                .get(&id)
-                .is_some_and(|digest| digest == tool.contract_digest());
+            let same = before.get(&id).is_some_and(|digest| digest == tool.contract_digest());
             outcome.changed |= !same;
             all.insert(id, Arc::new(tool));
         }
@@ -206,21 +199,13 @@ mod tests {
         let command = Source::Command("c".into());
         let outcome = registry.replace_source(&command, vec![tool("calculator", command.clone())]);
         assert_eq!(outcome.shadowed.len(), 1);
-        assert_eq!(
-            registry.get("calculator").unwrap().source(),
-            &Source::Builtin
-        );
+        assert_eq!(registry.get("calculator").unwrap().source(), &Source::Builtin);
     }
 
     #[test]
     fn registering_by_hand_says_what_was_replaced() {
         let mut registry = ToolRegistry::default();
-        assert!(
-            registry
-                .register(tool("a", Source::Builtin))
-                .replaced
-                .is_none()
-        );
+        assert!(registry.register(tool("a", Source::Builtin)).replaced.is_none());
         let replaced = registry.register(tool("a", Source::File)).replaced.unwrap();
         assert_eq!(replaced.source(), &Source::Builtin);
         assert_eq!(ids(&registry), ["a"]);
@@ -235,10 +220,7 @@ mod tests {
             let _ = registry.register(tool(id, Source::File));
         }
         let (first, more) = registry.list(None, 2, |_| true);
-        assert_eq!(
-            (first[0].id().as_str(), first[1].id().as_str(), more),
-            ("a", "b", true)
-        );
+        assert_eq!((first[0].id().as_str(), first[1].id().as_str(), more), ("a", "b", true));
         let (last, more) = registry.list(Some("b"), 2, |_| true);
         assert_eq!((last[0].id().as_str(), last.len(), more), ("c", 1, false));
     }

@@ -82,27 +82,18 @@ impl RegisteredTool {
         source: Source,
         guard: &Guard,
     ) -> Result<Self, Vec<ContractFinding>> {
-        guard
-            .examine(entry)
-            .map(|guarded| Self::new(guarded, source))
+        guard.examine(entry).map(|guarded| Self::new(guarded, source))
     }
 
     /// A tool from what the guard has passed.
     #[must_use]
     pub fn new(guarded: Guarded, source: Source) -> Self {
-        let Guarded {
-            contract,
-            warnings,
-            input,
-            output,
-        } = guarded;
+        let Guarded { contract, warnings, input, output } = guarded;
         let contract_digest = digest::of_contract(&contract);
         let source_digest = digest::of_source(&contract);
         // The guard refuses a contract without a target.
-        let adapter = contract
-            .execution
-            .adapter()
-            .unwrap_or_else(|| AdapterId::Local(String::new()));
+        let adapter =
+            contract.execution.adapter().unwrap_or_else(|| AdapterId::Local(String::new()));
         Self {
             contract: Arc::new(contract),
             source,

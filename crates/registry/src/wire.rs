@@ -32,10 +32,7 @@ impl WireNames {
     /// Names that were given before, by tool id.
     #[must_use]
     pub fn new(naming: Naming, given: BTreeMap<String, String>) -> Self {
-        let ids = given
-            .iter()
-            .map(|(id, name)| (name.clone(), id.clone()))
-            .collect();
+        let ids = given.iter().map(|(id, name)| (name.clone(), id.clone())).collect();
         Self { naming, given, ids }
     }
 
@@ -46,9 +43,7 @@ impl WireNames {
         if self.naming == Naming::Native {
             return next;
         }
-        let mut fresh: Vec<&str> = tool_ids
-            .filter(|id| !self.given.contains_key(*id))
-            .collect();
+        let mut fresh: Vec<&str> = tool_ids.filter(|id| !self.given.contains_key(*id)).collect();
         // Ids that are names already keep themselves; the others follow in a stable order.
         fresh.sort_unstable_by_key(|id| (short(id) != **id, *id));
         for id in fresh {
@@ -96,13 +91,7 @@ impl WireNames {
 pub fn short(id: &str) -> String {
     let mut name: String = id
         .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') {
-                c
-            } else {
-                '_'
-            }
-        })
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' })
         .collect();
     if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
         name.insert(0, '_');
@@ -126,22 +115,14 @@ mod tests {
     #[test]
     fn names_are_collision_free_and_stable() {
         let first = WireNames::default().with(["a.b", "a_b", "a/b"].into_iter());
-        assert_eq!(
-            first.name_of("a_b"),
-            "a_b",
-            "an id that is a name keeps itself"
-        );
-        let names: std::collections::HashSet<&str> = ["a.b", "a_b", "a/b"]
-            .iter()
-            .map(|id| first.name_of(id))
-            .collect();
+        assert_eq!(first.name_of("a_b"), "a_b", "an id that is a name keeps itself");
+        let names: std::collections::HashSet<&str> =
+            ["a.b", "a_b", "a/b"].iter().map(|id| first.name_of(id)).collect();
         assert_eq!(names.len(), 3);
         for id in ["a.b", "a_b", "a/b"] {
             assert_eq!(first.tool_id(first.name_of(id)), id);
         }
-        let later = WireNames::default()
-            .with(["a.b"].into_iter())
-            .with(["a_b"].into_iter());
+        let later = WireNames::default().with(["a.b"].into_iter()).with(["a_b"].into_iter());
         assert_eq!(later.name_of("a.b"), "a_b", "a name once given stays");
         assert!(later.name_of("a_b").starts_with("a_b_"));
     }
@@ -149,13 +130,7 @@ mod tests {
     #[test]
     fn ten_thousand_long_names_fit_and_differ() {
         let ids: Vec<String> = (0..10_000)
-            .map(|n| {
-                format!(
-                    "{}.{}{n}",
-                    "domain".repeat(12),
-                    if n % 2 == 0 { "x/" } else { "x." }
-                )
-            })
+            .map(|n| format!("{}.{}{n}", "domain".repeat(12), if n % 2 == 0 { "x/" } else { "x." }))
             .collect();
         let names = WireNames::default().with(ids.iter().map(String::as_str));
         let distinct: std::collections::HashSet<&str> =

@@ -33,14 +33,8 @@ async fn two_writers_share_keys_and_a_lost_one_leaves_a_doubt() {
         panic!("fresh")
     };
     let twin = second.claim(request("b", mode, &["k"], "x")).await.unwrap();
-    assert!(
-        matches!(twin, Claimed::InFlight { settled: None, .. }),
-        "{twin:?}"
-    );
-    assert!(
-        second.sweep(moment(5)).await.unwrap().is_empty(),
-        "the first writer lives"
-    );
+    assert!(matches!(twin, Claimed::InFlight { settled: None, .. }), "{twin:?}");
+    assert!(second.sweep(moment(5)).await.unwrap().is_empty(), "the first writer lives");
     drop(first);
     let swept = second.sweep(moment(6)).await.unwrap();
     assert_eq!(swept.len(), 1);
@@ -63,16 +57,9 @@ async fn many_callers_share_commits_and_one_key_runs_once() {
         let ledger = std::sync::Arc::clone(&ledger);
         tasks.push(tokio::spawn(async move {
             let mode = IdempotencyMode::Keyed;
-            match ledger
-                .claim(request(&format!("{n}"), mode, &["same"], "x"))
-                .await
-                .unwrap()
-            {
+            match ledger.claim(request(&format!("{n}"), mode, &["same"], "x")).await.unwrap() {
                 Claimed::Fresh(claim) => {
-                    ledger
-                        .settle(settlement(claim, mode, Effect::Completed, None))
-                        .await
-                        .unwrap();
+                    ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
                     1
                 }
                 _ => 0,
@@ -90,24 +77,12 @@ async fn many_callers_share_commits_and_one_key_runs_once() {
 #[tokio::test]
 async fn tampering_with_the_file_is_found() {
     for (sql, kind) in [
-        (
-            "UPDATE receipts SET body = json_set(body, '$.toolId', 'other')",
-            "receipt-changed",
-        ),
+        ("UPDATE receipts SET body = json_set(body, '$.toolId', 'other')", "receipt-changed"),
         ("DELETE FROM receipts", "receipt-missing"),
-        (
-            "UPDATE agent_logs SET body = json_set(body, '$.isError', json('true'))",
-            "log-changed",
-        ),
+        ("UPDATE agent_logs SET body = json_set(body, '$.isError', json('true'))", "log-changed"),
         ("DELETE FROM agent_logs", "log-missing"),
-        (
-            "UPDATE events SET body = json_set(body, '$.toolName', 'other') WHERE seq = 2",
-            "changed",
-        ),
-        (
-            "UPDATE events SET body = 'nonsense' WHERE seq = 1",
-            "changed",
-        ),
+        ("UPDATE events SET body = json_set(body, '$.toolName', 'other') WHERE seq = 2", "changed"),
+        ("UPDATE events SET body = 'nonsense' WHERE seq = 1", "changed"),
         ("DELETE FROM events WHERE seq = 1", "missing"),
         ("DELETE FROM events WHERE seq = 2", "missing"),
         (
@@ -122,18 +97,12 @@ async fn tampering_with_the_file_is_found() {
         else {
             panic!("fresh")
         };
-        ledger
-            .settle(settlement(claim, mode, Effect::Completed, None))
-            .await
-            .unwrap();
+        ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
         assert!(verify::store(&ledger).await.unwrap().ok);
         let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
         assert!(connection.execute(sql, []).unwrap() > 0, "{sql}");
         let report = verify::store(&ledger).await.unwrap();
-        assert!(
-            report.problems.iter().any(|problem| problem.kind == kind),
-            "{sql}: {report:?}"
-        );
+        assert!(report.problems.iter().any(|problem| problem.kind == kind), "{sql}: {report:?}");
     }
 }
 
@@ -144,24 +113,15 @@ async fn a_newer_database_is_refused_and_files_are_private() {
     let data = folder.path().join("data");
     let ledger = open(&data, "one");
     ledger.close(moment(1)).await.unwrap();
-    for (path, mode) in [
-        (data.clone(), 0o700),
-        (data.join(DATABASE), 0o600),
-        (data.join("digest.key"), 0o600),
-    ] {
-        assert_eq!(
-            path.metadata().unwrap().permissions().mode() & 0o777,
-            mode,
-            "{path:?}"
-        );
+    for (path, mode) in
+        [(data.clone(), 0o700), (data.join(DATABASE), 0o600), (data.join("digest.key"), 0o600)]
+    {
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, mode, "{path:?}");
     }
     Connection::open(data.join(DATABASE))
         .unwrap()
         .execute_batch("PRAGMA user_version = 99")
         .unwrap();
     let refused = SqliteLedger::open(&data, "two", Durability::Full, &moment(2));
-    assert!(
-        matches!(refused, Err(OpenError::Newer { found: 99, .. })),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(OpenError::Newer { found: 99, .. })), "{refused:?}");
 }

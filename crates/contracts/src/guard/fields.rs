@@ -22,10 +22,7 @@ pub(super) struct Field {
 }
 
 const fn same(name: &'static str) -> Field {
-    Field {
-        canonical: name,
-        snake: name,
-    }
+    Field { canonical: name, snake: name }
 }
 
 const fn two(canonical: &'static str, snake: &'static str) -> Field {
@@ -61,13 +58,8 @@ pub(super) const TOP: [Field; 13] = [
     same("sandbox"),
 ];
 pub(super) const ANNOTATIONS: &str = "annotations";
-pub(super) const CAPABILITIES: [&str; 5] = [
-    "locales",
-    "mediaTypes",
-    "maxInputTokens",
-    "maxOutputTokens",
-    "maxAssetBytes",
-];
+pub(super) const CAPABILITIES: [&str; 5] =
+    ["locales", "mediaTypes", "maxInputTokens", "maxOutputTokens", "maxAssetBytes"];
 pub(super) const EXECUTION: [&str; 4] = ["localRuntimeId", "mcpServerId", "endpointRef", "target"];
 pub(super) const POLICY: [&str; 8] = [
     "timeoutMs",
@@ -143,14 +135,7 @@ impl<'e> Entry<'e> {
             }
         }
         let snake = members.contains_key(TOOL_ID.snake) && !members.contains_key(TOOL_ID.canonical);
-        Self {
-            members,
-            dialect: if snake {
-                Dialect::Snake
-            } else {
-                Dialect::Canonical
-            },
-        }
+        Self { members, dialect: if snake { Dialect::Snake } else { Dialect::Canonical } }
     }
 
     pub(super) fn get(&self, field: Field) -> Option<&'e Value> {
@@ -159,9 +144,7 @@ impl<'e> Entry<'e> {
 
     /// The field's path as the entry spells it, or as its dialect would.
     pub(super) fn path(&self, field: Field) -> &'static str {
-        field
-            .get(self.members)
-            .map_or(field.in_dialect(self.dialect), |(spelled, _)| spelled)
+        field.get(self.members).map_or(field.in_dialect(self.dialect), |(spelled, _)| spelled)
     }
 
     pub(super) fn plain(&self, name: &str) -> Option<&'e Value> {

@@ -87,10 +87,7 @@ impl Guard {
         secrets::examine(members, &self.shapes, &mut report);
         let entry = fields::Entry::read(members, &mut report);
         let schemas = rules::examine(&entry, &mut report);
-        let failed = report
-            .findings
-            .iter()
-            .any(|finding| finding.severity == Severity::Error);
+        let failed = report.findings.iter().any(|finding| finding.severity == Severity::Error);
         if failed {
             return Err(report.findings);
         }
@@ -109,36 +106,27 @@ impl Guard {
         #[cfg(feature = "schema")]
         {
             match schemas {
-                (Some(input), Some(output)) => Ok(Guarded {
-                    contract,
-                    warnings: report.findings,
-                    input,
-                    output,
-                }),
+                (Some(input), Some(output)) => {
+                    Ok(Guarded { contract, warnings: report.findings, input, output })
+                }
                 // Without an error both schemas have compiled.
                 _ => Err(report.findings),
             }
         }
         #[cfg(not(feature = "schema"))]
-        Ok(Guarded {
-            contract,
-            warnings: report.findings,
-        })
+        Ok(Guarded { contract, warnings: report.findings })
     }
 }
 
 fn first_error(findings: Vec<ContractFinding>) -> ContractError {
-    findings
-        .into_iter()
-        .find(|finding| finding.severity == Severity::Error)
-        .map_or_else(
-            || ContractError {
-                code: ContractCode::InvalidRoot,
-                path: "root".to_owned(),
-                message: "the entry is not a contract".to_owned(),
-            },
-            ContractError::from,
-        )
+    findings.into_iter().find(|finding| finding.severity == Severity::Error).map_or_else(
+        || ContractError {
+            code: ContractCode::InvalidRoot,
+            path: "root".to_owned(),
+            message: "the entry is not a contract".to_owned(),
+        },
+        ContractError::from,
+    )
 }
 
 /// Findings, in the order in which they were made.

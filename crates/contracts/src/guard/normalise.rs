@@ -17,9 +17,7 @@ pub(super) fn contract(entry: &Entry<'_>) -> Result<ToolContract, String> {
         }
     }
     for (key, value) in entry.members {
-        let known = fields::TOP
-            .iter()
-            .any(|field| field.canonical == key || field.snake == key);
+        let known = fields::TOP.iter().any(|field| field.canonical == key || field.snake == key);
         if !known && key != fields::TIMEOUT_MS {
             out.insert(key.clone(), value.clone());
         }
@@ -33,12 +31,8 @@ pub(super) fn contract(entry: &Entry<'_>) -> Result<ToolContract, String> {
             policy.insert("timeoutMs".to_owned(), timeout.clone());
         }
         if entry.is_snake() {
-            policy
-                .entry("timeoutMs")
-                .or_insert_with(|| json!(TIMEOUT_MS_DEFAULT));
-            policy
-                .entry("trustLevel")
-                .or_insert_with(|| json!("sandbox"));
+            policy.entry("timeoutMs").or_insert_with(|| json!(TIMEOUT_MS_DEFAULT));
+            policy.entry("trustLevel").or_insert_with(|| json!("sandbox"));
         }
         // `30000.0` is a whole number too.
         for name in ["timeoutMs", "rateLimitPerMin", "maxConcurrency"] {
@@ -56,12 +50,8 @@ pub(super) fn contract(entry: &Entry<'_>) -> Result<ToolContract, String> {
         if let Some(idempotency) = idempotency.as_object_mut() {
             idempotency.entry("mode").or_insert_with(|| json!("none"));
         }
-        let name = entry
-            .get(fields::TOOL_ID)
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        out.entry("execution")
-            .or_insert_with(|| dispatch_rule(name));
+        let name = entry.get(fields::TOOL_ID).and_then(Value::as_str).unwrap_or_default();
+        out.entry("execution").or_insert_with(|| dispatch_rule(name));
     }
     serde_json::from_value(Value::Object(out)).map_err(|error| error.to_string())
 }

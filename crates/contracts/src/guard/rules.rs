@@ -24,20 +24,8 @@ pub(super) fn examine(entry: &Entry<'_>, report: &mut Report) -> Schemas {
     tool_id(entry, report);
     texts(entry, report);
     category(entry, report);
-    let input = schema(
-        entry,
-        fields::INPUT_SCHEMA,
-        Code::InvalidInputSchema,
-        true,
-        report,
-    );
-    let output = schema(
-        entry,
-        fields::OUTPUT_SCHEMA,
-        Code::InvalidOutputSchema,
-        false,
-        report,
-    );
+    let input = schema(entry, fields::INPUT_SCHEMA, Code::InvalidInputSchema, true, report);
+    let output = schema(entry, fields::OUTPUT_SCHEMA, Code::InvalidOutputSchema, false, report);
     capabilities(entry, report);
     execution(entry, report);
     policy(entry, report);
@@ -46,10 +34,7 @@ pub(super) fn examine(entry: &Entry<'_>, report: &mut Report) -> Schemas {
     receipt_fields(entry, report);
     sandbox(entry, report);
     unknown_keys(entry, report);
-    let description = entry
-        .plain("description")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
+    let description = entry.plain("description").and_then(Value::as_str).unwrap_or_default();
     if description.trim().is_empty() {
         report.warning(
             Code::MissingDescription,
@@ -83,11 +68,7 @@ fn texts(entry: &Entry<'_>, report: &mut Report) {
         if let Some(value) = entry.plain(name)
             && !value.is_string()
         {
-            report.error(
-                Code::InvalidRoot,
-                name,
-                format!("expected text, found {}", kind(value)),
-            );
+            report.error(Code::InvalidRoot, name, format!("expected text, found {}", kind(value)));
         }
     }
     if let Some(value) = entry.plain(fields::ANNOTATIONS)
@@ -136,11 +117,7 @@ fn schema(
         return None;
     };
     let Some(members) = value.as_object() else {
-        report.error(
-            code,
-            path,
-            format!("expected a JSON Schema object, found {}", kind(value)),
-        );
+        report.error(code, path, format!("expected a JSON Schema object, found {}", kind(value)));
         return None;
     };
     if object_root && members.get("type").and_then(Value::as_str) != Some("object") {
@@ -180,10 +157,7 @@ fn capabilities(entry: &Entry<'_>, report: &mut Report) {
         value => value,
     };
     let Some(members) = value.and_then(Value::as_object) else {
-        let message = format!(
-            "expected an object, which may be empty, found {}",
-            found(value)
-        );
+        let message = format!("expected an object, which may be empty, found {}", found(value));
         report.error(Code::InvalidCapabilities, "capabilities", message);
         return;
     };
@@ -202,10 +176,7 @@ fn capabilities(entry: &Entry<'_>, report: &mut Report) {
             Some(other) => report.error(
                 Code::InvalidCapabilitiesLimit,
                 &format!("capabilities.{name}"),
-                format!(
-                    "expected a number of at least 0, found {}",
-                    number_or_kind(other)
-                ),
+                format!("expected a number of at least 0, found {}", number_or_kind(other)),
             ),
         }
     }
@@ -213,11 +184,7 @@ fn capabilities(entry: &Entry<'_>, report: &mut Report) {
 
 fn texts_of(value: &Value, path: &str, code: Code, report: &mut Report) {
     let Some(items) = value.as_array() else {
-        report.error(
-            code,
-            path,
-            format!("expected a list of texts, found {}", kind(value)),
-        );
+        report.error(code, path, format!("expected a list of texts, found {}", kind(value)));
         return;
     };
     for (index, item) in items.iter().enumerate() {
@@ -236,10 +203,7 @@ fn execution(entry: &Entry<'_>, report: &mut Report) {
     let value = match entry.plain("execution") {
         None if entry.is_snake() => {
             // The dispatch rule needs a domain and a method.
-            let name = entry
-                .get(fields::TOOL_ID)
-                .and_then(Value::as_str)
-                .unwrap_or_default();
+            let name = entry.get(fields::TOOL_ID).and_then(Value::as_str).unwrap_or_default();
             let parts: Vec<&str> = name.split('.').collect();
             if parts.len() < 2 || parts.iter().any(|part| part.is_empty()) {
                 report.error_with(
@@ -273,12 +237,7 @@ fn execution(entry: &Entry<'_>, report: &mut Report) {
         .iter()
         .any(|name| members.contains_key(*name))
     {
-        report.error_with(
-            Code::MissingExecutionTarget,
-            "execution",
-            "there is no target",
-            hint(),
-        );
+        report.error_with(Code::MissingExecutionTarget, "execution", "there is no target", hint());
     }
 }
 
@@ -305,21 +264,12 @@ fn policy(entry: &Entry<'_>, report: &mut Report) {
         let fits = value.map_or(!required, rule.fits);
         if !fits {
             let found = value.map_or_else(|| "nothing".to_owned(), number_or_kind);
-            report.error(
-                rule.code,
-                &path,
-                format!("expected {}, found {found}", rule.expected),
-            );
+            report.error(rule.code, &path, format!("expected {}, found {found}", rule.expected));
         }
     };
     expect(timeout_path, timeout, !snake, &TIMEOUT);
     for (name, required, rule) in POLICY_RULES {
-        expect(
-            format!("policy.{name}"),
-            members.get(*name),
-            *required && !snake,
-            rule,
-        );
+        expect(format!("policy.{name}"), members.get(*name), *required && !snake, rule);
     }
 }
 
@@ -344,21 +294,13 @@ const POLICY_RULES: &[(&str, bool, FieldRule)] = &[
         FieldRule {
             code: Code::InvalidPolicyRateLimit,
             expected: "a whole number of at least 0",
-            fits: |value| {
-                value
-                    .as_number()
-                    .is_some_and(|number| whole(number).is_some())
-            },
+            fits: |value| value.as_number().is_some_and(|number| whole(number).is_some()),
         },
     ),
     (
         "costTier",
         false,
-        FieldRule {
-            code: Code::InvalidPolicyCostTier,
-            expected: "text",
-            fits: not_blank,
-        },
+        FieldRule { code: Code::InvalidPolicyCostTier, expected: "text", fits: not_blank },
     ),
     (
         "trustLevel",
@@ -412,10 +354,7 @@ fn not_blank(value: &Value) -> bool {
 }
 
 fn above_zero(value: &Value) -> bool {
-    value
-        .as_number()
-        .and_then(whole)
-        .is_some_and(|number| number > 0)
+    value.as_number().and_then(whole).is_some_and(|number| number > 0)
 }
 
 fn permissions(entry: &Entry<'_>, report: &mut Report) {
@@ -445,12 +384,9 @@ fn permissions(entry: &Entry<'_>, report: &mut Report) {
 fn is_permission(text: &str) -> bool {
     let word = |part: &str| {
         !part.is_empty()
-            && part
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'))
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'))
     };
-    text.split_once(':')
-        .is_some_and(|(verb, resource)| word(verb) && word(resource))
+    text.split_once(':').is_some_and(|(verb, resource)| word(verb) && word(resource))
 }
 
 fn idempotency(entry: &Entry<'_>, report: &mut Report) {
@@ -472,19 +408,15 @@ fn idempotency(entry: &Entry<'_>, report: &mut Report) {
             format!(
                 "expected one of {}, found {}",
                 IdempotencyMode::NAMES.join(", "),
-                other.as_str().map_or_else(
-                    || kind(other).to_owned(),
-                    |text| format!("`{}`", shown(text))
-                )
+                other
+                    .as_str()
+                    .map_or_else(|| kind(other).to_owned(), |text| format!("`{}`", shown(text)))
             ),
         ),
     }
     let path = |field: Field| {
         let spelled = field.get(members).map(|(spelled, _)| spelled);
-        format!(
-            "idempotency.{}",
-            spelled.unwrap_or(field.in_dialect(entry.dialect))
-        )
+        format!("idempotency.{}", spelled.unwrap_or(field.in_dialect(entry.dialect)))
     };
     let key_field = fields::KEY_FIELD.get(members).map(|(_, value)| value);
     let keyed = mode.and_then(Value::as_str) == Some("keyed");
@@ -518,11 +450,7 @@ fn idempotency(entry: &Entry<'_>, report: &mut Report) {
         }
         None => (),
         Some(other) => {
-            let code = if keyed {
-                Code::MissingKeyField
-            } else {
-                Code::InvalidIdempotencyField
-            };
+            let code = if keyed { Code::MissingKeyField } else { Code::InvalidIdempotencyField };
             let message = format!("expected the name of an argument, found {}", kind(other));
             report.error(code, &path(fields::KEY_FIELD), message);
         }
@@ -538,11 +466,9 @@ fn idempotency(entry: &Entry<'_>, report: &mut Report) {
     choice(fields::KEY_SCOPE, "`tool` or `caller`", &|value| {
         matches!(value.as_str(), Some("tool" | "caller"))
     });
-    choice(
-        fields::ON_DIFFERENT_ARGS,
-        "`replay` or `refuse`",
-        &|value| matches!(value.as_str(), Some("replay" | "refuse")),
-    );
+    choice(fields::ON_DIFFERENT_ARGS, "`replay` or `refuse`", &|value| {
+        matches!(value.as_str(), Some("replay" | "refuse"))
+    });
     choice(fields::ACCEPTS_KEY, "true or false", &Value::is_boolean);
 }
 
@@ -591,11 +517,7 @@ fn sandbox(entry: &Entry<'_>, report: &mut Report) {
     };
     if let Err(error) = serde_path_to_error::deserialize::<_, SandboxProfile>(value) {
         let inner = error.path().to_string();
-        let path = if inner == "." {
-            "sandbox".to_owned()
-        } else {
-            format!("sandbox.{inner}")
-        };
+        let path = if inner == "." { "sandbox".to_owned() } else { format!("sandbox.{inner}") };
         let message = error.into_inner().to_string();
         // `invalid type: string "…", expected u64` repeats the value; what was expected does not.
         let message = match message.find("expected") {
@@ -625,21 +547,15 @@ fn unknown_keys(entry: &Entry<'_>, report: &mut Report) {
         }
     }
     if let Some(members) = entry.object("idempotency") {
-        let known: Vec<&str> = fields::IDEMPOTENCY
-            .iter()
-            .flat_map(|field| [field.canonical, field.snake])
-            .collect();
+        let known: Vec<&str> =
+            fields::IDEMPOTENCY.iter().flat_map(|field| [field.canonical, field.snake]).collect();
         unknown_in(members, "idempotency", &known, report);
     }
 }
 
 fn unknown_in(members: &Map<String, Value>, parent: &str, known: &[&str], report: &mut Report) {
     for key in members.keys().filter(|key| !known.contains(&key.as_str())) {
-        let path = if parent.is_empty() {
-            key.clone()
-        } else {
-            format!("{parent}.{key}")
-        };
+        let path = if parent.is_empty() { key.clone() } else { format!("{parent}.{key}") };
         // `metadata` is a common extension and near to nothing; `timoutMs` must not vanish.
         match known.iter().find(|known| near_miss(key, known)) {
             Some(near) => report.error_with(

@@ -23,11 +23,7 @@ enum Reading {
 }
 
 pub(super) fn examine(entry: &Map<String, Value>, shapes: &SecretShapes, report: &mut Report) {
-    let mut walk = Walk {
-        shapes,
-        report,
-        path: Vec::new(),
-    };
+    let mut walk = Walk { shapes, report, path: Vec::new() };
     for (key, value) in entry {
         match key.as_str() {
             "inputSchema" | "input_schema" | "outputSchema" | "output_schema" => {
@@ -53,12 +49,7 @@ impl Walk<'_> {
     fn refuse(&mut self, message: String) {
         let hint = "keep secrets out of contracts; a `secretRef` is allowed in the configuration \
                     file and in `sandbox.env.secrets`";
-        self.report.error_with(
-            ForbiddenSecretField,
-            &dotted(&self.path),
-            message,
-            hint.to_owned(),
-        );
+        self.report.error_with(ForbiddenSecretField, &dotted(&self.path), message, hint.to_owned());
     }
 
     fn member(&mut self, key: &str, value: &Value, reading: Reading) {

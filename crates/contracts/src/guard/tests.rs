@@ -57,12 +57,7 @@ fn with(pointer: &str, value: Value) -> Value {
 fn without(pointer: &str) -> Value {
     let mut entry = canonical_entry();
     let (parent, key) = pointer.rsplit_once('/').unwrap();
-    entry
-        .pointer_mut(parent)
-        .unwrap()
-        .as_object_mut()
-        .unwrap()
-        .shift_remove(key);
+    entry.pointer_mut(parent).unwrap().as_object_mut().unwrap().shift_remove(key);
     entry
 }
 
@@ -73,16 +68,8 @@ fn every_code_has_an_entry_that_shows_it() {
     let cases: Vec<(Value, &str, &str)> = vec![
         (json!([]), "invalid-root", "root"),
         (with("/title", json!(5)), "invalid-root", "title"),
-        (
-            with("/policy/owner", overflow),
-            "not-json-safe",
-            "policy.owner",
-        ),
-        (
-            with("/policy/apiKey", json!("x")),
-            "forbidden-secret-field",
-            "policy.apiKey",
-        ),
+        (with("/policy/owner", overflow), "not-json-safe", "policy.owner"),
+        (with("/policy/apiKey", json!("x")), "forbidden-secret-field", "policy.apiKey"),
         (
             with("/description", json!("-----BEGIN PRIVATE KEY-----")),
             "forbidden-secret-field",
@@ -104,23 +91,11 @@ fn every_code_has_an_entry_that_shows_it() {
             "sandbox.env.secrets.TOKEN",
         ),
         (with("/name", json!("x.y")), "ambiguous-field", "name"),
-        (
-            with("/timeout_ms", json!(5)),
-            "ambiguous-field",
-            "timeout_ms",
-        ),
-        (
-            with("/idempotency/key_field", json!("to")),
-            "ambiguous-field",
-            "idempotency.key_field",
-        ),
+        (with("/timeout_ms", json!(5)), "ambiguous-field", "timeout_ms"),
+        (with("/idempotency/key_field", json!("to")), "ambiguous-field", "idempotency.key_field"),
         (with("/toolId", json!("a b")), "invalid-tool-id", "toolId"),
         (without("/toolId"), "invalid-tool-id", "toolId"),
-        (
-            with("/category", json!("functon")),
-            "invalid-category",
-            "category",
-        ),
+        (with("/category", json!("functon")), "invalid-category", "category"),
         (
             with("/inputSchema", json!({"type": "string"})),
             "invalid-input-schema",
@@ -136,11 +111,7 @@ fn every_code_has_an_entry_that_shows_it() {
             "invalid-output-schema",
             "outputSchema",
         ),
-        (
-            with("/capabilities", json!(1)),
-            "invalid-capabilities",
-            "capabilities",
-        ),
+        (with("/capabilities", json!(1)), "invalid-capabilities", "capabilities"),
         (
             with("/capabilities/locales", json!(["en", 1])),
             "invalid-capabilities-locales",
@@ -156,130 +127,56 @@ fn every_code_has_an_entry_that_shows_it() {
             "invalid-capabilities-limit",
             "capabilities.maxAssetBytes",
         ),
-        (
-            with("/execution", json!("x")),
-            "invalid-execution",
-            "execution",
-        ),
+        (with("/execution", json!("x")), "invalid-execution", "execution"),
         (
             with("/execution/mcpServerId", json!(" ")),
             "invalid-execution-field",
             "execution.mcpServerId",
         ),
-        (
-            with("/execution", json!({})),
-            "missing-execution-target",
-            "execution",
-        ),
+        (with("/execution", json!({})), "missing-execution-target", "execution"),
         (with("/policy", json!(null)), "invalid-policy", "policy"),
-        (
-            with("/policy/timeoutMs", json!(0)),
-            "invalid-policy-timeout",
-            "policy.timeoutMs",
-        ),
-        (
-            with("/policy/timeoutMs", huge),
-            "invalid-policy-timeout",
-            "policy.timeoutMs",
-        ),
+        (with("/policy/timeoutMs", json!(0)), "invalid-policy-timeout", "policy.timeoutMs"),
+        (with("/policy/timeoutMs", huge), "invalid-policy-timeout", "policy.timeoutMs"),
         (
             with("/policy/rateLimitPerMin", json!(-1)),
             "invalid-policy-rate-limit",
             "policy.rateLimitPerMin",
         ),
-        (
-            with("/policy/costTier", json!(1)),
-            "invalid-policy-cost-tier",
-            "policy.costTier",
-        ),
-        (
-            with("/policy/trustLevel", json!(" ")),
-            "invalid-policy-trust-level",
-            "policy.trustLevel",
-        ),
+        (with("/policy/costTier", json!(1)), "invalid-policy-cost-tier", "policy.costTier"),
+        (with("/policy/trustLevel", json!(" ")), "invalid-policy-trust-level", "policy.trustLevel"),
         (
             with("/policy/maxConcurrency", json!(0)),
             "invalid-policy-concurrency",
             "policy.maxConcurrency",
         ),
-        (
-            with("/policy/approval", json!("maybe")),
-            "invalid-policy-approval",
-            "policy.approval",
-        ),
-        (
-            with("/policy/readOnly", json!("yes")),
-            "invalid-policy-field",
-            "policy.readOnly",
-        ),
-        (
-            with("/permissions/0", json!("send email")),
-            "invalid-permission",
-            "permissions[0]",
-        ),
-        (
-            with("/idempotency/mode", json!("once")),
-            "invalid-idempotency-mode",
-            "idempotency.mode",
-        ),
-        (
-            without("/idempotency/keyField"),
-            "missing-key-field",
-            "idempotency.keyField",
-        ),
-        (
-            with("/idempotency/keyField", json!("too")),
-            "unknown-key-field",
-            "idempotency.keyField",
-        ),
+        (with("/policy/approval", json!("maybe")), "invalid-policy-approval", "policy.approval"),
+        (with("/policy/readOnly", json!("yes")), "invalid-policy-field", "policy.readOnly"),
+        (with("/permissions/0", json!("send email")), "invalid-permission", "permissions[0]"),
+        (with("/idempotency/mode", json!("once")), "invalid-idempotency-mode", "idempotency.mode"),
+        (without("/idempotency/keyField"), "missing-key-field", "idempotency.keyField"),
+        (with("/idempotency/keyField", json!("too")), "unknown-key-field", "idempotency.keyField"),
         (
             with("/idempotency/keyScope", json!("all")),
             "invalid-idempotency-field",
             "idempotency.keyScope",
         ),
-        (
-            with("/receiptFields/0", json!("id")),
-            "invalid-receipt-field",
-            "receiptFields[0]",
-        ),
+        (with("/receiptFields/0", json!("id")), "invalid-receipt-field", "receiptFields[0]"),
         (
             with("/sandbox/limits", json!({"wallMs": "x"})),
             "invalid-sandbox",
             "sandbox.limits.wallMs",
         ),
-        (
-            with("/sandbox/network", json!(true)),
-            "invalid-sandbox",
-            "sandbox.network",
-        ),
-        (
-            with("/policy/timoutMs", json!(5)),
-            "misspelled-field",
-            "policy.timoutMs",
-        ),
-        (
-            with("/policy/rateLimitPermin", json!(5)),
-            "misspelled-field",
-            "policy.rateLimitPermin",
-        ),
+        (with("/sandbox/network", json!(true)), "invalid-sandbox", "sandbox.network"),
+        (with("/policy/timoutMs", json!(5)), "misspelled-field", "policy.timoutMs"),
+        (with("/policy/rateLimitPermin", json!(5)), "misspelled-field", "policy.rateLimitPermin"),
     ];
     for (entry, code, path) in &cases {
         let error = guard().validate_entry(entry).unwrap_err();
-        assert_eq!(
-            (error.code.as_str(), error.path.as_str()),
-            (*code, *path),
-            "{error}"
-        );
+        assert_eq!((error.code.as_str(), error.path.as_str()), (*code, *path), "{error}");
     }
     for code in ContractCode::ALL {
-        let warning = matches!(
-            code,
-            ContractCode::UnknownField | ContractCode::MissingDescription
-        );
-        assert!(
-            warning || cases.iter().any(|(_, shown, _)| *shown == code.as_str()),
-            "{code}"
-        );
+        let warning = matches!(code, ContractCode::UnknownField | ContractCode::MissingDescription);
+        assert!(warning || cases.iter().any(|(_, shown, _)| *shown == code.as_str()), "{code}");
     }
 }
 
@@ -294,12 +191,7 @@ fn findings_come_in_the_order_of_the_table() {
     let findings = guard().check_entry(&entry);
     let order: Vec<usize> = findings
         .iter()
-        .map(|finding| {
-            ContractCode::ALL
-                .iter()
-                .position(|code| *code == finding.code)
-                .unwrap()
-        })
+        .map(|finding| ContractCode::ALL.iter().position(|code| *code == finding.code).unwrap())
         .collect();
     let mut sorted = order.clone();
     sorted.sort_unstable();
@@ -316,9 +208,7 @@ fn canonical_entry_is_a_contract() {
     assert_eq!(contract.capabilities.asset_bytes_max(), Some(1024));
     let unknown: Vec<_> = guard().check_entry(&canonical_entry());
     assert!(
-        unknown
-            .iter()
-            .all(|finding| finding.code == ContractCode::UnknownField),
+        unknown.iter().all(|finding| finding.code == ContractCode::UnknownField),
         "{unknown:?}"
     );
 }
@@ -328,14 +218,8 @@ fn snake_entry_gets_its_defaults() {
     let contract = guard().validate_entry(&snake_entry()).unwrap();
     assert_eq!(contract.policy.timeout_ms, 5000);
     assert_eq!(contract.policy.trust_level, "sandbox");
-    assert_eq!(
-        contract.execution.local_runtime_id.as_deref(),
-        Some("handlers")
-    );
-    assert_eq!(
-        contract.execution.target.as_deref(),
-        Some("integrations.google_drive_search")
-    );
+    assert_eq!(contract.execution.local_runtime_id.as_deref(), Some("handlers"));
+    assert_eq!(contract.execution.target.as_deref(), Some("integrations.google_drive_search"));
     assert_eq!(contract.idempotency.key_field.as_deref(), Some("q"));
     let mut bare = snake_entry();
     let members = bare.as_object_mut().unwrap();
@@ -352,15 +236,8 @@ fn snake_paths_are_spelled_as_in_the_file() {
     entry["timeout_ms"] = json!("soon");
     entry["idempotency"]["key_field"] = json!("none");
     entry["receipt_fields"] = json!(["x"]);
-    let paths: Vec<String> = guard()
-        .check_entry(&entry)
-        .into_iter()
-        .map(|f| f.path)
-        .collect();
-    assert_eq!(
-        paths,
-        ["timeout_ms", "idempotency.key_field", "receipt_fields[0]"]
-    );
+    let paths: Vec<String> = guard().check_entry(&entry).into_iter().map(|f| f.path).collect();
+    assert_eq!(paths, ["timeout_ms", "idempotency.key_field", "receipt_fields[0]"]);
     entry = snake_entry();
     entry["name"] = json!("single");
     let error = guard().validate_entry(&entry).unwrap_err();
@@ -388,8 +265,8 @@ fn any_json() -> impl Strategy<Value = Value> {
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
-        any::<f64>().prop_filter_map("finite", |f| serde_json::Number::from_f64(f)
-            .map(Value::Number)),
+        any::<f64>()
+            .prop_filter_map("finite", |f| serde_json::Number::from_f64(f).map(Value::Number)),
         ".{0,12}".prop_map(Value::from),
     ];
     let key = prop_oneof![

@@ -29,10 +29,7 @@ impl StoreFolder {
         let folder = Self(path.to_owned());
         let make = |path: &Path| {
             if !path.is_dir() {
-                std::fs::DirBuilder::new()
-                    .recursive(true)
-                    .mode(0o700)
-                    .create(path)?;
+                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
             }
             Ok(())
         };
@@ -45,10 +42,7 @@ impl StoreFolder {
     }
 
     fn error(path: &Path, source: std::io::Error) -> OpenError {
-        OpenError::Folder {
-            path: path.display().to_string(),
-            source,
-        }
+        OpenError::Folder { path: path.display().to_string(), source }
     }
 
     /// The database.
@@ -64,11 +58,7 @@ impl StoreFolder {
             return Ok(());
         }
         let draft = self.0.join(format!("{name}.{}.draft", std::process::id()));
-        let mut file = private()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .open(&draft)?;
+        let mut file = private().create(true).truncate(true).write(true).open(&draft)?;
         file.write_all(content)?;
         file.sync_all()?;
         // A link is made only where nothing stands: of two that start at once, one wins.
@@ -104,21 +94,15 @@ impl StoreFolder {
         File::open(&path)
             .and_then(|file| file.take(1024).read_to_string(&mut text))
             .map_err(|source| Self::error(&path, source))?;
-        decode(text.trim()).ok_or_else(|| OpenError::Key {
-            path: path.display().to_string(),
-        })
+        decode(text.trim()).ok_or_else(|| OpenError::Key { path: path.display().to_string() })
     }
 
     /// Takes the lock that says that `writer` lives; it is released when the process ends.
     pub(super) fn lock_writer(&self, writer: &str) -> Result<File, OpenError> {
         let path = self.writer_lock(writer);
         let draft = path.with_extension("draft");
-        let locked = private()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .open(&draft)
-            .and_then(|file| {
+        let locked =
+            private().create(true).truncate(true).write(true).open(&draft).and_then(|file| {
                 file.lock()?;
                 // Others see the file under its name only once it is locked.
                 std::fs::rename(&draft, &path)?;

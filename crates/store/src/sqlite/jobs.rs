@@ -51,9 +51,7 @@ where
             (Some(Err(error)), _) => Err(error),
             (_, Err(error)) => Err(error),
             (Some(done), Ok(())) => done,
-            (None, Ok(())) => Err(LedgerError::Unavailable(
-                "the store did not run it".to_owned(),
-            )),
+            (None, Ok(())) => Err(LedgerError::Unavailable("the store did not run it".to_owned())),
         };
         // Whoever asked may have gone away; the record stands all the same.
         let _ = self.reply.try_send(result);
@@ -67,14 +65,7 @@ where
     F: FnOnce(&mut TransactionRecords<'_>) -> Result<T, LedgerError> + Send + 'static,
 {
     let (reply, answer) = async_channel::bounded(1);
-    (
-        Box::new(Step {
-            step: Some(step),
-            result: None,
-            reply,
-        }),
-        answer,
-    )
+    (Box::new(Step { step: Some(step), result: None, reply }), answer)
 }
 
 /// What the writer thread owns.
@@ -130,9 +121,7 @@ impl Writer {
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(unavailable)?;
         for job in batch {
-            transaction
-                .execute_batch("SAVEPOINT job")
-                .map_err(unavailable)?;
+            transaction.execute_batch("SAVEPOINT job").map_err(unavailable)?;
             let head = self.head.clone();
             let mut records = TransactionRecords::new(
                 &transaction,
@@ -142,14 +131,10 @@ impl Writer {
                 &self.shared,
             );
             if job.run(&mut records) {
-                transaction
-                    .execute_batch("RELEASE job")
-                    .map_err(unavailable)?;
+                transaction.execute_batch("RELEASE job").map_err(unavailable)?;
             } else {
                 self.head = head;
-                transaction
-                    .execute_batch("ROLLBACK TO job; RELEASE job")
-                    .map_err(unavailable)?;
+                transaction.execute_batch("ROLLBACK TO job; RELEASE job").map_err(unavailable)?;
             }
         }
         transaction
@@ -172,9 +157,7 @@ impl Writer {
             .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
             .map_err(unavailable)?;
         if verdict != "ok" {
-            return Err(LedgerError::Unavailable(format!(
-                "the database is damaged: {verdict}"
-            )));
+            return Err(LedgerError::Unavailable(format!("the database is damaged: {verdict}")));
         }
         // The log of the database must be where this writer believes it to be.
         let (size, leaf): (i64, Option<String>) = connection

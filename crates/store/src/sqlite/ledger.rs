@@ -61,9 +61,7 @@ impl Shared {
     /// A claim of this process runs.
     pub(super) fn runs(&self, receipt_id: &str) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running
-            .entry(receipt_id.to_owned())
-            .or_insert_with(|| async_channel::bounded(1));
+        running.entry(receipt_id.to_owned()).or_insert_with(|| async_channel::bounded(1));
     }
 
     /// A claim is settled, once the batch is durable.
@@ -84,17 +82,12 @@ impl Shared {
     }
 
     pub(super) fn forget_settled(&self) {
-        self.settling
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        self.settling.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     fn watch(&self, receipt_id: &str) -> Option<Receiver<Infallible>> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running
-            .get(receipt_id)
-            .map(|(_, receiver)| receiver.clone())
+        running.get(receipt_id).map(|(_, receiver)| receiver.clone())
     }
 }
 
@@ -142,17 +135,11 @@ impl SqliteLedger {
         let folder = StoreFolder::create(folder)?;
         folder.touch_database()?;
         let path = folder.database();
-        let database = |source| OpenError::Database {
-            path: path.display().to_string(),
-            source,
-        };
+        let database = |source| OpenError::Database { path: path.display().to_string(), source };
         let mut connection = connect(&path, durability).map_err(database)?;
         let found = schema::migrate(&mut connection).map_err(database)?;
         if found > schema::VERSION {
-            return Err(OpenError::Newer {
-                found,
-                known: schema::VERSION,
-            });
+            return Err(OpenError::Newer { found, known: schema::VERSION });
         }
         let digester = Digester::new(&folder.digest_key()?);
         let lock = folder.lock_writer(writer)?;
@@ -187,10 +174,7 @@ impl SqliteLedger {
         let thread = std::thread::Builder::new()
             .name("toolbooth-store".to_owned())
             .spawn(move || worker.serve(&queue))
-            .map_err(|source| OpenError::Folder {
-                path: path.display().to_string(),
-                source,
-            })?;
+            .map_err(|source| OpenError::Folder { path: path.display().to_string(), source })?;
         let reads = SqliteReads::open(&path)?;
         let ledger = Self {
             writer: writer.to_owned(),
@@ -215,11 +199,7 @@ impl SqliteLedger {
             .jobs
             .send_blocking(job)
             .map_err(|_| OpenError::Ledger(closed()))
-            .and_then(|()| {
-                answer
-                    .recv_blocking()
-                    .map_err(|_| OpenError::Ledger(closed()))
-            })?
+            .and_then(|()| answer.recv_blocking().map_err(|_| OpenError::Ledger(closed())))?
             .map_err(OpenError::Ledger)?;
         Ok(ledger)
     }
@@ -251,18 +231,15 @@ impl Ledger for SqliteLedger {
 
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, LedgerError> {
         let shared = Arc::clone(&self.shared);
-        self.run(move |records| steps::claim(records, &request, |id| shared.watch(id)))
-            .await
+        self.run(move |records| steps::claim(records, &request, |id| shared.watch(id))).await
     }
 
     async fn settle(&self, settlement: Arc<Settlement>) -> Result<Receipt, LedgerError> {
-        self.run(move |records| steps::settle(records, &settlement))
-            .await
+        self.run(move |records| steps::settle(records, &settlement)).await
     }
 
     async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError> {
-        self.run(move |records| steps::refuse(records, &refusal))
-            .await
+        self.run(move |records| steps::refuse(records, &refusal)).await
     }
 
     async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
@@ -285,11 +262,7 @@ impl Ledger for SqliteLedger {
         })
         .await?;
         self.jobs.close();
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             // The queue is closed, so the thread ends after what it holds.
             let _ = thread.join();
@@ -341,13 +314,7 @@ impl LedgerReads for SqliteLedger {
         if self.jobs.is_closed() {
             return Err(closed());
         }
-        match self
-            .shared
-            .health
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-        {
+        match self.shared.health.lock().unwrap_or_else(PoisonError::into_inner).clone() {
             None => Ok(()),
             Some(error) => Err(LedgerError::Unavailable(error)),
         }

@@ -37,27 +37,17 @@ impl SqliteReads {
     /// # Errors
     /// [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let database = |source| OpenError::Database {
-            path: path.display().to_string(),
-            source,
-        };
+        let database = |source| OpenError::Database { path: path.display().to_string(), source };
         let (queries, queue) = async_channel::bounded::<Query>(QUEUE_MAX);
         for _ in 0..READERS {
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             // Reading a database in WAL mode writes to its shared memory; nothing else is written.
             let connection = Connection::open_with_flags(path, flags).map_err(database)?;
-            connection
-                .busy_timeout(std::time::Duration::from_secs(5))
-                .map_err(database)?;
-            connection
-                .pragma_update(None, "query_only", true)
-                .map_err(database)?;
+            connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(database)?;
+            connection.pragma_update(None, "query_only", true).map_err(database)?;
             let found = schema::version(&connection).map_err(database)?;
             if found > schema::VERSION {
-                return Err(OpenError::Newer {
-                    found,
-                    known: schema::VERSION,
-                });
+                return Err(OpenError::Newer { found, known: schema::VERSION });
             }
             let queue: Receiver<Query> = queue.clone();
             std::thread::Builder::new()
@@ -67,10 +57,7 @@ impl SqliteReads {
                         query(&connection);
                     }
                 })
-                .map_err(|source| OpenError::Folder {
-                    path: path.display().to_string(),
-                    source,
-                })?;
+                .map_err(|source| OpenError::Folder { path: path.display().to_string(), source })?;
         }
         Ok(Self { queries })
     }
@@ -120,11 +107,8 @@ impl Conditions {
     ) -> Result<Vec<T>, LedgerError> {
         let values: Vec<&dyn ToSql> = self.values.iter().map(AsRef::as_ref).collect();
         let mut statement = connection.prepare(sql).map_err(unavailable)?;
-        let rows = statement
-            .query_map(values.as_slice(), read)
-            .map_err(unavailable)?;
-        rows.collect::<rusqlite::Result<Vec<T>>>()
-            .map_err(unavailable)
+        let rows = statement.query_map(values.as_slice(), read).map_err(unavailable)?;
+        rows.collect::<rusqlite::Result<Vec<T>>>().map_err(unavailable)
     }
 }
 
@@ -208,11 +192,7 @@ impl LedgerReads for SqliteReads {
                 limit(filter.limit)
             );
             let bodies: Vec<String> = conditions.rows(connection, &sql, |row| row.get(0))?;
-            bodies
-                .iter()
-                .rev()
-                .map(|body| parse("an agent log", body))
-                .collect()
+            bodies.iter().rev().map(|body| parse("an agent log", body)).collect()
         })
         .await
     }
@@ -239,10 +219,7 @@ impl LedgerReads for SqliteReads {
                 .rev()
                 .map(|(place, body)| {
                     let event = parse("an event", body)?;
-                    Ok(PlacedEvent {
-                        place: place.unsigned_abs(),
-                        event,
-                    })
+                    Ok(PlacedEvent { place: place.unsigned_abs(), event })
                 })
                 .collect()
         })
@@ -292,11 +269,7 @@ impl LedgerReads for SqliteReads {
                     });
                 let log = log.and_then(|log| serde_json::from_str(&log).ok());
                 let receipt = receipt.and_then(|receipt| serde_json::from_str(&receipt).ok());
-                Ok(EventWithRecords {
-                    event,
-                    receipt,
-                    log,
-                })
+                Ok(EventWithRecords { event, receipt, log })
             })
             .collect()
         })
@@ -329,11 +302,7 @@ impl LedgerReads for SqliteReads {
     }
 
     async fn healthy(&self) -> Result<(), LedgerError> {
-        self.run(|connection| {
-            connection
-                .query_row("SELECT 1", [], |_| Ok(()))
-                .map_err(unavailable)
-        })
-        .await
+        self.run(|connection| connection.query_row("SELECT 1", [], |_| Ok(())).map_err(unavailable))
+            .await
     }
 }

@@ -33,13 +33,7 @@ impl<'t> TransactionRecords<'t> {
         head: &'t mut Head,
         shared: &'t Shared,
     ) -> Self {
-        Self {
-            transaction,
-            folder,
-            key_id,
-            head,
-            shared,
-        }
+        Self { transaction, folder, key_id, head, shared }
     }
 
     fn execute(&self, sql: &str, params: impl Params) -> Result<(), LedgerError> {
@@ -52,13 +46,10 @@ impl<'t> TransactionRecords<'t> {
             .transaction
             .prepare_cached(sql)
             .and_then(|mut statement| {
-                statement
-                    .query_row([key], |row| Ok((row.get(0)?, row.get(1)?)))
-                    .optional()
+                statement.query_row([key], |row| Ok((row.get(0)?, row.get(1)?))).optional()
             })
             .map_err(unavailable)?;
-        row.map(|(fence, body)| self.stored_from(fence, &body))
-            .transpose()
+        row.map(|(fence, body)| self.stored_from(fence, &body)).transpose()
     }
 
     fn stored_from(&self, fence: i64, body: &str) -> Result<Stored, LedgerError> {
@@ -67,11 +58,7 @@ impl<'t> TransactionRecords<'t> {
         let owner_lost = receipt.state == ClaimState::InFlight
             && receipt.writer != self.head.writer()
             && self.folder.writer_lost(&receipt.writer);
-        Ok(Stored {
-            receipt,
-            fence: fence.unsigned_abs(),
-            owner_lost,
-        })
+        Ok(Stored { receipt, fence: fence.unsigned_abs(), owner_lost })
     }
 
     fn approval_by(&self, sql: &str, params: impl Params) -> Result<Option<Approval>, LedgerError> {
@@ -94,10 +81,7 @@ impl<'t> TransactionRecords<'t> {
 
     /// The writer's log ends.
     pub(super) fn stop(&self) -> Result<(), LedgerError> {
-        self.execute(
-            "UPDATE writers SET stopped = 1 WHERE writer = ?1",
-            [self.head.writer()],
-        )
+        self.execute("UPDATE writers SET stopped = 1 WHERE writer = ?1", [self.head.writer()])
     }
 }
 
@@ -129,10 +113,7 @@ impl Records for TransactionRecords<'_> {
     }
 
     fn stored(&mut self, receipt_id: &str) -> Result<Option<Stored>, LedgerError> {
-        self.stored_by(
-            "SELECT fence, body FROM receipts WHERE receipt_id = ?1",
-            receipt_id,
-        )
+        self.stored_by("SELECT fence, body FROM receipts WHERE receipt_id = ?1", receipt_id)
     }
 
     fn put(&mut self, receipt: &Receipt, fence: u64, _at: &Moment) -> Result<(), LedgerError> {
@@ -175,9 +156,7 @@ impl Records for TransactionRecords<'_> {
         self.transaction
             .prepare_cached("SELECT tat_ms FROM rates WHERE tool = ?1 AND caller = ?2")
             .and_then(|mut statement| {
-                statement
-                    .query_row([tool, caller], |row| row.get(0))
-                    .optional()
+                statement.query_row([tool, caller], |row| row.get(0)).optional()
             })
             .map_err(unavailable)
     }
@@ -215,12 +194,7 @@ impl Records for TransactionRecords<'_> {
              WHERE tool = ?1 AND caller = ?2 AND args_digest = ?3 AND contract_digest = ?4
                  AND state <> 'spent'
              ORDER BY approval_id DESC LIMIT 1",
-            (
-                &request.tool_id,
-                &request.caller,
-                &request.args_digest,
-                &request.contract_digest,
-            ),
+            (&request.tool_id, &request.caller, &request.args_digest, &request.contract_digest),
         )
     }
 
@@ -285,8 +259,7 @@ impl Records for TransactionRecords<'_> {
                 &log.timestamp,
                 &log.tool_name,
                 &log.agent_id,
-                log.turn_index
-                    .map(|turn| i64::try_from(turn).unwrap_or(i64::MAX)),
+                log.turn_index.map(|turn| i64::try_from(turn).unwrap_or(i64::MAX)),
                 &log.phase_id,
                 &log.epic_id,
                 &log.call_id,
@@ -309,13 +282,8 @@ impl Records for TransactionRecords<'_> {
                 rows.collect()
             })
             .map_err(unavailable)?;
-        let stored: Result<Vec<Stored>, LedgerError> = rows
-            .iter()
-            .map(|(fence, body)| self.stored_from(*fence, body))
-            .collect();
-        Ok(stored?
-            .into_iter()
-            .filter(|stored| stored.owner_lost)
-            .collect())
+        let stored: Result<Vec<Stored>, LedgerError> =
+            rows.iter().map(|(fence, body)| self.stored_from(*fence, body)).collect();
+        Ok(stored?.into_iter().filter(|stored| stored.owner_lost).collect())
     }
 }

@@ -1,0 +1,48 @@
+//! The bounds of the path, each with the reason for its default.
+//!
+//! Path: 2. Doc: call-path.md#limits
+
+use std::time::Duration;
+
+/// What a structured result that does not fit its schema means.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OutputRule {
+    /// A warning on the result and an event.
+    #[default]
+    Warn,
+    /// The result is refused.
+    Enforce,
+}
+
+/// The bounds of the path.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Calls that run at once; further ones are `overloaded`.
+    pub in_flight_max: usize,
+    /// Bytes of arguments; as much as a front door takes in one request.
+    pub argument_bytes_max: usize,
+    /// Bytes of a result; a model reads no more.
+    pub result_bytes_max: usize,
+    /// How long a tool that is told to stop may take to clean up.
+    pub cancel_grace: Duration,
+    /// How long an answer waits for its record before it goes out as `outcome-unrecorded`.
+    pub settle_patience: Duration,
+    /// Steps of a plan.
+    pub plan_steps_max: usize,
+    /// What a result that does not fit means.
+    pub output: OutputRule,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            in_flight_max: 512,
+            argument_bytes_max: 4 << 20,
+            result_bytes_max: 10 << 20,
+            cancel_grace: Duration::from_secs(2),
+            settle_patience: Duration::from_secs(5),
+            plan_steps_max: 256,
+            output: OutputRule::Warn,
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Stage 7: runs the executor in a task of its own, under the tool's time.
+//!
+//! Nothing is retried here, and cancelling is a signal with a grace, never a dropped future.
+//!
+//! Path: 7. Doc: execution.md#executors
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinError;
+use toolbooth_contracts::contract::AdapterId;
+use toolbooth_contracts::port::{ExecutionError, ToolOutput};
+use toolbooth_contracts::sandbox::Enforce;
+use toolbooth_contracts::{CallId, Dispatch, Effect, ErrorCode, Executor, Outcome};
+
+use super::ClaimedCall;
+use crate::proxy::Inner;
+
+/// How the execution ended.
+pub(super) enum Ended {
+    /// The tool answered.
+    Answered(ToolOutput),
+    /// It did not.
+    Failed(ExecutionError),
+}
+
+impl Ended {
+    pub(super) fn note(&self) -> &'static str {
+        match self {
+            Self::Answered(output) if output.is_error => "the tool answered an error",
+            Self::Answered(_) => "the tool answered",
+            Self::Failed(error) => error.code.as_str(),
+        }
+    }
+}
+
+pub(super) async fn run(inner: &Arc<Inner>, claimed: &ClaimedCall) -> Ended {
+    match try_run(inner, claimed).await {
+        Ok(output) => Ended::Answered(output),
+        Err(error) => Ended::Failed(error),
+    }
+}
+
+async fn try_run(inner: &Arc<Inner>, claimed: &ClaimedCall) -> Result<ToolOutput, ExecutionError> {
+    let executor = ready(inner, claimed)?;
+    let known = &claimed.known;
+    let contract = known.tool.contract();
+    let limit = Duration::from_millis(contract.policy.timeout_ms);
+    let now = inner.parts.clock.monotonic();
+    let left = known.entered.deadline.map_or(limit, |deadline| deadline.saturating_sub(now));
+    let timeout = limit.min(left);
+    if timeout.is_zero() {
+        return Err(cut(
+            ErrorCode::Timeout,
+            Effect::NotStarted,
+            "the deadline passed before dispatch",
+        ));
+    }
+    let call_id = CallId::try_from(known.entered.story.call_id.clone())
+        .map_err(|error| cut(ErrorCode::AdapterFailed, Effect::NotStarted, &error.to_string()))?;
+    let dispatch = Dispatch {
+        contract: Arc::clone(contract),
+        arguments: Arc::clone(&known.entered.arguments),
+        call_id,
+        caller: known.entered.story.caller.clone(),
+        timeout,
+        idempotency_key: claimed.travelling_key.clone(),
+        attempt: claimed.claim.attempt(),
+    };
+    let conversation = &known.entered.conversation;
+    let (inner_conversation, cancel) = conversation.with_own_cancel();
+    let mut task =
+        inner.tasks.spawn(async move { executor.execute(dispatch, inner_conversation).await });
+    let read_only = contract.policy.read_only == Some(true);
+    let timer = tokio::time::sleep(timeout);
+    tokio::pin!(timer);
+    let mut cancel_passed_on = false;
+    let cause = loop {
+        tokio::select! {
+            biased;
+            ended = &mut task => return outcome(ended),
+            () = &mut timer => break ErrorCode::Timeout,
+            () = inner.ending.cancelled() => break ErrorCode::Cancelled,
+            () = conversation.cancelled(), if !cancel_passed_on => {
+                cancel.cancel();
+                cancel_passed_on = true;
+                // A tool that only reads is given up; others run on until their effect is known.
+                if read_only {
+                    break ErrorCode::Cancelled;
+                }
+            }
+        }
+    };
+    cancel.cancel();
+    // The grace is for cleaning up. What still arrives is too late to be an answer, but it may
+    // say that the tool was never started.
+    match tokio::time::timeout(inner.parts.limits.cancel_grace, &mut task).await {
+        Ok(ended) => match outcome(ended) {
+            Err(error) if error.effect == Effect::NotStarted => {
+                Err(ExecutionError { code: cause, safe: None, ..error })
+            }
+            Err(error) => Err(cut(cause, Effect::Unknown, &error.internal)),
+            Ok(_) => {
+                Err(cut(cause, Effect::Unknown, "the tool answered after it was told to stop"))
+            }
+        },
+        Err(_) => {
+            tracing::warn!(tool.id = %contract.tool_id, "a tool outlives its time");
+            Err(cut(cause, Effect::Unknown, "the tool did not stop when it was told to"))
+        }
+    }
+}
+
+/// The executor of the tool, where everything that the tool needs is there.
+fn ready(inner: &Inner, claimed: &ClaimedCall) -> Result<Arc<dyn Executor>, ExecutionError> {
+    let known = &claimed.known;
+    let contract = known.tool.contract();
+    if let Some(setting) = known.world.unmet(&known.tool) {
+        return Err(ExecutionError::not_configured(format!(
+            "the tool is not configured: `{setting}` is missing"
+        )));
+    }
+    let adapter = known.tool.adapter();
+    let executor = inner.parts.executors.get(adapter).ok_or_else(|| {
+        let setting = match adapter {
+            AdapterId::Local(id) => format!("[runtimes.{id}]"),
+            AdapterId::Mcp(id) => format!("[servers.{id}]"),
+            AdapterId::Endpoint(id) => format!("[endpoints.{id}]"),
+        };
+        let sentence = format!("the tool's target is not configured: `{setting}` is missing");
+        ExecutionError {
+            code: ErrorCode::UnknownAdapter,
+            ..ExecutionError::not_configured(sentence)
+        }
+    })?;
+    if let Some(profile) = &contract.sandbox
+        && profile.enforce == Enforce::Required
+        && let Err(reason) = executor.contains(profile)
+    {
+        return Err(cut(ErrorCode::SandboxUnavailable, Effect::NotStarted, &reason));
+    }
+    Ok(Arc::clone(executor))
+}
+
+fn cut(code: ErrorCode, effect: Effect, internal: &str) -> ExecutionError {
+    ExecutionError { code, effect, safe: None, internal: internal.to_owned() }
+}
+
+fn outcome(ended: Result<Outcome, JoinError>) -> Result<ToolOutput, ExecutionError> {
+    match ended {
+        Ok(Outcome::Done(output)) => Ok(output),
+        Ok(Outcome::Failed(error)) => Err(error),
+        Ok(Outcome::NeedsInput(_)) => Err(ExecutionError::adapter(
+            Effect::Unknown,
+            "the tool asks for input, which this front door cannot pass on",
+        )),
+        Err(error) => {
+            let internal = match error.try_into_panic() {
+                Ok(panic) => format!("the executor panicked: {}", panic_text(&*panic)),
+                Err(error) => format!("the executor was aborted: {error}"),
+            };
+            Err(ExecutionError::adapter(Effect::Unknown, internal))
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no text")
+}

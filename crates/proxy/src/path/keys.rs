@@ -1,0 +1,83 @@
+//! By which keys a call is known, and the key that travels with it.
+//!
+//! Path: 4, 6. Doc: call-path.md#idempotency
+
+use serde_json::Value;
+use toolbooth_audit::Digester;
+use toolbooth_contracts::ToolContract;
+use toolbooth_contracts::contract::{IdempotencyMode, KeyScope};
+use toolbooth_contracts::json::canonical;
+
+use super::records::Story;
+
+/// The keys of one call.
+pub(super) struct Keys {
+    /// Digests, the first one being the call's own.
+    pub(super) digests: Vec<String>,
+    /// The key that travels to the tool, equal on every attempt and replica.
+    pub(super) travelling: Option<String>,
+    /// Whether the agent gave a key that the tool's mode does not look at.
+    pub(super) ignored: bool,
+}
+
+/// The canonical form of a keyed tool's key; `None` for other tools.
+///
+/// # Errors
+/// The name of the key field, where it is absent, null, blank or not scalar.
+pub(super) fn natural(
+    contract: &ToolContract,
+    arguments: &Value,
+) -> Result<Option<String>, String> {
+    let idempotency = &contract.idempotency;
+    if idempotency.mode != IdempotencyMode::Keyed {
+        return Ok(None);
+    }
+    let field = idempotency.key_field.clone().unwrap_or_default();
+    match arguments.get(&field) {
+        Some(Value::String(text)) if text.trim().is_empty() => Err(field),
+        Some(key @ (Value::String(_) | Value::Number(_) | Value::Bool(_))) => {
+            Ok(Some(canonical(key)))
+        }
+        _ => Err(field),
+    }
+}
+
+/// The keys of a call.
+pub(super) fn of_call(
+    digester: &Digester,
+    contract: &ToolContract,
+    story: &Story,
+    natural_key: Option<String>,
+    plan_key: Option<String>,
+) -> Keys {
+    let idempotency = &contract.idempotency;
+    let tool = contract.tool_id.as_str();
+    let caller = story.caller.name();
+    let explicit = story.context.idempotency_key.as_deref().filter(|key| !key.trim().is_empty());
+    let scoped = |kind: &str, key: &str| digester.of_parts(&[kind, caller, tool, key]);
+    let mut digests = Vec::new();
+    match idempotency.mode {
+        IdempotencyMode::Keyed => {
+            let key = natural_key.unwrap_or_default();
+            digests.push(match idempotency.key_scope.unwrap_or_default() {
+                KeyScope::Tool => digester.of_parts(&["keyed", tool, &key]),
+                KeyScope::Caller => scoped("keyed-caller", &key),
+            });
+        }
+        mode @ (IdempotencyMode::OnKey | IdempotencyMode::SafeRetry) => {
+            digests.extend(explicit.map(|key| scoped("explicit", key)));
+            if mode == IdempotencyMode::SafeRetry {
+                let claimed = story.context.call_id.as_deref();
+                digests.extend(claimed.map(|call_id| scoped("call", call_id)));
+            }
+        }
+        IdempotencyMode::None => (),
+    }
+    // A plan that is submitted again repeats no step that succeeded, whatever the tool's mode.
+    if idempotency.mode != IdempotencyMode::Keyed {
+        digests.extend(plan_key.map(|key| scoped("plan", &key)));
+    }
+    let ignored = explicit.is_some()
+        && matches!(idempotency.mode, IdempotencyMode::None | IdempotencyMode::Keyed);
+    Keys { travelling: digests.first().cloned(), digests, ignored }
+}

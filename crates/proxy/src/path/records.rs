@@ -1,0 +1,391 @@
+//! What is written down of a call, and the answers that go with it.
+//!
+//! Two messages: what the agent may see, and what the operator sees.
+//!
+//! Path: 9. Doc: records.md#of-one-call
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use toolbooth_audit::LedgerError;
+use toolbooth_audit::ledger::{Moment, Refusal, Settlement};
+use toolbooth_audit::redact;
+use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::event::{AuditEventKind, DecisionNote, EventBody};
+use toolbooth_contracts::receipt::{Receipt, StoredResult};
+use toolbooth_contracts::result::CallError;
+use toolbooth_contracts::{
+    CallContext, Caller, ContentBlock, Effect, ErrorCode, Status, ToolResult,
+};
+
+use super::screen::Screened;
+use super::{Refused, Replayed};
+use crate::proxy::Inner;
+
+/// Bytes of a payload that an agent log keeps; of a larger one it keeps the size.
+const LOGGED_BYTES_MAX: usize = 256 << 10;
+/// First pause before a record is tried again; it doubles up to a second.
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+
+/// Who called what, as far as it is known: goes along the path and into the records.
+pub(super) struct Story {
+    pub(super) tool_id: String,
+    pub(super) call_id: String,
+    pub(super) caller: Caller,
+    pub(super) context: CallContext,
+    /// When the call came in, on the monotonic clock.
+    pub(super) began: Duration,
+    pub(super) raw_input: Option<Arc<RawValue>>,
+    pub(super) input: Option<Value>,
+    pub(super) args_digest: Option<String>,
+    pub(super) policy_version: String,
+    pub(super) decision: Option<DecisionNote>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Story {
+    pub(super) fn begin(
+        inner: &Inner,
+        tool_id: String,
+        call_id: String,
+        caller: Caller,
+        context: CallContext,
+    ) -> Self {
+        Self {
+            tool_id,
+            call_id,
+            caller,
+            context,
+            began: inner.parts.clock.monotonic(),
+            raw_input: None,
+            input: None,
+            args_digest: None,
+            policy_version: String::new(),
+            decision: None,
+            warnings: Vec::new(),
+        }
+    }
+
+    fn duration_ms(&self, inner: &Inner) -> f64 {
+        inner.parts.clock.monotonic().saturating_sub(self.began).as_secs_f64() * 1_000.0
+    }
+
+    /// An event about this call.
+    pub(super) fn event(&self, kind: AuditEventKind, at: &Moment) -> EventBody {
+        let mut event = EventBody::new(kind, at.text.clone());
+        event.tool_name = Some(self.tool_id.clone());
+        event.agent_id.clone_from(&self.context.agent_id);
+        event.turn_index = self.context.turn_index;
+        event.caller = Some(self.caller.name().to_owned());
+        event.call_id = Some(self.call_id.clone());
+        event.decision.clone_from(&self.decision);
+        event.policy_version =
+            (!self.policy_version.is_empty()).then(|| self.policy_version.clone());
+        event.args_digest.clone_from(&self.args_digest);
+        event
+    }
+
+    /// The arguments, as the log keeps them.
+    fn logged_input(&self, inner: &Inner) -> Option<Value> {
+        let raw = self.raw_input.as_ref()?;
+        if raw.get().len() > LOGGED_BYTES_MAX {
+            return Some(json!({ "omitted": true, "bytes": raw.get().len() }));
+        }
+        let value = match &self.input {
+            Some(value) => value.clone(),
+            // What the gate refuses is logged as text.
+            None => toolbooth_contracts::json::parse(raw.get().as_bytes())
+                .unwrap_or_else(|_| Value::String(raw.get().to_owned())),
+        };
+        Some(redact::value(&value, &inner.parts.shapes))
+    }
+
+    fn log(&self, inner: &Inner, at: &Moment, duration_ms: f64) -> AgentLog {
+        AgentLog {
+            id: inner.parts.ids.next(),
+            tool_name: self.tool_id.clone(),
+            agent_id: self.context.agent_id.clone(),
+            turn_index: self.context.turn_index,
+            phase_id: self.context.phase_id.clone(),
+            epic_id: self.context.epic_id.clone(),
+            call_id: self.call_id.clone(),
+            receipt_id: None,
+            caller: self.caller.name().to_owned(),
+            input: self.logged_input(inner),
+            output: None,
+            duration_ms,
+            is_error: false,
+            error_code: None,
+            attempt: 0,
+            decision_inputs: self.decision.as_ref().map(|decision| {
+                json!({
+                    "rule": decision.rule,
+                    "reason": decision.reason,
+                    "policyVersion": self.policy_version,
+                })
+            }),
+            timestamp: at.text.clone(),
+            internal: None,
+        }
+    }
+}
+
+fn logged_output(inner: &Inner, content: &[ContentBlock], structured: Option<&Value>) -> Value {
+    let mut output = Map::new();
+    output.insert("content".to_owned(), serde_json::to_value(content).unwrap_or_default());
+    if let Some(structured) = structured {
+        output.insert("structuredContent".to_owned(), structured.clone());
+    }
+    let output = Value::Object(output);
+    let bytes = output.to_string().len();
+    if bytes > LOGGED_BYTES_MAX {
+        return json!({ "omitted": true, "bytes": bytes });
+    }
+    redact::value(&output, &inner.parts.shapes)
+}
+
+/// An answer without a result.
+pub(super) fn failed_result(
+    tool_id: String,
+    call_id: String,
+    code: ErrorCode,
+    effect: Effect,
+    message: String,
+) -> ToolResult {
+    ToolResult {
+        tool_id,
+        call_id,
+        status: code.status(),
+        is_error: true,
+        effect,
+        content: vec![ContentBlock::text(message.clone())],
+        structured_content: None,
+        meta: None,
+        error: Some(CallError { code, message, details: Map::new() }),
+        replayed: false,
+        warnings: Vec::new(),
+        receipt_id: None,
+        retry_after_ms: None,
+        duration_ms: 0.0,
+        execute_ms: None,
+    }
+}
+
+/// Records a refusal and answers it. A record that cannot be written is counted; the refusal
+/// keeps its code.
+pub(super) async fn refuse(inner: &Inner, refused: Refused) -> ToolResult {
+    let Refused { story, code, message, mut details, retry_after_ms, receipt_id, internal } =
+        refused;
+    let message = message.unwrap_or_else(|| code.safe_sentence().to_owned());
+    let duration_ms = story.duration_ms(inner);
+    let at = inner.parts.clock.now();
+    if let Some(receipt_id) = receipt_id {
+        details.insert("receiptId".to_owned(), receipt_id.into());
+    }
+    if let Some(kind) = code.event() {
+        let mut terminal = story.event(kind, &at);
+        terminal.status = Some(code.status());
+        terminal.error_code = Some(code);
+        terminal.error = Some(redact::sentence(&message, &inner.parts.shapes));
+        terminal.effect = Some(Effect::NotStarted);
+        terminal.duration_ms = Some(duration_ms);
+        let mut log = story.log(inner, &at, duration_ms);
+        log.is_error = true;
+        log.error_code = Some(code);
+        log.internal = internal;
+        if let Err(error) = inner.parts.ledger.refuse(Refusal { log, terminal }).await {
+            inner.count_gap(&error);
+        }
+    } else {
+        // Only `record-unavailable` comes here without an event: there is nowhere to write it.
+        inner.count_gap(&LedgerError::Unavailable(internal.unwrap_or_default()));
+    }
+    let mut result = failed_result(story.tool_id, story.call_id, code, Effect::NotStarted, message);
+    if let Some(error) = &mut result.error {
+        error.details = details;
+    }
+    ToolResult { warnings: story.warnings, retry_after_ms, duration_ms, ..result }
+}
+
+/// Records a replay and gives the earlier outcome again.
+pub(super) async fn replay(inner: &Inner, replayed: Replayed) -> ToolResult {
+    let Replayed { mut story, receipt, arguments_differ } = replayed;
+    let receipt = *receipt;
+    let status = receipt.status.unwrap_or(Status::Failed);
+    let mut kept = receipt.result.clone().unwrap_or_else(|| {
+        story.warnings.push("result-not-kept".to_owned());
+        StoredResult {
+            content: Vec::new(),
+            structured_content: None,
+            meta: None,
+            error: receipt.error_code.map(|code| CallError {
+                code,
+                message: code.safe_sentence().to_owned(),
+                details: Map::new(),
+            }),
+            warnings: Vec::new(),
+        }
+    });
+    if arguments_differ {
+        story.warnings.push("arguments-differ".to_owned());
+        let note = "This is the outcome of the first call with this key. The arguments of this \
+                    call differed and were not applied.";
+        kept.content.insert(0, ContentBlock::text(note));
+    }
+    if receipt.caller != story.caller.name() {
+        story.warnings.push("first-by-another-caller".to_owned());
+    }
+    let duration_ms = story.duration_ms(inner);
+    let at = inner.parts.clock.now();
+    let mut terminal = story.event(AuditEventKind::ToolReplayed, &at);
+    terminal.receipt_id = Some(receipt.receipt_id.clone());
+    terminal.status = Some(status);
+    terminal.error_code = receipt.error_code;
+    terminal.effect = Some(receipt.effect);
+    terminal.duration_ms = Some(duration_ms);
+    terminal.result_digest.clone_from(&receipt.result_digest);
+    let mut log = story.log(inner, &at, duration_ms);
+    log.receipt_id = Some(receipt.receipt_id.clone());
+    log.is_error = status != Status::Succeeded;
+    log.error_code = receipt.error_code;
+    log.output = Some(logged_output(inner, &kept.content, kept.structured_content.as_ref()));
+    if let Err(error) = inner.parts.ledger.refuse(Refusal { log, terminal }).await {
+        inner.count_gap(&error);
+    }
+    let mut warnings = kept.warnings;
+    warnings.extend(story.warnings);
+    ToolResult {
+        tool_id: story.tool_id,
+        call_id: story.call_id,
+        status,
+        is_error: status != Status::Succeeded,
+        effect: receipt.effect,
+        content: kept.content,
+        structured_content: kept.structured_content,
+        meta: kept.meta,
+        error: kept.error,
+        replayed: true,
+        warnings,
+        receipt_id: Some(receipt.receipt_id),
+        retry_after_ms: None,
+        duration_ms,
+        execute_ms: None,
+    }
+}
+
+/// What is to be written of a call that was dispatched, and its answer.
+pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, ToolResult) {
+    let Screened {
+        story,
+        claim,
+        tool,
+        rate_per_min,
+        effect,
+        code,
+        message,
+        content,
+        structured,
+        meta,
+        fields,
+        events,
+        internal,
+        sandbox_digest,
+        execute_ms,
+    } = screened;
+    let duration_ms = story.duration_ms(inner);
+    let at = inner.parts.clock.now();
+    let status = code.map_or(Status::Succeeded, ErrorCode::status);
+    let error = code.map(|code| CallError { code, message: message.clone(), details: Map::new() });
+    let kept = StoredResult {
+        content: content.clone(),
+        structured_content: structured.clone(),
+        meta: meta.clone(),
+        error: error.clone(),
+        warnings: story.warnings.clone(),
+    };
+    let result_digest =
+        serde_json::to_vec(&kept).map(|bytes| inner.parts.ledger.digester().of_bytes(&bytes)).ok();
+    let kind = code.and_then(ErrorCode::event).unwrap_or(AuditEventKind::ToolExecuted);
+    let mut terminal = story.event(kind, &at);
+    terminal.status = Some(status);
+    terminal.error_code = code;
+    terminal.error = code.map(|_| redact::sentence(&message, &inner.parts.shapes));
+    terminal.effect = Some(effect);
+    terminal.duration_ms = Some(duration_ms);
+    terminal.result_digest.clone_from(&result_digest);
+    let mut log = story.log(inner, &at, duration_ms);
+    log.output = Some(logged_output(inner, &content, structured.as_ref()));
+    log.is_error = code.is_some();
+    log.error_code = code;
+    log.internal = internal.map(|text| inner.parts.shapes.redact(&text));
+    let settlement = Settlement {
+        claim,
+        mode: tool.contract().idempotency.mode,
+        status,
+        effect,
+        error_code: code,
+        fields,
+        result_digest,
+        result: Some(kept),
+        sandbox_digest,
+        rate_per_min,
+        duration_ms,
+        at,
+        log,
+        events,
+        terminal,
+    };
+    let result = ToolResult {
+        tool_id: story.tool_id,
+        call_id: story.call_id,
+        status,
+        is_error: code.is_some(),
+        effect,
+        content,
+        structured_content: structured,
+        meta,
+        error,
+        replayed: false,
+        warnings: story.warnings,
+        receipt_id: None,
+        retry_after_ms: None,
+        duration_ms,
+        execute_ms: Some(execute_ms),
+    };
+    (settlement, result)
+}
+
+/// Tries until the store has taken the settlement, or says that it never will.
+pub(super) async fn settle_until_done(
+    inner: &Inner,
+    settlement: &Arc<Settlement>,
+) -> Result<Receipt, LedgerError> {
+    let mut pause = RETRY_FIRST;
+    loop {
+        match inner.parts.ledger.settle(Arc::clone(settlement)).await {
+            Err(LedgerError::Unavailable(reason)) => {
+                tracing::warn!(reason, "an outcome waits for the store");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(1));
+            }
+            done => return done,
+        }
+    }
+}
+
+/// The tool ran, and its outcome is not recorded yet: the caller learns that, and no more.
+pub(super) fn outcome_unrecorded(result: ToolResult, receipt_id: &str) -> ToolResult {
+    let code = ErrorCode::OutcomeUnrecorded;
+    let message = code.safe_sentence().to_owned();
+    let effect = result.effect;
+    let unrecorded = failed_result(result.tool_id, result.call_id, code, effect, message);
+    ToolResult {
+        receipt_id: Some(receipt_id.to_owned()),
+        warnings: result.warnings,
+        duration_ms: result.duration_ms,
+        execute_ms: result.execute_ms,
+        ..unrecorded
+    }
+}

@@ -1,0 +1,227 @@
+//! Stage 8: looks at what came back before anybody else does.
+//!
+//! Path: 8. Doc: call-path.md#the-result
+
+use serde_json::{Map, Value};
+use toolbooth_audit::ledger::Claim;
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::port::{ExecutionError, ToolOutput};
+use toolbooth_contracts::result::as_data;
+use toolbooth_contracts::sandbox::Enforce;
+use toolbooth_contracts::{ContentBlock, Effect, ErrorCode};
+use toolbooth_registry::RegisteredTool;
+
+use super::execute::Ended;
+use super::records::Story;
+use super::{ClaimedCall, Executed};
+use crate::limits::{Limits, OutputRule};
+use crate::proxy::Inner;
+
+/// A result that may be shown and recorded.
+pub(super) struct Screened {
+    pub(super) story: Story,
+    pub(super) claim: Claim,
+    pub(super) tool: std::sync::Arc<RegisteredTool>,
+    pub(super) rate_per_min: Option<u64>,
+    pub(super) effect: Effect,
+    pub(super) code: Option<ErrorCode>,
+    /// The safe sentence, where there is a code.
+    pub(super) message: String,
+    pub(super) content: Vec<ContentBlock>,
+    pub(super) structured: Option<Value>,
+    pub(super) meta: Option<Map<String, Value>>,
+    pub(super) fields: Map<String, Value>,
+    pub(super) events: Vec<EventBody>,
+    pub(super) internal: Option<String>,
+    pub(super) sandbox_digest: Option<String>,
+    pub(super) execute_ms: f64,
+}
+
+impl Screened {
+    pub(super) fn note(&self) -> &'static str {
+        self.code.map_or("the result fits", ErrorCode::as_str)
+    }
+}
+
+pub(super) fn screen(inner: &Inner, executed: Executed) -> Screened {
+    let Executed { claimed, outcome, execute_ms } = executed;
+    let ClaimedCall { known, permit, claim, .. } = claimed;
+    let mut screened = Screened {
+        story: known.entered.story,
+        claim,
+        tool: known.tool,
+        rate_per_min: permit.charges().rate_per_min,
+        effect: Effect::Completed,
+        code: None,
+        message: String::new(),
+        content: Vec::new(),
+        structured: None,
+        meta: None,
+        fields: Map::new(),
+        events: Vec::new(),
+        internal: None,
+        sandbox_digest: None,
+        execute_ms,
+    };
+    let wanted = screened.tool.contract().sandbox.as_ref();
+    let best_effort = wanted.is_some_and(|profile| profile.enforce == Enforce::BestEffort);
+    match outcome {
+        Ended::Failed(error) => screened.fail(error),
+        Ended::Answered(output) => {
+            if best_effort && output.sandbox_digest.is_none() {
+                screened.story.warnings.push("sandbox-not-applied".to_owned());
+            }
+            screened.take(inner, output);
+        }
+    }
+    screened
+}
+
+impl Screened {
+    fn fail(&mut self, error: ExecutionError) {
+        self.effect = error.effect;
+        self.code = Some(error.code);
+        self.message = error.safe.unwrap_or_else(|| error.code.safe_sentence().to_owned());
+        self.internal = Some(error.internal);
+        self.content = vec![ContentBlock::text(self.message.clone())];
+    }
+
+    /// The tool ran to its end, but its answer is not passed on.
+    fn reject(&mut self, code: ErrorCode, internal: String) {
+        let message = code.safe_sentence().to_owned();
+        self.fail(ExecutionError {
+            code,
+            effect: Effect::Completed,
+            safe: Some(message),
+            internal,
+        });
+    }
+
+    fn take(&mut self, inner: &Inner, output: ToolOutput) {
+        let limits = &inner.parts.limits;
+        self.sandbox_digest.clone_from(&output.sandbox_digest);
+        self.internal.clone_from(&output.internal);
+        if let Some((code, internal)) = self.objection(limits, &output) {
+            return self.reject(code, internal);
+        }
+        self.structured = output.structured_content;
+        self.meta = output.meta;
+        self.content = output.content.unwrap_or_default();
+        if output.is_error {
+            self.code = Some(ErrorCode::ToolError);
+            self.message = ErrorCode::ToolError.safe_sentence().to_owned();
+            let shapes = &inner.parts.shapes;
+            for block in &mut self.content {
+                block.0 = redact_text(&block.0, shapes);
+            }
+            return;
+        }
+        self.judge_output(inner);
+        if self.code.is_none() {
+            let data = as_data(self.structured.as_ref(), &self.content);
+            let contract = self.tool.contract();
+            self.fields = contract
+                .receipt_fields
+                .iter()
+                .map(|path| (path.clone(), field(data.as_ref(), path)))
+                .collect();
+        }
+    }
+
+    fn objection(&self, limits: &Limits, output: &ToolOutput) -> Option<(ErrorCode, String)> {
+        let contract = self.tool.contract();
+        if let Some(id) = &output.tool_id
+            && id != contract.tool_id.as_str()
+        {
+            let internal = format!("the result says that it is of `{}`", id.escape_debug());
+            return Some((ErrorCode::ToolIdMismatch, internal));
+        }
+        if output.content.is_none() && output.structured_content.is_none() {
+            let internal = "neither content nor structured content".to_owned();
+            return Some((ErrorCode::MissingToolResult, internal));
+        }
+        let content = output.content.as_deref().unwrap_or_default();
+        if let Some(at) = content.iter().position(|block| !block.is_well_formed()) {
+            let internal = format!("content block {at} is not an object with a `type`");
+            return Some((ErrorCode::InvalidToolResult, internal));
+        }
+        let most = contract
+            .capabilities
+            .asset_bytes_max()
+            .map_or(limits.result_bytes_max, |own| own.min(limits.result_bytes_max));
+        let bytes = size(content, output.structured_content.as_ref());
+        (bytes > most).then(|| {
+            (
+                ErrorCode::ResultTooLarge,
+                format!("the result has {bytes} bytes, at most {most} are taken"),
+            )
+        })
+    }
+
+    fn judge_output(&mut self, inner: &Inner) {
+        let errors = self.tool.output_errors(self.structured.as_ref());
+        if errors.is_empty() {
+            return;
+        }
+        let told: Vec<String> =
+            errors.iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
+        let internal = format!("the result does not fit its schema: {}", told.join("; "));
+        let at = inner.parts.clock.now();
+        self.events.push(self.story.event(AuditEventKind::ToolOutputMismatch, &at));
+        match inner.parts.limits.output {
+            OutputRule::Warn => {
+                self.story.warnings.push("output-mismatch".to_owned());
+                self.internal = Some(internal);
+            }
+            OutputRule::Enforce => {
+                self.structured = None;
+                self.meta = None;
+                self.reject(ErrorCode::InvalidToolResult, internal);
+            }
+        }
+    }
+}
+
+fn size(content: &[ContentBlock], structured: Option<&Value>) -> usize {
+    struct Count(usize);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    // Counting never fails.
+    let _ = serde_json::to_writer(&mut count, content);
+    if let Some(structured) = structured {
+        let _ = serde_json::to_writer(&mut count, structured);
+    }
+    count.0
+}
+
+/// Secret-shaped parts of the texts in a block, replaced.
+fn redact_text(value: &Value, shapes: &toolbooth_contracts::secret::SecretShapes) -> Value {
+    match value {
+        Value::String(text) => Value::String(shapes.redact(text)),
+        Value::Array(items) => items.iter().map(|item| redact_text(item, shapes)).collect(),
+        Value::Object(members) => {
+            members.iter().map(|(key, member)| (key.clone(), redact_text(member, shapes))).collect()
+        }
+        other => other.clone(),
+    }
+}
+
+/// What a dotted path from `result` finds; null where it finds nothing.
+fn field(data: Option<&Value>, path: &str) -> Value {
+    let mut here = data;
+    for part in path.split('.').skip(1) {
+        here = here.and_then(|value| match value {
+            Value::Array(items) => part.parse::<usize>().ok().and_then(|index| items.get(index)),
+            other => other.get(part),
+        });
+    }
+    here.cloned().unwrap_or_default()
+}

@@ -1,0 +1,421 @@
+//! Plans: several calls with their order, each through the whole path, with partial results.
+//!
+//! Path: 2. Doc: call-path.md#plans
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use toolbooth_contracts::plan::{Plan, PlanReport, PlanStep, StepReport, StepStatus};
+use toolbooth_contracts::result::CallError;
+use toolbooth_contracts::{
+    CallContext, CallRequest, Caller, Conversation, ErrorCode, Status, ToolCall, ToolResult,
+};
+
+use crate::proxy::ToolProxy;
+
+/// Steps of one plan that run at once.
+const PARALLEL_MAX: usize = 16;
+
+/// Why a plan cannot be run as it is; nothing was run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct InvalidPlan {
+    /// The step, where it is one.
+    pub step: Option<String>,
+    /// A sentence.
+    pub message: String,
+}
+
+fn invalid(step: Option<&str>, message: impl Into<String>) -> InvalidPlan {
+    InvalidPlan { step: step.map(str::to_owned), message: message.into() }
+}
+
+/// A step that has been checked.
+struct Step {
+    step: PlanStep,
+    /// Steps that must have ended before, by place.
+    after: BTreeSet<usize>,
+    /// Steps that must have succeeded before, by place.
+    needs: BTreeSet<usize>,
+}
+
+pub(crate) async fn run(
+    proxy: &ToolProxy,
+    plan: Plan,
+    caller: &Caller,
+) -> Result<PlanReport, InvalidPlan> {
+    let plan_id = match plan.plan_id.clone() {
+        Some(id) if id.trim().is_empty() => {
+            return Err(invalid(None, "`planId` must not be blank"));
+        }
+        Some(id) => id,
+        None => proxy.parts().ids.next(),
+    };
+    let steps = checked(plan, proxy.parts().limits.plan_steps_max)?;
+    let skipped = |reason: String| PlanReport {
+        plan_id: plan_id.clone(),
+        skipped: true,
+        reason: Some(reason),
+        steps: Vec::new(),
+    };
+    if let Err(denial) = proxy.worlds().now().policy.enabled() {
+        return Ok(skipped(denial.reason));
+    }
+    if steps.is_empty() {
+        return Ok(skipped("the plan names no tools".to_owned()));
+    }
+    let mut done: BTreeMap<usize, (StepReport, Option<Value>)> = BTreeMap::new();
+    let mut waiting: BTreeSet<usize> = (0..steps.len()).collect();
+    let mut running = FuturesUnordered::new();
+    loop {
+        let ready: Vec<usize> = waiting
+            .iter()
+            .copied()
+            .filter(|at| {
+                steps.get(*at).is_some_and(|step| {
+                    step.after.union(&step.needs).all(|before| done.contains_key(before))
+                })
+            })
+            .collect();
+        let mut skipped_some = false;
+        for at in ready {
+            let Some(step) = steps.get(at) else { continue };
+            let failed = step.needs.iter().find(|need| {
+                done.get(need).is_none_or(|(report, _)| report.status != StepStatus::Succeeded)
+            });
+            if let Some(need) = failed {
+                let need = steps.get(*need).map_or("", |step| step.step.id.as_str());
+                done.insert(at, (skipped_step(&step.step, need), None));
+                skipped_some = true;
+            } else if running.len() < PARALLEL_MAX {
+                let results: HashMap<&str, &Value> = steps
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(place, step)| {
+                        let result = done.get(&place)?.1.as_ref()?;
+                        Some((step.step.id.as_str(), result))
+                    })
+                    .collect();
+                let args = resolved(&Value::Object(step.step.args.clone()), &results);
+                running.push(run_step(proxy, &plan_id, at, &step.step, args, caller));
+            } else {
+                continue;
+            }
+            waiting.remove(&at);
+        }
+        if skipped_some {
+            continue;
+        }
+        match running.next().await {
+            Some((at, report, result)) => {
+                done.insert(at, (report, result));
+            }
+            None => break,
+        }
+    }
+    drop(running);
+    let steps = done.into_values().map(|(report, _)| report).collect();
+    Ok(PlanReport { plan_id, skipped: false, reason: None, steps })
+}
+
+async fn run_step(
+    proxy: &ToolProxy,
+    plan_id: &str,
+    at: usize,
+    step: &PlanStep,
+    args: Result<Value, String>,
+    caller: &Caller,
+) -> (usize, StepReport, Option<Value>) {
+    let parts = proxy.parts();
+    let began = parts.clock.monotonic();
+    let called = match args.and_then(|args| raw(&args)) {
+        Ok(args) => Ok(call_step(proxy, plan_id, step, args, caller).await),
+        Err(message) => Err(message),
+    };
+    let elapsed = parts.clock.monotonic().saturating_sub(began);
+    match called {
+        Ok(result) => {
+            let (report, value) = report(step, result, elapsed);
+            (at, report, value)
+        }
+        Err(message) => {
+            let code = ErrorCode::InvalidArgs;
+            let error = CallError { code, message, details: Map::new() };
+            (at, blank(step, StepStatus::Failed, Some(error), elapsed), None)
+        }
+    }
+}
+
+fn raw(value: &Value) -> Result<Box<RawValue>, String> {
+    RawValue::from_string(value.to_string()).map_err(|error| error.to_string())
+}
+
+async fn call_step(
+    proxy: &ToolProxy,
+    plan_id: &str,
+    step: &PlanStep,
+    args: Box<RawValue>,
+    caller: &Caller,
+) -> ToolResult {
+    let world = proxy.worlds().now();
+    let tool_id = match world.registry.get(&step.tool) {
+        Some(_) => step.tool.clone(),
+        None => world.names.tool_id(&step.tool).to_owned(),
+    };
+    let digester = proxy.parts().ledger.digester();
+    let key = digester.of_parts(&["plan", plan_id, &step.id]);
+    let context = CallContext { idempotency_key: None, ..CallContext::default() };
+    let request = CallRequest { tool_id, args: Some(args), context };
+    let (conversation, _cancel) = Conversation::detached();
+    proxy.call_of_plan(ToolCall::new(request, caller.clone()), conversation, key).await
+}
+
+fn report(step: &PlanStep, result: ToolResult, elapsed: Duration) -> (StepReport, Option<Value>) {
+    let status = match result.status {
+        Status::Succeeded => StepStatus::Succeeded,
+        Status::Failed => StepStatus::Failed,
+        Status::NotConfigured => StepStatus::NotConfigured,
+        Status::Denied => StepStatus::Denied,
+    };
+    let mut value = Map::new();
+    value.insert("content".to_owned(), serde_json::to_value(&result.content).unwrap_or_default());
+    if let Some(structured) = &result.structured_content {
+        value.insert("structuredContent".to_owned(), structured.clone());
+    }
+    let value = (status == StepStatus::Succeeded).then_some(Value::Object(value));
+    let report = StepReport {
+        result: value.clone(),
+        call_id: Some(result.call_id),
+        receipt_id: result.receipt_id,
+        replayed: result.replayed,
+        ..blank(step, status, result.error, elapsed)
+    };
+    (report, value)
+}
+
+fn blank(
+    step: &PlanStep,
+    status: StepStatus,
+    error: Option<CallError>,
+    elapsed: Duration,
+) -> StepReport {
+    StepReport {
+        id: step.id.clone(),
+        tool: step.tool.clone(),
+        status,
+        success: status == StepStatus::Succeeded,
+        result: None,
+        code: error.as_ref().map(|error| error.code),
+        error,
+        call_id: None,
+        receipt_id: None,
+        replayed: false,
+        elapsed: elapsed.as_secs_f64(),
+    }
+}
+
+fn skipped_step(step: &PlanStep, need: &str) -> StepReport {
+    let report = blank(step, StepStatus::Skipped, None, Duration::ZERO);
+    StepReport { result: Some(json!({ "skippedBecauseOf": need })), ..report }
+}
+
+/// Checks a plan before anything runs.
+fn checked(plan: Plan, steps_max: usize) -> Result<Vec<Step>, InvalidPlan> {
+    let (steps, in_sequence) = match (plan.steps, plan.tools) {
+        (Some(_), Some(_)) => {
+            return Err(invalid(None, "a plan has either `steps` or `tools`, not both"));
+        }
+        (Some(steps), None) => (steps, false),
+        (None, tools) => (short_form(tools.unwrap_or_default()), true),
+    };
+    if steps.len() > steps_max {
+        let message = format!("a plan has at most {steps_max} steps, this one has {}", steps.len());
+        return Err(invalid(None, message));
+    }
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for (at, step) in steps.iter().enumerate() {
+        if step.id.trim().is_empty() {
+            return Err(invalid(None, format!("step {at} has a blank id")));
+        }
+        if places.insert(step.id.clone(), at).is_some() {
+            return Err(invalid(Some(&step.id), format!("two steps have the id `{}`", step.id)));
+        }
+    }
+    let mut needs: Vec<BTreeSet<usize>> = Vec::new();
+    for step in &steps {
+        let mut own = BTreeSet::new();
+        for need in &step.needs {
+            let Some(place) = places.get(need) else {
+                let message = format!("step `{}` needs `{need}`, which is no step", step.id);
+                return Err(invalid(Some(&step.id), message));
+            };
+            own.insert(*place);
+        }
+        needs.push(own);
+    }
+    let all = transitive(&steps, &needs)?;
+    for (at, step) in steps.iter().enumerate() {
+        for from in references(&Value::Object(step.args.clone())) {
+            let known = places.get(&from);
+            if !known.is_some_and(|place| all.get(at).is_some_and(|needs| needs.contains(place))) {
+                let message = format!(
+                    "step `{}` refers to `{from}`, which it does not need; add it to `needs`",
+                    step.id
+                );
+                return Err(invalid(Some(&step.id), message));
+            }
+        }
+    }
+    Ok(steps
+        .into_iter()
+        .zip(needs)
+        .enumerate()
+        .map(|(at, (step, needs))| Step {
+            step,
+            needs,
+            after: if in_sequence && at > 0 { BTreeSet::from([at - 1]) } else { BTreeSet::new() },
+        })
+        .collect())
+}
+
+/// One step per name; a name that comes again gets a number.
+fn short_form(tools: Vec<String>) -> Vec<PlanStep> {
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    tools
+        .into_iter()
+        .map(|tool| {
+            let count = seen.entry(tool.clone()).or_default();
+            *count += 1;
+            let id = if *count == 1 { tool.clone() } else { format!("{tool}#{count}") };
+            PlanStep { id, tool, args: Map::new(), needs: Vec::new() }
+        })
+        .collect()
+}
+
+/// Everything that each step needs, directly or not.
+fn transitive(
+    steps: &[PlanStep],
+    needs: &[BTreeSet<usize>],
+) -> Result<Vec<BTreeSet<usize>>, InvalidPlan> {
+    let mut all: Vec<BTreeSet<usize>> = needs.to_vec();
+    // Each round reaches one step further; a plan has fewer rounds than steps.
+    for _ in 0..steps.len() {
+        let wider: Vec<BTreeSet<usize>> = all
+            .iter()
+            .map(|own| {
+                let further = own.iter().filter_map(|place| all.get(*place)).flatten().copied();
+                own.iter().copied().chain(further).collect()
+            })
+            .collect();
+        if wider == all {
+            break;
+        }
+        all = wider;
+    }
+    for (at, own) in all.iter().enumerate() {
+        if own.contains(&at) {
+            let id = steps.get(at).map_or("", |step| step.id.as_str());
+            return Err(invalid(Some(id), format!("step `{id}` needs itself, through a cycle")));
+        }
+    }
+    Ok(all)
+}
+
+/// The steps that arguments refer to.
+fn references(value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(items) => items.iter().flat_map(references).collect(),
+        Value::Object(members) if members.contains_key("$literal") && members.len() == 1 => {
+            Vec::new()
+        }
+        Value::Object(members) => match reference(members) {
+            Some((step, _)) => vec![step.to_owned()],
+            None => members.values().flat_map(references).collect(),
+        },
+        _ => Vec::new(),
+    }
+}
+
+/// `{"$from": STEP, "pointer": POINTER}`; the pointer may be absent.
+fn reference(members: &Map<String, Value>) -> Option<(&str, &str)> {
+    let step = members.get("$from")?.as_str()?;
+    let pointer = match members.get("pointer") {
+        None => "",
+        Some(pointer) => pointer.as_str()?,
+    };
+    (members.len() <= 2).then_some((step, pointer))
+}
+
+/// Arguments with what they refer to in place of the references.
+fn resolved(value: &Value, results: &HashMap<&str, &Value>) -> Result<Value, String> {
+    match value {
+        Value::Array(items) => items.iter().map(|item| resolved(item, results)).collect(),
+        Value::Object(members) => {
+            if let (1, Some(literal)) = (members.len(), members.get("$literal")) {
+                return Ok(literal.clone());
+            }
+            if let Some((step, pointer)) = reference(members) {
+                return results
+                    .get(step)
+                    .and_then(|result| result.pointer(pointer))
+                    .cloned()
+                    .ok_or_else(|| {
+                        format!("the result of step `{step}` has nothing at `{pointer}`")
+                    });
+            }
+            members
+                .iter()
+                .map(|(key, member)| Ok((key.clone(), resolved(member, results)?)))
+                .collect::<Result<Map<String, Value>, String>>()
+                .map(Value::Object)
+        }
+        other => Ok(other.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(text: &str) -> Result<Vec<Step>, String> {
+        let plan: Plan = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        checked(plan, 10).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn plans_are_checked_before_anything_runs() {
+        let bad = |text: &str| plan(text).err().unwrap_or_default();
+        assert!(bad(r#"{"steps":[],"tools":[]}"#).contains("not both"));
+        assert!(
+            bad(r#"{"steps":[{"id":"a","tool":"t"},{"id":"a","tool":"t"}]}"#).contains("two steps")
+        );
+        assert!(bad(r#"{"steps":[{"id":"a","tool":"t","needs":["b"]}]}"#).contains("no step"));
+        assert!(bad(r#"{"steps":[{"id":"a","tool":"t","needs":["b"]},{"id":"b","tool":"t","needs":["a"]}]}"#).contains("cycle"));
+        assert!(bad(r#"{"steps":[{"id":"a","tool":"t"},{"id":"b","tool":"t","args":{"x":[{"$from":"a"}]}}]}"#).contains("does not need"));
+        assert!(bad(r#"{"steps":[{"id":"a","tool":"t","nedes":[]}]}"#).contains("nedes"));
+        let literal =
+            r#"{"steps":[{"id":"a","tool":"t","args":{"x":{"$literal":{"$from":"z"}}}}]}"#;
+        assert!(plan(literal).is_ok());
+    }
+
+    #[test]
+    fn short_form_runs_in_sequence_with_ids_of_its_own() {
+        let steps = plan(r#"{"tools":["a","b","a"]}"#).unwrap();
+        let ids: Vec<&str> = steps.iter().map(|step| step.step.id.as_str()).collect();
+        assert_eq!(ids, ["a", "b", "a#2"]);
+        assert!(steps[2].after.contains(&1) && steps[2].needs.is_empty());
+    }
+
+    #[test]
+    fn references_are_replaced_by_what_they_point_at() {
+        let result = json!({"structuredContent": {"x": [1, 2]}});
+        let results = HashMap::from([("a", &result)]);
+        let args = json!({"n": {"$from": "a", "pointer": "/structuredContent/x/1"}, "l": {"$literal": {"$from": "a"}}});
+        assert_eq!(resolved(&args, &results).unwrap(), json!({"n": 2, "l": {"$from": "a"}}));
+        let missing = json!({"$from": "a", "pointer": "/nothing"});
+        assert!(resolved(&missing, &results).unwrap_err().contains("/nothing"));
+    }
+}

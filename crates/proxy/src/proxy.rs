@@ -1,0 +1,216 @@
+//! The proxy's face for calls: each in a task of its own, all of them drained at the end.
+//!
+//! Path: 2. Doc: call-path.md#one-call
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use toolbooth_audit::{Ledger, LedgerError};
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::plan::{Plan, PlanReport};
+use toolbooth_contracts::secret::SecretShapes;
+use toolbooth_contracts::{Caller, Conversation, ToolCall, ToolResult};
+
+use crate::executors::Executors;
+use crate::limits::Limits;
+use crate::path;
+use crate::plan::{self, InvalidPlan};
+use crate::port::{Clock, IdSource};
+use crate::world::Worlds;
+
+/// What a proxy is made of; all of it is brought from outside.
+pub struct Parts {
+    /// The published world.
+    pub worlds: Arc<Worlds>,
+    /// Where records go.
+    pub ledger: Arc<dyn Ledger>,
+    /// The ways to reach tools.
+    pub executors: Executors,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Chance.
+    pub ids: Arc<dyn IdSource>,
+    /// By what secrets are known in payloads.
+    pub shapes: SecretShapes,
+    /// The bounds.
+    pub limits: Limits,
+}
+
+/// What one stage of a call did, for people who want to see the path.
+#[derive(Debug, Clone, serde::Serialize, schemars::JsonSchema)]
+pub struct StageNote {
+    /// The stage.
+    pub stage: String,
+    /// Milliseconds that it took.
+    pub ms: f64,
+    /// What it found.
+    pub note: String,
+}
+
+pub(crate) struct Inner {
+    pub(crate) parts: Parts,
+    pub(crate) slots: Arc<Semaphore>,
+    pub(crate) ending: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+    /// Refusals whose records could not be written, until an event says so.
+    pub(crate) gap: AtomicU64,
+}
+
+/// The single chokepoint. Cheap to clone; all clones are one proxy.
+#[derive(Clone)]
+pub struct ToolProxy(Arc<Inner>);
+
+impl ToolProxy {
+    /// A proxy of these parts.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        let slots = Arc::new(Semaphore::new(parts.limits.in_flight_max));
+        Self(Arc::new(Inner {
+            parts,
+            slots,
+            ending: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            gap: AtomicU64::new(0),
+        }))
+    }
+
+    /// Runs one call to its end. The call runs in a task of its own: dropping this future does
+    /// not end it, only the conversation's cancel asks it to stop.
+    pub async fn call(&self, call: ToolCall, conversation: Conversation) -> ToolResult {
+        self.run(call, conversation, None).await.0
+    }
+
+    /// As [`ToolProxy::call`], and tells what each stage did.
+    pub async fn call_explained(
+        &self,
+        call: ToolCall,
+        conversation: Conversation,
+    ) -> (ToolResult, Vec<StageNote>) {
+        self.run(call, conversation, None).await
+    }
+
+    /// Runs one call of a plan, which has a key of its own.
+    pub(crate) async fn call_of_plan(
+        &self,
+        call: ToolCall,
+        conversation: Conversation,
+        plan_key: String,
+    ) -> ToolResult {
+        self.run(call, conversation, Some(plan_key)).await.0
+    }
+
+    async fn run(
+        &self,
+        call: ToolCall,
+        conversation: Conversation,
+        plan_key: Option<String>,
+    ) -> (ToolResult, Vec<StageNote>) {
+        let inner = Arc::clone(&self.0);
+        let tool_id = call.request().tool_id.clone();
+        let call_id = call.request().context.call_id.clone().unwrap_or_default();
+        let task = self.0.tasks.spawn(path::walk(inner, call, conversation, plan_key));
+        match task.await {
+            Ok(done) => done,
+            Err(error) => {
+                // Executors are caught one level below; this is a fault of the proxy itself.
+                tracing::error!(%error, "a call ended without an outcome");
+                (path::broken(tool_id, call_id), Vec::new())
+            }
+        }
+    }
+
+    /// Runs a plan; partial results always come back.
+    ///
+    /// # Errors
+    /// [`InvalidPlan`], before anything runs.
+    pub async fn plan(&self, plan: Plan, caller: &Caller) -> Result<PlanReport, InvalidPlan> {
+        plan::run(self, plan, caller).await
+    }
+
+    /// The published world.
+    #[must_use]
+    pub fn worlds(&self) -> &Arc<Worlds> {
+        &self.0.parts.worlds
+    }
+
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.0.parts
+    }
+
+    /// How many calls run at the moment.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.0.tasks.len()
+    }
+
+    /// Writes down something that is no call, such as a tool that was replaced.
+    ///
+    /// # Errors
+    /// Where the store does not take it.
+    pub async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
+        self.0.parts.ledger.note(events).await
+    }
+
+    /// Keeps the writer's lease and marks the claims of lost writers; to be called at start and
+    /// every [`toolbooth_audit::ledger::RENEW_EVERY`].
+    ///
+    /// # Errors
+    /// Where the store does not answer.
+    pub async fn tend(&self) -> Result<(), LedgerError> {
+        let Parts { ledger, clock, .. } = &self.0.parts;
+        ledger.renew(clock.now()).await?;
+        for swept in ledger.sweep(clock.now()).await? {
+            tracing::warn!(receipt.id = %swept.receipt_id, "a call of a lost writer is in doubt");
+        }
+        self.0.tell_gap().await;
+        Ok(())
+    }
+
+    /// Takes no more calls, lets those that run settle for `grace`, cancels the rest, settles
+    /// them, ends the executors and closes the ledger.
+    ///
+    /// # Errors
+    /// Where the store cannot be closed.
+    pub async fn shut_down(&self, grace: Duration) -> Result<(), LedgerError> {
+        self.0.slots.close();
+        self.0.tasks.close();
+        if tokio::time::timeout(grace, self.0.tasks.wait()).await.is_err() {
+            self.0.ending.cancel();
+            let limits = &self.0.parts.limits;
+            let patience = limits.cancel_grace + limits.settle_patience + Duration::from_secs(1);
+            if tokio::time::timeout(patience, self.0.tasks.wait()).await.is_err() {
+                tracing::error!(calls = self.0.tasks.len(), "calls did not end in time");
+            }
+        }
+        self.0.parts.executors.close().await;
+        self.0.tell_gap().await;
+        self.0.parts.ledger.close(self.0.parts.clock.now()).await
+    }
+}
+
+impl Inner {
+    /// Counts a record that could not be written.
+    pub(crate) fn count_gap(&self, error: &LedgerError) {
+        self.gap.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(%error, "a refusal could not be recorded");
+    }
+
+    /// Says how many records could not be written, once the store is back.
+    pub(crate) async fn tell_gap(&self) {
+        let missed = self.gap.swap(0, Ordering::Relaxed);
+        if missed == 0 {
+            return;
+        }
+        let mut event = EventBody::new(AuditEventKind::AuditGap, self.parts.clock.now().text);
+        let mut facts = serde_json::Map::new();
+        facts.insert("missed".to_owned(), missed.into());
+        event.facts = Some(facts);
+        if self.parts.ledger.note(vec![event]).await.is_err() {
+            self.gap.fetch_add(missed, Ordering::Relaxed);
+        }
+    }
+}
