@@ -378,8 +378,13 @@ async fn claim(inner: &Arc<Inner>, authorized: Authorized) -> Result<ClaimedCall
     let Authorized { mut known, permit, natural_key } = authorized;
     let contract = Arc::clone(known.tool.contract());
     let digester = inner.parts.ledger.digester();
-    let keys =
-        keys::of_call(digester, &contract, &known.entered.story, natural_key, known.entered.plan_key.take());
+    let keys = keys::of_call(
+        digester,
+        &contract,
+        &known.entered.story,
+        natural_key,
+        known.entered.plan_key.take(),
+    );
     if keys.ignored {
         known.entered.story.warnings.push("key-ignored".to_owned());
     }

@@ -1,0 +1,425 @@
+//! `doc_parser`: text, Markdown, HTML, JSON, CSV and PDF to text, metadata and headings.
+//!
+//! It parses bytes from outside, so the gateway runs it in a worker process of its own.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::port::ExecutionError;
+use toolbooth_contracts::{Effect, ErrorCode, Outcome, ToolOutput};
+
+use super::files::{DOCUMENT_BYTES_MAX, Roots, blocking};
+use crate::functions::{Functions, entry};
+use crate::process::{self, CommandLine, Ended};
+
+/// Bytes of text that come back; the rest is cut off, and the result says so.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("oneOf" = [{"required": ["path"]}, {"required": ["content"]}]))]
+struct Document {
+    /// Path of the document, beneath the folders that may be read.
+    #[schemars(length(min = 1, max = 4096))]
+    path: Option<String>,
+    /// The document itself, where it is text.
+    content: Option<String>,
+    /// Its media type, such as `text/html`; told from the path and the content where it is absent.
+    media_type: Option<String>,
+}
+
+/// What a worker is told before the bytes of the document.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Header {
+    media_type: String,
+}
+
+pub(super) fn add(
+    functions: &mut Functions,
+    roots: Arc<Roots>,
+    worker: Option<CommandLine>,
+) -> Value {
+    functions.insert(
+        "doc_parser",
+        Arc::new(move |arguments, conversation| {
+            let (roots, worker) = (Arc::clone(&roots), worker.clone());
+            Box::pin(async move {
+                let read = blocking(move || {
+                    let document: Document =
+                        serde_json::from_str(&arguments).map_err(|error| error.to_string())?;
+                    let (bytes, path) = match (document.path, document.content) {
+                        (Some(path), None) => (roots.read(&path, DOCUMENT_BYTES_MAX)?, path),
+                        (None, Some(content)) => (content.into_bytes(), String::new()),
+                        _ => return Err("give either `path` or `content`".to_owned()),
+                    };
+                    let media_type =
+                        document.media_type.unwrap_or_else(|| guess(&path, &bytes).to_owned());
+                    Ok((bytes, media_type))
+                })
+                .await;
+                let (bytes, media_type) = match read {
+                    Ok(read) => read,
+                    Err(error) => return Outcome::Done(ToolOutput::text(error.0).into_error()),
+                };
+                let Some(worker) = worker else {
+                    let parsed = blocking(move || parse(&bytes, &media_type)).await;
+                    return Outcome::Done(match parsed {
+                        Ok(data) => answer(data),
+                        Err(error) => ToolOutput::text(error.0).into_error(),
+                    });
+                };
+                let mut input = serde_json::to_vec(&Header { media_type }).unwrap_or_default();
+                input.push(b'\n');
+                input.extend_from_slice(&bytes);
+                // Escapes can make the answer larger than the text.
+                match process::run(&worker, input, TEXT_BYTES_MAX * 8, &conversation).await {
+                    Ok(finished) => from_worker(finished),
+                    Err(error) => Outcome::Failed(ExecutionError::adapter(
+                        Effect::NotStarted,
+                        error.to_string(),
+                    )),
+                }
+            })
+        }),
+        Arc::new(|| Readiness::Ready),
+    );
+    entry::<Document>(
+        "doc_parser",
+        "Reads text, Markdown, HTML, JSON, CSV and PDF documents: text, metadata and headings.",
+    )
+}
+
+fn from_worker(finished: process::Finished) -> Outcome {
+    let internal = || format!("stderr: {}", crate::text::plain(&finished.stderr));
+    match finished.ended {
+        Ended::Exit(0) => match serde_json::from_slice::<Result<Value, String>>(&finished.stdout) {
+            Ok(Ok(data)) => Outcome::Done(answer(data)),
+            Ok(Err(sentence)) => Outcome::Done(ToolOutput::text(sentence).into_error()),
+            Err(error) => {
+                Outcome::Failed(ExecutionError::adapter(Effect::Completed, error.to_string()))
+            }
+        },
+        Ended::Cancelled => Outcome::Failed(ExecutionError {
+            code: ErrorCode::Cancelled,
+            effect: Effect::Unknown,
+            safe: None,
+            internal: internal(),
+        }),
+        // The worker is there to be killed by a document; the gateway is not.
+        ended => Outcome::Done(ToolOutput {
+            internal: Some(format!("{ended:?} {}", internal())),
+            ..ToolOutput::text("the document is too large or too complex to be parsed").into_error()
+        }),
+    }
+}
+
+fn answer(data: Value) -> ToolOutput {
+    let text = data.get("text").and_then(Value::as_str).unwrap_or_default().to_owned();
+    ToolOutput { structured_content: Some(data), ..ToolOutput::text(text) }
+}
+
+/// The worker's side: reads a header line and a document from `input`, writes the answer.
+///
+/// # Errors
+/// Where input or output break.
+pub fn serve_one(
+    mut input: impl std::io::Read,
+    mut output: impl std::io::Write,
+) -> std::io::Result<()> {
+    let mut all = Vec::new();
+    input.read_to_end(&mut all)?;
+    let end = all.iter().position(|byte| *byte == b'\n').unwrap_or(all.len());
+    let (header, bytes) = all.split_at(end);
+    let header: Header = serde_json::from_slice(header)?;
+    let answer = parse(bytes.get(1..).unwrap_or_default(), &header.media_type);
+    serde_json::to_writer(&mut output, &answer)?;
+    output.flush()
+}
+
+/// Bounds memory and processor time of this process, for a worker that parses.
+#[cfg(unix)]
+pub fn limit_this_process() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    for (resource, limit) in [(Resource::Data, 1 << 30), (Resource::Cpu, 30), (Resource::Core, 0)] {
+        // Where a limit cannot be set the wall time still cuts.
+        let _ = setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) });
+    }
+}
+
+fn guess(path: &str, bytes: &[u8]) -> &'static str {
+    let extension = path.rsplit_once('.').map(|(_, end)| end.to_ascii_lowercase());
+    match extension.as_deref() {
+        Some("md" | "markdown") => "text/markdown",
+        Some("html" | "htm" | "xhtml") => "text/html",
+        Some("json") => "application/json",
+        Some("csv") => "text/csv",
+        Some("pdf") => "application/pdf",
+        Some("txt" | "text" | "log") => "text/plain",
+        _ if bytes.starts_with(b"%PDF-") => "application/pdf",
+        _ => {
+            let start = String::from_utf8_lossy(bytes.get(..64).unwrap_or(bytes)).to_lowercase();
+            let start = start.trim_start();
+            if start.starts_with("<!doctype html") || start.starts_with("<html") {
+                "text/html"
+            } else if start.starts_with(['{', '[']) {
+                "application/json"
+            } else {
+                "text/plain"
+            }
+        }
+    }
+}
+
+struct Parsed {
+    text: String,
+    headings: Vec<Value>,
+    metadata: Map<String, Value>,
+}
+
+impl Parsed {
+    fn text(text: String) -> Self {
+        Self { text, headings: Vec::new(), metadata: Map::new() }
+    }
+
+    fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.metadata.insert(name.to_owned(), value.into());
+        self
+    }
+}
+
+/// Parses a document.
+///
+/// # Errors
+/// A sentence, where the document is not what its media type says, or of a type that is not known.
+pub fn parse(bytes: &[u8], media_type: &str) -> Result<Value, String> {
+    let plain_type = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let text = || {
+        std::str::from_utf8(bytes)
+            .map(|text| text.trim_start_matches('\u{feff}'))
+            .map_err(|_| "the document is not UTF-8 text".to_owned())
+    };
+    let parsed = match plain_type.as_str() {
+        "application/pdf" => pdf(bytes)?,
+        "text/html" | "application/xhtml+xml" => html(text()?),
+        "text/markdown" => markdown(text()?),
+        "application/json" => json_document(bytes)?,
+        "text/csv" => csv_document(text()?)?,
+        "text/plain" => Parsed::text(text()?.to_owned()),
+        other => return Err(format!("documents of type `{}` are not read", other.escape_debug())),
+    };
+    let mut parsed = parsed.with("mediaType", plain_type).with("bytes", bytes.len());
+    if parsed.text.len() > TEXT_BYTES_MAX {
+        let mut end = TEXT_BYTES_MAX;
+        while !parsed.text.is_char_boundary(end) {
+            end -= 1;
+        }
+        parsed.text.truncate(end);
+        parsed = parsed.with("truncated", true);
+    }
+    Ok(json!({ "text": parsed.text, "headings": parsed.headings, "metadata": parsed.metadata }))
+}
+
+fn heading(level: usize, text: &str) -> Value {
+    json!({ "level": level, "text": text.split_whitespace().collect::<Vec<_>>().join(" ") })
+}
+
+fn markdown(source: &str) -> Parsed {
+    use pulldown_cmark::{Event, Parser, Tag, TagEnd};
+    let mut headings = Vec::new();
+    let mut open: Option<(usize, String)> = None;
+    for event in Parser::new(source) {
+        match event {
+            Event::Start(Tag::Heading { level, .. }) => {
+                open = Some((level as usize, String::new()))
+            }
+            Event::End(TagEnd::Heading(_)) => {
+                if let Some((level, text)) = open.take() {
+                    headings.push(heading(level, &text));
+                }
+            }
+            Event::Text(text) | Event::Code(text) => {
+                if let Some((_, heading)) = &mut open {
+                    heading.push_str(&text);
+                }
+            }
+            Event::SoftBreak | Event::HardBreak => {
+                if let Some((_, heading)) = &mut open {
+                    heading.push(' ');
+                }
+            }
+            _ => (),
+        }
+    }
+    Parsed { headings, ..Parsed::text(source.to_owned()) }
+}
+
+fn html(source: &str) -> Parsed {
+    use ego_tree::iter::Edge;
+    use scraper::Node;
+    const SKIPPED: [&str; 6] = ["script", "style", "noscript", "template", "head", "svg"];
+    const BLOCKS: [&str; 24] = [
+        "p",
+        "div",
+        "br",
+        "li",
+        "ul",
+        "ol",
+        "table",
+        "tr",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "section",
+        "article",
+        "header",
+        "footer",
+        "main",
+        "nav",
+        "pre",
+        "blockquote",
+        "dt",
+        "dd",
+    ];
+    let document = scraper::Html::parse_document(source);
+    let (mut text, mut skipped) = (String::new(), 0usize);
+    let (mut headings, mut title) = (Vec::new(), None);
+    for edge in document.tree.root().traverse() {
+        let (node, opens) = match edge {
+            Edge::Open(node) => (node, true),
+            Edge::Close(node) => (node, false),
+        };
+        match node.value() {
+            Node::Element(element) => {
+                let name = element.name();
+                if opens && let Some(reference) = scraper::ElementRef::wrap(node) {
+                    let inner = || reference.text().collect::<String>();
+                    let mut digits = name.strip_prefix('h').into_iter().flat_map(str::chars);
+                    match (name, digits.next().and_then(|digit| digit.to_digit(10)), digits.next())
+                    {
+                        ("title", ..) => title = title.or_else(|| Some(inner())),
+                        (_, Some(level @ 1..=6), None) => {
+                            headings.push(heading(level as usize, &inner()))
+                        }
+                        _ => (),
+                    }
+                }
+                if SKIPPED.contains(&name) {
+                    skipped = if opens { skipped + 1 } else { skipped.saturating_sub(1) };
+                }
+                if BLOCKS.contains(&name) && !text.ends_with('\n') {
+                    text.push('\n');
+                }
+            }
+            Node::Text(piece) if opens && skipped == 0 => {
+                for word in piece.split_whitespace() {
+                    if !text.is_empty() && !text.ends_with(['\n', ' ']) {
+                        text.push(' ');
+                    }
+                    text.push_str(word);
+                }
+            }
+            _ => (),
+        }
+    }
+    let parsed = Parsed { headings, ..Parsed::text(text.trim().to_owned()) };
+    match title.map(|title| title.trim().to_owned()).filter(|title| !title.is_empty()) {
+        Some(title) => parsed.with("title", title),
+        None => parsed,
+    }
+}
+
+fn json_document(bytes: &[u8]) -> Result<Parsed, String> {
+    let value = toolbooth_contracts::json::parse(bytes)
+        .map_err(|fault| format!("the document is no JSON: {fault}"))?;
+    let text = serde_json::to_string_pretty(&value).map_err(|error| error.to_string())?;
+    let keys: Vec<&String> =
+        value.as_object().map(|object| object.keys().collect()).unwrap_or_default();
+    Ok(Parsed::text(text).with("keys", json!(keys)))
+}
+
+fn csv_document(source: &str) -> Result<Parsed, String> {
+    let mut reader = csv::ReaderBuilder::new().flexible(false).from_reader(source.as_bytes());
+    let columns: Vec<String> =
+        reader.headers().map_err(|error| error.to_string())?.iter().map(str::to_owned).collect();
+    let mut rows = 0usize;
+    for record in reader.records() {
+        record.map_err(|error| format!("the document is no CSV: {error}"))?;
+        rows += 1;
+    }
+    Ok(Parsed::text(source.to_owned()).with("columns", json!(columns)).with("rows", rows))
+}
+
+fn pdf(bytes: &[u8]) -> Result<Parsed, String> {
+    let bad = |error: lopdf::Error| format!("the document is no PDF that can be read: {error}");
+    let document = lopdf::Document::load_mem(bytes).map_err(bad)?;
+    if document.is_encrypted() {
+        return Err("the document is encrypted".to_owned());
+    }
+    let pages: Vec<u32> = document.get_pages().keys().copied().collect();
+    let text = document.extract_text(&pages).map_err(bad)?;
+    Ok(Parsed::text(text.trim().to_owned()).with("pages", pages.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(bytes: &[u8], media_type: &str) -> Value {
+        parse(bytes, media_type).unwrap()
+    }
+
+    #[test]
+    fn each_form_gives_text_headings_and_metadata() {
+        let markdown =
+            parsed(b"# One\n\ntext\n\n```\n# not\n```\n\nTwo *x*\n---\n", "text/markdown");
+        assert_eq!(
+            markdown["headings"],
+            json!([{"level": 1, "text": "One"}, {"level": 2, "text": "Two x"}])
+        );
+        let html = parsed(
+            b"<html><head><title>T</title><script>x()</script></head><body><h2>Head</h2><p>a &amp; b<br>c</p></body></html>",
+            "text/html; charset=utf-8",
+        );
+        assert_eq!(html["text"], "Head\na & b\nc");
+        assert_eq!(
+            (&html["metadata"]["title"], &html["headings"][0]["level"]),
+            (&json!("T"), &json!(2))
+        );
+        let csv = parsed(b"a,b\n1,2\n3,4\n", "text/csv");
+        assert_eq!(
+            (&csv["metadata"]["rows"], &csv["metadata"]["columns"]),
+            (&json!(2), &json!(["a", "b"]))
+        );
+        assert_eq!(parsed(br#"{"b":1}"#, "application/json")["metadata"]["keys"], json!(["b"]));
+        assert_eq!(guess("", b"%PDF-1.4"), "application/pdf");
+    }
+
+    #[test]
+    fn a_small_pdf_is_read() {
+        let pdf = b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj\n3 0 obj<</Type/Page/Parent 2 0 R/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>endobj\n4 0 obj<</Length 44>>stream\nBT /F1 12 Tf 10 10 Td (Hello World) Tj ET   \nendstream endobj\n5 0 obj<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>endobj\ntrailer<</Root 1 0 R/Size 6>>\n";
+        match parse(pdf, "application/pdf") {
+            Ok(data) => assert!(data["text"].as_str().unwrap().contains("Hello World"), "{data}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn bad_documents_get_a_sentence() {
+        for (bytes, media_type) in [
+            (&b"\xff\xfe"[..], "text/plain"),
+            (b"{", "application/json"),
+            (b"a,b\n1\n", "text/csv"),
+            (b"%PDF-1.4 nonsense", "application/pdf"),
+            (b"x", "image/png"),
+        ] {
+            assert!(parse(bytes, media_type).is_err(), "{media_type}");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! `read_file` and `list_dir`: read-only, beneath the configured roots, by directory descriptors.
+//!
+//! Links that lead out of a root are refused by the crate `cap-std`, which resolves every path
+//! beneath an open directory.
+
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use cap_std::ambient_authority;
+use cap_std::fs::{Dir, OpenOptions};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use toolbooth_contracts::ToolOutput;
+
+use crate::functions::{FunctionError, Functions};
+
+/// Bytes of a file that is read.
+pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of a document that is parsed.
+pub(crate) const DOCUMENT_BYTES_MAX: u64 = 20 << 20;
+/// Entries of a folder that is listed.
+const ENTRIES_MAX: usize = 10_000;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct FilePath {
+    /// Path of the file, relative to the root or absolute inside it.
+    #[schemars(length(min = 1, max = 4096))]
+    path: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct FolderPath {
+    /// Path of the folder, relative to the root or absolute inside it; `.` is the root.
+    #[schemars(length(min = 1, max = 4096))]
+    path: String,
+}
+
+/// Folders that files are read beneath.
+#[derive(Debug)]
+pub struct Roots(Vec<(PathBuf, Dir)>);
+
+impl Roots {
+    /// Opens the roots; one that cannot be opened is left out, with a warning.
+    #[must_use]
+    pub fn open(paths: &[PathBuf]) -> Self {
+        let open = |path: &PathBuf| {
+            let opened = path.canonicalize().and_then(|real| {
+                let folder = Dir::open_ambient_dir(&real, ambient_authority())?;
+                Ok((real, folder))
+            });
+            opened
+                .inspect_err(|error| tracing::warn!(root = %path.display(), %error, "a root cannot be opened"))
+                .ok()
+        };
+        Self(paths.iter().filter_map(open).collect())
+    }
+
+    /// The root that a path is in, and the path beneath it.
+    fn place(&self, path: &str) -> Result<(&Dir, PathBuf), String> {
+        let outside = || "the path is outside of the folders that may be read".to_owned();
+        let path = Path::new(path);
+        if path.is_absolute() {
+            return self
+                .0
+                .iter()
+                .find_map(|(root, folder)| {
+                    let beneath = path.strip_prefix(root).ok()?;
+                    let beneath =
+                        if beneath.as_os_str().is_empty() { Path::new(".") } else { beneath };
+                    Some((folder, beneath.to_owned()))
+                })
+                .ok_or_else(outside);
+        }
+        if path.components().any(|part| matches!(part, Component::Prefix(_))) {
+            return Err(outside());
+        }
+        self.0
+            .first()
+            .map(|(_, folder)| (folder, path.to_owned()))
+            .ok_or_else(|| "no folder may be read".to_owned())
+    }
+
+    /// The bytes of a file, at most `max`.
+    pub(crate) fn read(&self, path: &str, max: u64) -> Result<Vec<u8>, String> {
+        let (folder, beneath) = self.place(path)?;
+        let mut options = OpenOptions::new();
+        options.read(true);
+        #[cfg(unix)]
+        {
+            use cap_std::fs::OpenOptionsExt;
+            // A named pipe must not hold the call up.
+            options.custom_flags(0o4000);
+        }
+        let file = folder.open_with(&beneath, &options).map_err(|error| told(&error))?;
+        let metadata = file.metadata().map_err(|error| told(&error))?;
+        if !metadata.is_file() {
+            return Err("the path is not a file".to_owned());
+        }
+        if metadata.len() > max {
+            return Err(format!("the file has {} bytes, at most {max} are read", metadata.len()));
+        }
+        let mut bytes = Vec::new();
+        file.take(max + 1).read_to_end(&mut bytes).map_err(|error| told(&error))?;
+        if bytes.len() as u64 > max {
+            return Err(format!("the file has more than {max} bytes"));
+        }
+        Ok(bytes)
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<Value>, String> {
+        let (folder, beneath) = self.place(path)?;
+        let entries = folder.read_dir(&beneath).map_err(|error| told(&error))?;
+        let mut found = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| told(&error))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let kind = match entry.file_type() {
+                Ok(kind) if kind.is_dir() => "folder",
+                Ok(kind) if kind.is_file() => "file",
+                Ok(kind) if kind.is_symlink() => "link",
+                _ => "other",
+            };
+            let bytes = entry.metadata().ok().filter(|_| kind == "file").map(|data| data.len());
+            found.push(match bytes {
+                Some(bytes) => json!({ "name": name, "kind": kind, "bytes": bytes }),
+                None => json!({ "name": name, "kind": kind }),
+            });
+            if found.len() > ENTRIES_MAX {
+                return Err(format!("the folder has more than {ENTRIES_MAX} entries"));
+            }
+        }
+        found.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
+        Ok(found)
+    }
+}
+
+/// What the agent may know of an error: its kind, never a path.
+fn told(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
+        std::io::ErrorKind::PermissionDenied => {
+            "the path is outside of the folders that may be read, or may not be read".to_owned()
+        }
+        std::io::ErrorKind::NotADirectory => "the path is not a folder".to_owned(),
+        _ => "it cannot be read".to_owned(),
+    }
+}
+
+/// Runs something that blocks away from the async threads.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, FunctionError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(FunctionError),
+        Err(_) => Err(FunctionError("it cannot be read".to_owned())),
+    }
+}
+
+pub(super) fn add(functions: &mut Functions, roots: Arc<Roots>) -> [Value; 2] {
+    let files = Arc::clone(&roots);
+    let read = functions.add(
+        "read_file",
+        "Reads a text file beneath the folders that may be read.",
+        move |file: FilePath| {
+            let roots = Arc::clone(&files);
+            async move {
+                let text = blocking(move || {
+                    String::from_utf8(roots.read(&file.path, FILE_BYTES_MAX)?).map_err(|_| {
+                        "the file is not UTF-8 text; `doc_parser` reads other forms".to_owned()
+                    })
+                })
+                .await?;
+                Ok(ToolOutput::text(text))
+            }
+        },
+    );
+    let list = functions.add(
+        "list_dir",
+        "Lists a folder beneath the folders that may be read.",
+        move |folder: FolderPath| {
+            let roots = Arc::clone(&roots);
+            async move {
+                let entries = blocking(move || roots.list(&folder.path)).await?;
+                let names: Vec<String> = entries
+                    .iter()
+                    .map(|entry| {
+                        let slash = if entry["kind"] == "folder" { "/" } else { "" };
+                        format!("{}{slash}", entry["name"].as_str().unwrap_or_default())
+                    })
+                    .collect();
+                let data = json!({ "entries": entries });
+                Ok(ToolOutput {
+                    structured_content: Some(data),
+                    ..ToolOutput::text(names.join("\n"))
+                })
+            }
+        },
+    );
+    [read, list]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_outside_of_the_roots_is_read() {
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("secret"), "s").unwrap();
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("sub")).unwrap();
+        std::fs::write(root.path().join("in.txt"), "in").unwrap();
+        std::os::unix::fs::symlink(outside.path(), root.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("../in.txt", root.path().join("sub/inner")).unwrap();
+        let roots = Roots::open(&[root.path().to_owned()]);
+        let read =
+            |path: &str| roots.read(path, 100).map(|bytes| String::from_utf8(bytes).unwrap());
+        assert_eq!(read("in.txt").unwrap(), "in");
+        assert_eq!(read("sub/../in.txt").unwrap(), "in");
+        assert_eq!(read("sub/inner").unwrap(), "in", "links that stay inside are followed");
+        let absolute = root.path().canonicalize().unwrap().join("in.txt");
+        assert_eq!(read(absolute.to_str().unwrap()).unwrap(), "in");
+        for bad in [
+            "link/secret",
+            "../x",
+            "/etc/passwd",
+            "sub/../../x",
+            "sub",
+            "none",
+            "/proc/self/root/etc/passwd",
+        ] {
+            let error = read(bad).unwrap_err();
+            assert!(!error.contains('/'), "{bad}: {error}");
+        }
+        assert!(roots.list("link").is_err() && roots.list("..").is_err());
+        assert_eq!(roots.list(".").unwrap().len(), 3);
+        assert!(roots.read("in.txt", 1).unwrap_err().contains("at most 1"));
+    }
+}

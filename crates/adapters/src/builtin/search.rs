@@ -1,0 +1,129 @@
+//! `web_search`: asks a configured endpoint that speaks the SearXNG JSON form.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::json::parse;
+use toolbooth_contracts::port::ExecutionError;
+use toolbooth_contracts::{Effect, Outcome, ToolOutput};
+
+use crate::functions::{Functions, entry};
+use crate::text::plain;
+
+const SETTING: &str = "builtin.web_search.endpoint";
+const RESPONSE_BYTES_MAX: usize = 4 << 20;
+const LIMIT_DEFAULT: usize = 10;
+
+/// Where searches go.
+#[derive(Debug, Clone)]
+pub struct SearchEndpoint {
+    /// The URL, such as `http://127.0.0.1:8888/search`.
+    pub url: String,
+    /// How long an answer may take.
+    pub timeout: Duration,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Search {
+    /// What to look for.
+    #[schemars(length(min = 1, max = 1000))]
+    query: String,
+    /// At most so many results.
+    #[schemars(range(min = 1, max = 50))]
+    limit: Option<usize>,
+}
+
+pub(super) fn add(functions: &mut Functions, endpoint: Option<SearchEndpoint>) -> Value {
+    let missing = || format!("the tool is not configured: `{SETTING}` is missing");
+    let ready = {
+        let there = endpoint.is_some();
+        move || {
+            if there {
+                Readiness::Ready
+            } else {
+                Readiness::NotConfigured(format!("`{SETTING}` is missing"))
+            }
+        }
+    };
+    let endpoint = endpoint.map(Arc::new);
+    functions.insert(
+        "web_search",
+        Arc::new(move |arguments, conversation| {
+            let endpoint = endpoint.clone();
+            Box::pin(async move {
+                let Some(endpoint) = endpoint else {
+                    return Outcome::Failed(ExecutionError::not_configured(missing()));
+                };
+                let search: Search = match serde_json::from_str(&arguments) {
+                    Ok(search) => search,
+                    Err(error) => {
+                        return Outcome::Failed(ExecutionError::adapter(Effect::NotStarted, error.to_string()));
+                    }
+                };
+                tokio::select! {
+                    answer = ask(&endpoint, search) => answer.map_or_else(
+                        |internal| Outcome::Failed(ExecutionError::adapter(Effect::Completed, internal)
+                            .with_safe("the search endpoint did not answer as it should")),
+                        Outcome::Done,
+                    ),
+                    () = conversation.cancelled() => Outcome::Failed(
+                        ExecutionError::adapter(Effect::Unknown, "the search was told to stop"),
+                    ),
+                }
+            })
+        }),
+        Arc::new(ready),
+    );
+    entry::<Search>("web_search", "Searches the web through the configured search endpoint.")
+}
+
+async fn ask(endpoint: &SearchEndpoint, search: Search) -> Result<ToolOutput, String> {
+    crate::functions::install_tls();
+    let client = reqwest::Client::builder()
+        .timeout(endpoint.timeout)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .build()
+        .map_err(|error| error.to_string())?;
+    let query = [("q", search.query.as_str()), ("format", "json")];
+    let response =
+        client.get(&endpoint.url).query(&query).send().await.map_err(|error| error.to_string())?;
+    let status = response.status();
+    if !status.is_success() {
+        return Err(format!("the endpoint answered with status {status}"));
+    }
+    let mut body = Vec::new();
+    let mut stream = response.bytes_stream();
+    while let Some(chunk) = stream.next().await {
+        body.extend_from_slice(&chunk.map_err(|error| error.to_string())?);
+        if body.len() > RESPONSE_BYTES_MAX {
+            return Err(format!("the answer has more than {RESPONSE_BYTES_MAX} bytes"));
+        }
+    }
+    let document = parse(&body).map_err(|fault| format!("the answer is no JSON: {fault}"))?;
+    let results = document
+        .get("results")
+        .and_then(Value::as_array)
+        .ok_or("the answer has no list `results`")?;
+    let text = |result: &Value, name: &str| {
+        plain(result.get(name).and_then(Value::as_str).unwrap_or_default().as_bytes())
+    };
+    let found: Vec<Value> = results
+        .iter()
+        .take(search.limit.unwrap_or(LIMIT_DEFAULT))
+        .map(|result| {
+            json!({
+                "title": text(result, "title"),
+                "url": text(result, "url"),
+                "snippet": text(result, "content"),
+            })
+        })
+        .collect();
+    Ok(ToolOutput::data(json!({ "results": found })))
+}

@@ -1,0 +1,134 @@
+//! Functions of the host program as tools, with schemas derived from their argument types.
+//!
+//! Each runs in a task of its own: the proxy brings the task, the time limit and the catching of
+//! panics.
+//!
+//! Path: 7. Doc: execution.md#local
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use toolbooth_contracts::contract::{BUILTIN_RUNTIME, ToolContract};
+use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::port::ExecutionError;
+use toolbooth_contracts::{Conversation, Dispatch, Effect, Executor, Outcome, ToolOutput};
+
+type Answer = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+type Function = Arc<dyn Fn(String, Conversation) -> Answer + Send + Sync>;
+type Ready = Arc<dyn Fn() -> Readiness + Send + Sync>;
+
+/// An executor for functions of the host program.
+#[derive(Clone, Default)]
+pub struct Functions {
+    functions: HashMap<String, (Function, Ready)>,
+}
+
+/// Why a function did not answer; the agent sees the sentence, as the tool's own error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FunctionError(pub String);
+
+impl Functions {
+    /// Adds a function under a tool id and gives its registry entry, in canonical form: category
+    /// `function`, trust `builtin`, 30 s. The caller may change the entry before it is loaded.
+    pub fn add<A, F>(
+        &mut self,
+        tool_id: &str,
+        description: &str,
+        function: impl Fn(A) -> F + Send + Sync + 'static,
+    ) -> Value
+    where
+        A: DeserializeOwned + JsonSchema + Send + 'static,
+        F: Future<Output = Result<ToolOutput, FunctionError>> + Send + 'static,
+    {
+        let function = Arc::new(function);
+        self.insert(
+            tool_id,
+            Arc::new(move |arguments, _conversation| {
+                let function = Arc::clone(&function);
+                Box::pin(async move {
+                    match serde_json::from_str::<A>(&arguments) {
+                        Ok(arguments) => match function(arguments).await {
+                            Ok(output) => Outcome::Done(output),
+                            Err(FunctionError(sentence)) => {
+                                Outcome::Done(ToolOutput::text(sentence).into_error())
+                            }
+                        },
+                        // The schema is derived from the type, so this is a gap between the two.
+                        Err(error) => Outcome::Failed(ExecutionError::adapter(
+                            Effect::NotStarted,
+                            format!("the arguments do not fit the function: {error}"),
+                        )),
+                    }
+                })
+            }),
+            Arc::new(|| Readiness::Ready),
+        );
+        entry::<A>(tool_id, description)
+    }
+
+    /// Adds a function that answers with any outcome, and tells whether it could run.
+    pub(crate) fn insert(&mut self, tool_id: &str, function: Function, ready: Ready) {
+        self.functions.insert(tool_id.to_owned(), (function, ready));
+    }
+}
+
+/// A registry entry with the schema of `A`.
+pub(crate) fn entry<A: JsonSchema>(tool_id: &str, description: &str) -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<A>();
+    schema.remove("title");
+    json!({
+        "toolId": tool_id,
+        "description": description,
+        "category": "function",
+        "inputSchema": schema,
+        "outputSchema": {},
+        "capabilities": {},
+        "execution": { "localRuntimeId": BUILTIN_RUNTIME },
+        "policy": { "timeoutMs": 30_000, "trustLevel": "builtin" },
+        "idempotency": { "mode": "on-key" },
+    })
+}
+
+#[async_trait]
+impl Executor for Functions {
+    async fn execute(&self, dispatch: Dispatch, conversation: Conversation) -> Outcome {
+        match self.functions.get(dispatch.target()) {
+            Some((function, _)) => {
+                function(dispatch.arguments.get().to_owned(), conversation).await
+            }
+            None => Outcome::Failed(ExecutionError::not_configured(format!(
+                "there is no function `{}` in this runtime",
+                dispatch.target()
+            ))),
+        }
+    }
+
+    async fn readiness(&self, contract: &ToolContract, _probe: bool) -> Readiness {
+        let target = contract.execution.target.as_deref();
+        let name = target.unwrap_or(contract.tool_id.as_str());
+        match self.functions.get(name) {
+            Some((_, ready)) => ready(),
+            None => {
+                Readiness::NotConfigured(format!("there is no function `{name}` in this runtime"))
+            }
+        }
+    }
+}
+
+/// Chooses the TLS library of this process, once.
+#[cfg(any(feature = "builtin", feature = "mcp"))]
+pub(crate) fn install_tls() {
+    // Whoever came first has chosen; that is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}

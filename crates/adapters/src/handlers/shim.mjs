@@ -1,0 +1,43 @@
+// Runs the exports of one handler file for the gateway: one JSON message per line.
+// Standard output carries messages and nothing else; whatever a handler prints goes to stderr.
+import { createInterface } from "node:readline";
+import { pathToFileURL } from "node:url";
+import { createRequire } from "node:module";
+
+const send = (message) => process.stdout.write(JSON.stringify(message) + "\n");
+for (const method of ["log", "info", "debug", "warn", "table", "dir"]) {
+  console[method] = (...args) => console.error(...args);
+}
+
+const file = process.argv[2];
+let handlers;
+try {
+  const loaded = await import(pathToFileURL(file).href);
+  handlers = { ...(loaded.default && typeof loaded.default === "object" ? loaded.default : {}), ...loaded };
+} catch (first) {
+  try {
+    handlers = createRequire(import.meta.url)(file);
+  } catch {
+    console.error(first);
+    send({ ready: false });
+    process.exit(1);
+  }
+}
+const names = Object.keys(handlers).filter((name) => typeof handlers[name] === "function");
+send({ ready: true, handlers: names });
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const { id, handler, args, context } = JSON.parse(line);
+  if (!names.includes(handler)) {
+    send({ id, missing: true });
+    continue;
+  }
+  try {
+    const result = await handlers[handler](args, context);
+    send({ id, result: result === undefined ? null : result });
+  } catch (error) {
+    console.error(error);
+    send({ id, error: error instanceof Error ? error.message : String(error) });
+  }
+}
+process.exit(0);

@@ -1,0 +1,233 @@
+//! One worker: a process that runs the exports of one file, one JSON message per line.
+//!
+//! Path: 7. Doc: execution.md#handlers
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use toolbooth_contracts::json::parse;
+
+use super::Language;
+use crate::process::{CommandLine, GroupGuard, STDERR_BYTES_MAX};
+use crate::text::plain;
+
+/// Bytes of one answer.
+const REPLY_BYTES_MAX: usize = 1 << 20;
+/// How long an interpreter may take to load a file.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+const NODE_SHIM: &str = include_str!("shim.mjs");
+const PYTHON_SHIM: &str = include_str!("shim.py");
+
+/// What a handler answered.
+#[derive(Debug)]
+pub(super) enum Reply {
+    /// A value.
+    Result(Value),
+    /// It threw; the sentence of the error.
+    Error(String),
+    /// There is no such export.
+    Missing,
+}
+
+/// Why a worker did not answer.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// Whether the call may have reached the handler.
+    pub(super) sent: bool,
+    /// Whether the answer was over the limit.
+    pub(super) too_large: bool,
+    /// For operators.
+    pub(super) internal: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    child: Child,
+    _group: GroupGuard,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    stderr: Arc<Mutex<Vec<u8>>>,
+    next: u64,
+}
+
+impl Worker {
+    /// Starts a worker over `file`; gives the names of its exports too.
+    pub(super) async fn start(
+        file: &Path,
+        language: Language,
+        interpreter: Option<&str>,
+    ) -> Result<(Self, Vec<String>), String> {
+        let file = file.canonicalize().map_err(|error| error.to_string())?;
+        let path = file.display().to_string();
+        let argv: Vec<String> = match language {
+            Language::Node => {
+                let node = interpreter.unwrap_or("node");
+                // `-` would read the program from standard input, which carries messages.
+                [node, "--input-type=module", "--eval", NODE_SHIM, "--", "shim", &path]
+                    .map(str::to_owned)
+                    .to_vec()
+            }
+            Language::Python => {
+                let python = interpreter.unwrap_or("python3");
+                [python, "-c", PYTHON_SHIM, &path].map(str::to_owned).to_vec()
+            }
+        };
+        let program = argv.first().cloned().unwrap_or_default();
+        let line =
+            CommandLine { argv, cwd: file.parent().map(Path::to_owned), ..CommandLine::default() };
+        let mut child = line
+            .command()
+            .spawn()
+            .map_err(|error| format!("`{program}` cannot be started: {error}"))?;
+        let group = GroupGuard::of(&child);
+        let (Some(stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err("the worker has no pipes".to_owned());
+        };
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        tokio::spawn(keep_stderr(stderr, Arc::clone(&kept)));
+        let mut worker = Self {
+            child,
+            _group: group,
+            stdin,
+            stdout: BufReader::new(stdout),
+            stderr: kept,
+            next: 0,
+        };
+        let hello = tokio::time::timeout(START_TIMEOUT, worker.line()).await;
+        let told = |worker: &Self| worker.take_stderr();
+        let hello = match hello {
+            Ok(Ok(line)) => line,
+            Ok(Err(failure)) => {
+                return Err(format!(
+                    "the worker did not start: {}\n{}",
+                    failure.internal,
+                    told(&worker)
+                ));
+            }
+            Err(_) => return Err(format!("the worker did not start in time\n{}", told(&worker))),
+        };
+        let hello = parse(&hello).map_err(|fault| format!("the worker said no JSON: {fault}"))?;
+        if hello.get("ready") != Some(&Value::Bool(true)) {
+            // The interpreter's own words come a moment later, on the other pipe.
+            let _ = tokio::time::timeout(START_TIMEOUT, worker.child.wait()).await;
+            return Err(format!("`{path}` cannot be loaded\n{}", told(&worker)));
+        }
+        let exports = hello
+            .get("handlers")
+            .and_then(Value::as_array)
+            .map(|names| names.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+            .unwrap_or_default();
+        Ok((worker, exports))
+    }
+
+    pub(super) fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    fn take_stderr(&self) -> String {
+        plain(&std::mem::take(&mut *self.stderr.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Asks one handler and waits for its answer; gives what was printed meanwhile too. A worker
+    /// whose question was dropped must not be asked again.
+    pub(super) async fn ask(
+        &mut self,
+        handler: &str,
+        arguments: &str,
+        context: &Value,
+    ) -> Result<(Reply, String), Failure> {
+        self.next += 1;
+        let handler = Value::String(handler.to_owned());
+        let message = format!(
+            "{{\"id\":{},\"handler\":{handler},\"args\":{},\"context\":{context}}}\n",
+            self.next,
+            // One message is one line; JSON has no line breaks but between tokens.
+            arguments.replace(['\n', '\r'], " "),
+        );
+        let failed = |sent, internal: String| Failure { sent, too_large: false, internal };
+        let written = async {
+            self.stdin.write_all(message.as_bytes()).await?;
+            self.stdin.flush().await
+        };
+        // A part of a line is no message, but a full pipe cannot tell how much was read.
+        written
+            .await
+            .map_err(|error| failed(true, format!("the worker cannot be asked: {error}")))?;
+        let line = match self.line().await {
+            Ok(line) => line,
+            Err(failure) => {
+                let stderr = self.last_words().await;
+                return Err(Failure {
+                    internal: format!("{}\n{stderr}", failure.internal),
+                    ..failure
+                });
+            }
+        };
+        let reply = parse(&line)
+            .map_err(|fault| failed(true, format!("the worker said no JSON: {fault}")))?;
+        if reply.get("id").and_then(Value::as_u64) != Some(self.next) {
+            return Err(failed(true, "the worker answered another question".to_owned()));
+        }
+        let stderr = self.take_stderr();
+        let reply = match reply {
+            Value::Object(mut members) => {
+                if members.contains_key("missing") {
+                    Reply::Missing
+                } else if let Some(error) = members.get("error").and_then(Value::as_str) {
+                    Reply::Error(error.to_owned())
+                } else {
+                    Reply::Result(members.shift_remove("result").unwrap_or_default())
+                }
+            }
+            _ => return Err(failed(true, "the worker answered no object".to_owned())),
+        };
+        Ok((reply, stderr))
+    }
+
+    /// What a worker that ended printed last.
+    async fn last_words(&mut self) -> String {
+        let ended = tokio::time::timeout(Duration::from_millis(500), self.child.wait()).await;
+        let status = match ended {
+            Ok(Ok(status)) => format!("the worker ended: {status}"),
+            _ => "the worker closed its output".to_owned(),
+        };
+        format!("{status}\nstderr: {}", self.take_stderr())
+    }
+
+    async fn line(&mut self) -> Result<Vec<u8>, Failure> {
+        let mut line = Vec::new();
+        let limit = u64::try_from(REPLY_BYTES_MAX).unwrap_or(u64::MAX) + 1;
+        let read = (&mut self.stdout).take(limit).read_until(b'\n', &mut line).await;
+        let too_large = line.len() > REPLY_BYTES_MAX;
+        match read {
+            Ok(_) if line.ends_with(b"\n") => Ok(line),
+            Ok(_) if too_large => Err(Failure {
+                sent: true,
+                too_large,
+                internal: format!("the answer has more than {REPLY_BYTES_MAX} bytes"),
+            }),
+            Ok(_) => Err(Failure {
+                sent: true,
+                too_large,
+                internal: "the worker ended without an answer".to_owned(),
+            }),
+            Err(error) => Err(Failure { sent: true, too_large, internal: error.to_string() }),
+        }
+    }
+}
+
+async fn keep_stderr(mut stderr: ChildStderr, kept: Arc<Mutex<Vec<u8>>>) {
+    let mut buffer = vec![0u8; 4 << 10];
+    while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = STDERR_BYTES_MAX.saturating_sub(kept.len()).min(count);
+        kept.extend_from_slice(buffer.get(..room).unwrap_or_default());
+    }
+}
