@@ -1,1 +1,18 @@
+#![doc = include_str!("../README.md")]
 
+pub mod auth;
+pub mod http;
+pub mod mcp;
+
+use std::sync::Arc;
+
+use toolbooth_proxy::{Catalogue, ToolProxy};
+
+/// What the front doors open onto.
+#[derive(Clone)]
+pub struct House {
+    /// The way to tools.
+    pub proxy: ToolProxy,
+    /// What callers may see.
+    pub catalogue: Arc<Catalogue>,
+}

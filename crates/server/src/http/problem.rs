@@ -1,0 +1,117 @@
+//! Errors as `application/problem+json` (RFC 9457).
+//!
+//! Path: 10. Doc: front-doors.md#problems
+
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use toolbooth_contracts::{ErrorCode, ToolResult};
+
+/// The HTTP status of a code.
+#[must_use]
+pub fn status_of(code: ErrorCode) -> u16 {
+    use ErrorCode as C;
+    match code {
+        C::InvalidArgs | C::MissingIdempotencyKey | C::InvalidPlan => 400,
+        C::ToolsDisabled
+        | C::PolicyDenied
+        | C::QuarantinedTool
+        | C::Paused
+        | C::ApprovalRequired
+        | C::ApprovalRejected => 403,
+        C::UnregisteredTool => 404,
+        C::CallInFlight | C::CallInDoubt => 409,
+        C::IdempotencyConflict => 422,
+        C::RateLimited | C::BudgetExceeded | C::TooManyInFlight => 429,
+        C::Cancelled => 499,
+        C::UnknownAdapter | C::NotConfigured => 501,
+        C::Overloaded | C::RecordUnavailable | C::OutcomeUnrecorded => 503,
+        C::Timeout => 504,
+        // The tool, its adapter, its result or its sandbox.
+        _ => 502,
+    }
+}
+
+/// An error as a document.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Problem {
+    /// Names the kind of problem.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// A safe sentence.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// The stable code.
+    pub code: String,
+    /// The call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<String>,
+    /// The receipt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt_id: Option<String>,
+    /// Facts for a program.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub details: Map<String, Value>,
+    /// When to try again, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+}
+
+impl Problem {
+    /// A problem that is no outcome of a call.
+    #[must_use]
+    pub fn new(status: u16, code: &str, title: String) -> Self {
+        Self {
+            kind: format!("urn:toolbooth:problem:{code}"),
+            title,
+            status,
+            code: code.to_owned(),
+            call_id: None,
+            receipt_id: None,
+            details: Map::new(),
+            retry_after_ms: None,
+        }
+    }
+
+    /// The problem that a call ended with; `None` where it succeeded.
+    #[must_use]
+    pub fn of(result: &ToolResult) -> Option<Self> {
+        let error = result.error.as_ref()?;
+        let mut details = error.details.clone();
+        if error.code == ErrorCode::ToolError && !result.content.is_empty() {
+            // What the tool said is its answer.
+            let content = serde_json::to_value(&result.content).unwrap_or_default();
+            details.insert("content".to_owned(), content);
+        }
+        // The guard's size limit is the one code with a status of its own.
+        let too_large = error.code == ErrorCode::InvalidArgs && details.contains_key("bytesMax");
+        let status = if too_large { 413 } else { status_of(error.code) };
+        Some(Self {
+            call_id: Some(result.call_id.clone()),
+            receipt_id: result.receipt_id.clone(),
+            details,
+            retry_after_ms: result.retry_after_ms,
+            ..Self::new(status, error.code.as_str(), error.message.clone())
+        })
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_string(&self).unwrap_or_default();
+        let mut response =
+            (status, [(CONTENT_TYPE, "application/problem+json")], body).into_response();
+        if let Some(after) = self.retry_after_ms {
+            let seconds = after.div_ceil(1_000);
+            if let Ok(value) = seconds.to_string().parse() {
+                response.headers_mut().insert(RETRY_AFTER, value);
+            }
+        }
+        response
+    }
+}

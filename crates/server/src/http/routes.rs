@@ -1,0 +1,125 @@
+//! The routes beside the MCP endpoint.
+//!
+//! Path: 1, 10. Doc: front-doors.md#http
+
+use axum::body::Body;
+use axum::extract::{Extension, Query, State};
+use axum::response::{IntoResponse, Json, Response};
+use http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use toolbooth_contracts::conversation::CancelHandle;
+use toolbooth_contracts::{CallRequest, Caller, Conversation, ToolCall};
+
+use super::{BODY_BYTES_MAX, HttpDoor, Problem};
+
+/// Tools of one page, where the request says nothing.
+const PAGE_DEFAULT: usize = 500;
+const PAGE_MAX: usize = 5_000;
+
+/// Tells the tool when the client hangs up: the route's future is dropped then.
+struct HangUp(CancelHandle);
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+pub(super) async fn call(
+    State(door): State<HttpDoor>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let bad = |title: String| Problem::new(400, "invalid-request", title).into_response();
+    let Ok(bytes) = axum::body::to_bytes(body, BODY_BYTES_MAX).await else {
+        let title = format!("a request has at most {BODY_BYTES_MAX} bytes");
+        return Problem::new(413, "too-large", title).into_response();
+    };
+    let mut request: CallRequest = match serde_json::from_slice(&bytes) {
+        Ok(request) => request,
+        Err(error) => return bad(format!("the body is no call: {error}")),
+    };
+    if let Some(key) = headers.get("idempotency-key") {
+        let Ok(key) = key.to_str() else {
+            return bad("the header `Idempotency-Key` is not text".to_owned());
+        };
+        // The header form of RFC drafts is a quoted string; both forms are taken.
+        let key = key.trim().trim_matches('"').to_owned();
+        match &request.context.idempotency_key {
+            Some(own) if *own != key => {
+                return bad("`Idempotency-Key` and `context.idempotencyKey` differ".to_owned());
+            }
+            _ => request.context.idempotency_key = Some(key),
+        }
+    }
+    let (conversation, cancel) = Conversation::detached();
+    let hang_up = HangUp(cancel);
+    let result = door.house.proxy.call(ToolCall::new(request, caller), conversation).await;
+    let answer = match Problem::of(&result) {
+        Some(problem) => problem.into_response(),
+        None => Json(result).into_response(),
+    };
+    drop(hang_up);
+    answer
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Page {
+    cursor: Option<String>,
+    limit: Option<usize>,
+}
+
+pub(super) async fn tools(
+    State(door): State<HttpDoor>,
+    Extension(caller): Extension<Caller>,
+    Query(page): Query<Page>,
+) -> Response {
+    let limit = page.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let cursor = page.cursor.as_deref().filter(|cursor| !cursor.is_empty());
+    let (tools, next) = door.house.catalogue.view(&caller).all(cursor, limit);
+    let tools: Vec<Value> = tools
+        .iter()
+        .map(|visible| {
+            let contract = visible.tool.contract();
+            json!({
+                "toolId": contract.tool_id,
+                "wireName": visible.wire_name,
+                "category": contract.category,
+                "source": visible.tool.source().to_string(),
+                "state": visible.state,
+                "title": contract.title,
+                "description": contract.description,
+                "inputSchema": contract.input_schema,
+                "outputSchema": contract.output_schema,
+            })
+        })
+        .collect();
+    let mut out = json!({ "tools": tools });
+    if let (Some(next), Some(members)) = (next, out.as_object_mut()) {
+        members.insert("next".to_owned(), json!(next));
+    }
+    Json(out).into_response()
+}
+
+pub(super) async fn healthz() -> Response {
+    Json(json!({ "ok": true })).into_response()
+}
+
+pub(super) async fn readyz(State(door): State<HttpDoor>) -> Response {
+    match (door.readiness)().await {
+        Ok(()) => Json(json!({ "ok": true })).into_response(),
+        Err(reason) => {
+            tracing::warn!(reason, "not ready");
+            let title = "calls cannot be recorded at the moment".to_owned();
+            Problem::new(503, "record-unavailable", title).into_response()
+        }
+    }
+}
+
+pub(super) async fn not_found() -> Response {
+    let problem = Problem::new(404, "not-found", "there is nothing at this path".to_owned());
+    (StatusCode::NOT_FOUND, problem).into_response()
+}
