@@ -4,6 +4,7 @@
 //! Path: 3. Doc: registry.md#discovery
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -58,6 +59,8 @@ pub struct Catalogue {
     /// One change of the world at a time; readers are never held up.
     editing: tokio::sync::Mutex<()>,
     generation: watch::Sender<u64>,
+    /// Whether the state of every tool is worked out with each change. A single call wants none.
+    states_wanted: AtomicBool,
 }
 
 impl Catalogue {
@@ -77,7 +80,14 @@ impl Catalogue {
             unhealthy: Mutex::new(BTreeMap::new()),
             editing: tokio::sync::Mutex::new(()),
             generation: watch::Sender::new(0),
+            states_wanted: AtomicBool::new(false),
         }
+    }
+
+    /// From now on works out whether each tool can run, with every change of the world.
+    pub async fn want_states(&self) {
+        self.states_wanted.store(true, Ordering::Relaxed);
+        self.edit(|_| ()).await;
     }
 
     /// Tells whenever what is listed may have changed.
@@ -92,14 +102,17 @@ impl Catalogue {
         &self.guard
     }
 
-    /// Changes the world and publishes it, with the state of every tool worked out again.
+    /// Changes the world and publishes it, with the state of every tool worked out again where
+    /// that is wanted.
     pub async fn edit<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
         let _editing = self.editing.lock().await;
         let before = self.worlds.now();
         let mut world = World::clone(&before);
         let out = change(&mut world);
         world.names = world.names.with(world.registry.iter().map(|tool| tool.id().as_str()));
-        world.states = self.states(&world, false).await;
+        if self.states_wanted.load(Ordering::Relaxed) {
+            world.states = self.states(&world, false).await;
+        }
         world.generation = before.generation + 1;
         self.worlds.publish(world);
         self.generation.send_modify(|generation| *generation += 1);

@@ -1,0 +1,358 @@
+//! The command line: what can be said.
+//!
+//! Doc: formats.md#commands
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::output::Format;
+
+/// The gateway every AI-agent tool call passes through.
+#[derive(Debug, Parser)]
+#[command(
+    name = "toolbooth",
+    version,
+    about,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  toolbooth init                                   write a commented configuration
+  toolbooth serve                                  start the gateway on the loopback address
+  toolbooth call calculator --args '{\"expression\": \"2^10\"}'
+  toolbooth audit verify                           re-compute every digest of the records"
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Global {
+    /// The configuration file; else `toolbooth.toml`, looked for upwards from here.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The data folder; else `.toolbooth` beside the configuration.
+    #[arg(long, global = true, value_name = "FOLDER")]
+    pub(crate) data: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Shown {
+    /// How to print.
+    #[arg(long, value_enum, default_value = "table")]
+    pub(crate) format: Format,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Context {
+    /// What the agent calls itself.
+    #[arg(long, default_value = "cli")]
+    pub(crate) agent: String,
+    /// The agent's turn.
+    #[arg(long)]
+    pub(crate) turn: Option<u64>,
+    /// A phase of the agent's work.
+    #[arg(long)]
+    pub(crate) phase: Option<String>,
+    /// A larger piece of work.
+    #[arg(long)]
+    pub(crate) epic: Option<String>,
+    /// The call's id.
+    #[arg(long)]
+    pub(crate) call_id: Option<String>,
+    /// An explicit idempotency key.
+    #[arg(long)]
+    pub(crate) idempotency_key: Option<String>,
+    /// As whom to call: `local`, or a name from `[callers]`.
+    #[arg(long, default_value = "local")]
+    pub(crate) caller: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Writes a commented `toolbooth.toml` and an empty registry into this folder.
+    Init,
+    /// Checks a registry file, and tells everything that is wrong with it.
+    #[command(after_help = "Example: toolbooth check tools.registry.json --format json")]
+    Check {
+        /// The file; else the configured one.
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Lists the tools that a caller may see.
+    List {
+        /// As whom to look.
+        #[arg(long, default_value = "local")]
+        caller: String,
+        /// At most so many.
+        #[arg(long)]
+        limit: Option<usize>,
+        /// Go on after this tool id.
+        #[arg(long)]
+        after: Option<String>,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Shows one tool: its contract, where it comes from, whether it can run.
+    Show {
+        /// The tool, by its id or its name on the wire.
+        tool: String,
+        /// As whom to look.
+        #[arg(long, default_value = "local")]
+        caller: String,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Runs one call through the whole path.
+    #[command(
+        after_help = "Example: toolbooth call read_file --args '{\"path\": \"README.md\"}' --explain"
+    )]
+    Call {
+        /// The tool, by its id or its name on the wire.
+        tool: String,
+        /// The arguments: JSON, `@FILE`, or `-` for standard input.
+        #[arg(long, default_value = "{}", value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
+        args: String,
+        #[command(flatten)]
+        context: Context,
+        /// Tell what each stage did, with its time.
+        #[arg(long)]
+        explain: bool,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Runs a plan: several calls with their order.
+    #[command(after_help = "Example: toolbooth plan '{\"tools\": [\"a\", \"b\"]}'")]
+    Plan {
+        /// The plan: JSON, `@FILE`, or `-` for standard input.
+        #[arg(value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
+        plan: String,
+        /// As whom to call.
+        #[arg(long, default_value = "local")]
+        caller: String,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Serves MCP and HTTP on the loopback address.
+    #[command(after_help = "Example: toolbooth serve --http 127.0.0.1:0")]
+    Serve {
+        /// Where to listen; else `http.listen` of the configuration, else 127.0.0.1:7717.
+        #[arg(long, value_name = "ADDR")]
+        http: Option<String>,
+    },
+    /// Serves MCP over standard input and output.
+    Stdio,
+    /// Asks the configured sources for their tools, and prints the contracts.
+    Discover {
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Prints declarations in a provider's form.
+    #[command(after_help = "Example: toolbooth export --for gemini > declarations.json")]
+    Export {
+        /// The form.
+        #[arg(long = "for", alias = "format", value_enum, value_name = "FORM")]
+        form: Form,
+        /// Every property required, for the forms that have a strict mode.
+        #[arg(long)]
+        strict: bool,
+        /// As whom to look.
+        #[arg(long, default_value = "local")]
+        caller: String,
+    },
+    /// Tells for every tool whether it can really run.
+    Coverage {
+        /// Fail when this file is not what would be printed.
+        #[arg(long, value_name = "FILE")]
+        check: Option<PathBuf>,
+        /// Really connect.
+        #[arg(long)]
+        probe: bool,
+        /// How to print.
+        #[arg(long, value_enum)]
+        format: Option<CoverageFormat>,
+    },
+    /// Reads and verifies the audit log.
+    #[command(subcommand)]
+    Audit(Audit),
+    /// Reads the agent logs.
+    #[command(subcommand)]
+    Logs(Logs),
+    /// Reads the receipts.
+    #[command(subcommand)]
+    Receipts(Receipts),
+    /// Finds out what is wrong with the set-up, and says what to do.
+    Doctor {
+        #[command(flatten)]
+        shown: Shown,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Form {
+    Gemini,
+    Openai,
+    OpenaiResponses,
+    Anthropic,
+    Mcp,
+    Registry,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CoverageFormat {
+    Table,
+    Json,
+    Md,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EventFormat {
+    Table,
+    Json,
+    Jsonl,
+    Csv,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Audit {
+    /// Prints events, oldest first.
+    #[command(
+        after_help = "Example: toolbooth audit query --tool calculator --since 1h --format jsonl"
+    )]
+    Query {
+        #[command(flatten)]
+        filter: EventFilterArgs,
+        /// How to print.
+        #[arg(long, value_enum, default_value = "table")]
+        format: EventFormat,
+    },
+    /// Prints the newest events, and with `-f` those that follow.
+    Tail {
+        /// Go on as events are written.
+        #[arg(short, long)]
+        follow: bool,
+        /// How many to begin with.
+        #[arg(short = 'n', long, default_value_t = 20)]
+        lines: usize,
+        /// How to print.
+        #[arg(long, value_enum, default_value = "table")]
+        format: EventFormat,
+    },
+    /// Re-computes every digest, and names the first place where something is wrong.
+    Verify {
+        /// The data folder to verify; else the configured one.
+        #[arg(long, value_name = "FOLDER")]
+        store: Option<PathBuf>,
+        #[command(flatten)]
+        shown: Shown,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EventFilterArgs {
+    /// Of this tool.
+    #[arg(long)]
+    pub(crate) tool: Option<String>,
+    /// Of this agent.
+    #[arg(long)]
+    pub(crate) agent: Option<String>,
+    /// With this status.
+    #[arg(long, value_parser = ["succeeded", "failed", "denied", "not_configured"])]
+    pub(crate) status: Option<String>,
+    /// With this error code.
+    #[arg(long)]
+    pub(crate) code: Option<String>,
+    /// From this time on: RFC 3339, or so long ago, such as `1h` or `7d`.
+    #[arg(long)]
+    pub(crate) since: Option<String>,
+    /// Before this time.
+    #[arg(long)]
+    pub(crate) until: Option<String>,
+    /// Of this call.
+    #[arg(long)]
+    pub(crate) call: Option<String>,
+    /// At most so many; the newest.
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) limit: usize,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Logs {
+    /// Prints agent logs, oldest first.
+    Query {
+        /// Of this tool.
+        #[arg(long)]
+        tool: Option<String>,
+        /// Of this agent.
+        #[arg(long)]
+        agent: Option<String>,
+        /// Of this turn.
+        #[arg(long)]
+        turn: Option<u64>,
+        /// Of this phase.
+        #[arg(long)]
+        phase: Option<String>,
+        /// Of this epic.
+        #[arg(long)]
+        epic: Option<String>,
+        /// Of this call.
+        #[arg(long)]
+        call: Option<String>,
+        /// Only errors (`true`), or only successes (`false`).
+        #[arg(long)]
+        error: Option<bool>,
+        /// From this time on: RFC 3339, or so long ago, such as `1h` or `7d`.
+        #[arg(long)]
+        since: Option<String>,
+        /// Before this time.
+        #[arg(long)]
+        until: Option<String>,
+        /// At most so many; the newest.
+        #[arg(long, default_value_t = 1_000)]
+        limit: usize,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Shows one agent log.
+    Show {
+        /// The log's id.
+        id: String,
+        #[command(flatten)]
+        shown: Shown,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Receipts {
+    /// Prints receipts, newest first.
+    List {
+        /// Of this tool.
+        #[arg(long)]
+        tool: Option<String>,
+        /// Of this call.
+        #[arg(long)]
+        call: Option<String>,
+        /// In this state.
+        #[arg(long, value_parser = ["queued", "in_flight", "awaiting_input", "succeeded", "failed", "in_doubt"])]
+        state: Option<String>,
+        /// Go on after this receipt.
+        #[arg(long)]
+        after: Option<String>,
+        /// At most so many.
+        #[arg(long, default_value_t = 100)]
+        limit: usize,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Shows one receipt.
+    Show {
+        /// The receipt's id.
+        id: String,
+        #[command(flatten)]
+        shown: Shown,
+    },
+}

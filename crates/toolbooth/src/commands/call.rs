@@ -1,0 +1,206 @@
+//! `call` and `plan`: through the same path as every front door.
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use toolbooth_contracts::json::{self, JsonFaultKind};
+use toolbooth_contracts::plan::{Plan, StepStatus};
+use toolbooth_contracts::{CallContext, CallRequest, Conversation, Status, ToolCall};
+use toolbooth_registry::Source;
+
+use super::{caller, text_argument};
+use crate::cli::Context;
+use crate::compose::{Frame, Gateway, say_assumptions};
+use crate::config::Loaded;
+use crate::failure::{Failure, USAGE};
+use crate::output::{self, Format};
+
+pub(super) async fn call(
+    loaded: Loaded,
+    tool: &str,
+    args: &str,
+    context: Context,
+    explain: bool,
+    format: Format,
+) -> Result<bool, Failure> {
+    let text = text_argument(args)?;
+    let args = arguments(&text)?;
+    say_assumptions(&loaded);
+    let caller = caller(&loaded.config, &context.caller)?;
+    let frame = Frame::build(loaded).await?;
+    find(&frame, std::iter::once(tool)).await;
+    let gateway = Gateway::build(frame).await?;
+    let tool_id = gateway.frame.worlds.now().names.tool_id(tool).to_owned();
+    let request = CallRequest {
+        tool_id,
+        args: Some(args),
+        context: CallContext {
+            call_id: context.call_id,
+            agent_id: Some(context.agent),
+            turn_index: context.turn,
+            phase_id: context.phase,
+            epic_id: context.epic,
+            idempotency_key: context.idempotency_key,
+            deadline_ms: None,
+        },
+    };
+    let (conversation, counterpart) = Conversation::pair(false);
+    let cancel = counterpart.cancel.clone();
+    let interrupted = tokio::spawn(async move {
+        // Interrupted once, the call is told to stop and still gets its receipt.
+        if tokio::signal::ctrl_c().await.is_ok() {
+            cancel.cancel();
+        }
+    });
+    let (result, notes) =
+        gateway.proxy.call_explained(ToolCall::new(request, caller), conversation).await;
+    interrupted.abort();
+    gateway.shut_down().await?;
+    let succeeded = result.status == Status::Succeeded;
+    if format.is_json() {
+        let mut out = serde_json::to_value(&result).unwrap_or_default();
+        if let (true, Some(members)) = (explain, out.as_object_mut()) {
+            members.insert("explain".to_owned(), json!(notes));
+        }
+        output::json(&out);
+        return Ok(succeeded);
+    }
+    for block in &result.content {
+        match block.as_text() {
+            Some(text) => output::line(&toolbooth_adapters::text::plain(text.as_bytes())),
+            None => output::json_line(block),
+        }
+    }
+    if result.content.is_empty()
+        && let Some(structured) = &result.structured_content
+    {
+        output::json(structured);
+    }
+    let mut told = format!("{} ", result.status);
+    if let Some(error) = &result.error {
+        told = format!("{told}({}) ", error.code);
+    }
+    if result.replayed {
+        told.push_str("replayed ");
+    }
+    let receipt = result.receipt_id.as_deref().unwrap_or("none");
+    crate::note(&format!(
+        "{told}in {:.1} ms, receipt {receipt}, call {}",
+        result.duration_ms, result.call_id
+    ));
+    for warning in &result.warnings {
+        crate::note(&format!("warning: {warning}"));
+    }
+    if explain {
+        for note in notes {
+            crate::note(&format!("{:>10.3} ms  {:<14}{}", note.ms, note.stage, note.note));
+        }
+    }
+    Ok(succeeded)
+}
+
+/// Arguments as raw JSON. Text that is no JSON is wrong usage; what the gate refuses goes to the
+/// gate, so that the refusal is recorded.
+fn arguments(text: &[u8]) -> Result<Box<RawValue>, Failure> {
+    let wrong = |message: String| {
+        Failure::new(USAGE, "invalid-json", message)
+            .at("--args")
+            .hint("give a JSON object, `@FILE`, or `-`")
+    };
+    if let Err(fault) = json::parse(text)
+        && matches!(fault.kind, JsonFaultKind::Syntax | JsonFaultKind::NotUtf8)
+    {
+        let (line, column) = json::line_column(text, fault.offset);
+        return Err(wrong(format!(
+            "the arguments are no JSON: {} (line {line}, column {column})",
+            fault.message
+        )));
+    }
+    let text = String::from_utf8_lossy(text).trim().to_owned();
+    RawValue::from_string(text)
+        .map_err(|error| wrong(format!("the arguments are no JSON: {error}")))
+}
+
+/// Asks the sources that may have a tool; none where it is known without asking.
+async fn find<'t>(frame: &Frame, tools: impl Iterator<Item = &'t str>) {
+    let world = frame.worlds.now();
+    let config = &frame.loaded.config;
+    let (mut servers, mut everything) = (Vec::new(), false);
+    for tool in tools {
+        let id = world.names.tool_id(tool);
+        if world.registry.get(id).is_some() {
+            continue;
+        }
+        let named = config.servers.keys().filter(|name| {
+            let prefix = toolbooth_registry::discovered::tool_id(name);
+            [".", "_"].iter().any(|dot| tool.starts_with(&format!("{prefix}{dot}")))
+                || id.starts_with(&format!("{prefix}."))
+        });
+        let before = servers.len();
+        servers.extend(named.cloned());
+        everything |= servers.len() == before;
+    }
+    if everything {
+        frame.catalogue.refresh_all().await;
+    } else if !servers.is_empty() {
+        let wanted =
+            |source: &Source| matches!(source, Source::Mcp(name) if servers.contains(name));
+        frame.catalogue.refresh_only(wanted).await;
+    }
+}
+
+pub(super) async fn plan(
+    loaded: Loaded,
+    given: &str,
+    caller_name: &str,
+    format: Format,
+) -> Result<bool, Failure> {
+    let text = text_argument(given)?;
+    let invalid = |message: String| Failure::new(USAGE, "invalid-plan", message);
+    let value =
+        json::parse(&text).map_err(|fault| invalid(format!("the plan is no JSON: {fault}")))?;
+    let plan: Plan = serde_json::from_value(value)
+        .map_err(|error| invalid(format!("this is no plan: {error}")))?;
+    say_assumptions(&loaded);
+    let caller = caller(&loaded.config, caller_name)?;
+    let frame = Frame::build(loaded).await?;
+    let steps = plan.steps.iter().flatten().map(|step| step.tool.as_str());
+    let names: Vec<String> =
+        steps.chain(plan.tools.iter().flatten().map(String::as_str)).map(str::to_owned).collect();
+    if frame.worlds.now().policy.enabled().is_ok() {
+        find(&frame, names.iter().map(String::as_str)).await;
+    }
+    let gateway = Gateway::build(frame).await?;
+    let report = gateway.proxy.plan(plan, &caller).await;
+    gateway.shut_down().await?;
+    let report = report.map_err(|error| {
+        let failure = invalid(error.message);
+        match error.step {
+            Some(step) => failure.at(format!("steps.{step}")),
+            None => failure,
+        }
+    })?;
+    let switched_off = report.skipped;
+    let succeeded = switched_off || report.steps.iter().all(|step| step.success);
+    if format.is_json() {
+        output::json(&report);
+        return Ok(succeeded);
+    }
+    if let Some(reason) = &report.reason {
+        output::line(&format!("skipped: {reason}"));
+    }
+    let rows: Vec<Vec<String>> = report
+        .steps
+        .iter()
+        .map(|step| {
+            let status = serde_json::to_value(step.status).unwrap_or(Value::Null);
+            let mut told = output::cell(Some(&status));
+            if step.replayed && step.status == StepStatus::Succeeded {
+                told.push_str(" (replayed)");
+            }
+            let error = step.error.as_ref().map(|error| error.message.clone()).unwrap_or_default();
+            vec![step.id.clone(), step.tool.clone(), told, format!("{:.3} s", step.elapsed), error]
+        })
+        .collect();
+    output::table(&["STEP", "TOOL", "STATUS", "ELAPSED", "ERROR"], &rows);
+    Ok(succeeded)
+}

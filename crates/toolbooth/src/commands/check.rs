@@ -1,0 +1,98 @@
+//! `init` and `check`.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use toolbooth_contracts::secret::SecretShapes;
+use toolbooth_contracts::{Guard, Severity};
+use toolbooth_registry::file::{self, FileFinding};
+
+use crate::config::{self, Loaded};
+use crate::failure::Failure;
+use crate::output::{self, Format};
+
+const EMPTY_REGISTRY: &str = "{\n  \"version\": \"1.0.0\",\n  \"tools\": []\n}\n";
+
+pub(super) fn init() -> Result<bool, Failure> {
+    let files = [
+        (config::FILE, include_str!("../../templates/toolbooth.toml")),
+        (config::REGISTRY, EMPTY_REGISTRY),
+    ];
+    for (name, _) in files {
+        if Path::new(name).exists() {
+            return Err(Failure::usage(format!("`{name}` is there already, nothing was written"))
+                .hint("remove it first, or edit it"));
+        }
+    }
+    for (name, text) in files {
+        std::fs::write(name, text)
+            .map_err(|error| Failure::usage(format!("`{name}` cannot be written: {error}")))?;
+        output::line(&format!("wrote {name}"));
+    }
+    crate::note("next: `toolbooth serve`, or `toolbooth doctor` to see what is there");
+    Ok(true)
+}
+
+pub(super) fn check(
+    given: Option<PathBuf>,
+    format: Format,
+    load: impl Fn() -> Result<Loaded, Failure>,
+) -> Result<bool, Failure> {
+    let path = match given {
+        Some(path) => path,
+        None => load()?.registry().0,
+    };
+    let name = path.display().to_string();
+    let text = std::fs::read(&path).map_err(|error| {
+        Failure::usage(format!("the registry file cannot be read: {error}")).at(name.clone())
+    })?;
+    let guard = Guard::new(SecretShapes::builtin());
+    let (ok, tools, findings) = match file::load(&text, &name, &guard) {
+        Ok(loaded) => (true, loaded.tools.len(), loaded.warnings),
+        Err(rejected) => (false, 0, rejected.findings),
+    };
+    if format.is_json() {
+        output::json(&json!({ "ok": ok, "findings": findings }));
+        return Ok(ok);
+    }
+    for finding in &findings {
+        show(finding, &text);
+    }
+    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    if ok {
+        output::line(&format!("{name}: {tools} tool(s), {warnings} warning(s)"));
+    } else {
+        output::line(&format!(
+            "{name}: {errors} error(s), {warnings} warning(s); nothing would be loaded"
+        ));
+    }
+    Ok(ok)
+}
+
+/// A finding with the line that it is about and a caret under the place.
+fn show(finding: &FileFinding, text: &[u8]) {
+    let word = match finding.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    output::line(&format!("{word}[{}]: {}", finding.code, finding.message));
+    let tool = finding.tool_id.as_deref().map(|id| format!(" in `{id}`")).unwrap_or_default();
+    output::line(&format!(
+        "  --> {}:{}:{} ({}{tool})",
+        finding.file, finding.line, finding.column, finding.path
+    ));
+    // The line of a secret is not shown.
+    if finding.code != "forbidden-secret-field" {
+        let line = text.split(|byte| *byte == b'\n').nth(finding.line - 1).unwrap_or_default();
+        let line: Vec<char> = String::from_utf8_lossy(line).chars().collect();
+        let from = finding.column.saturating_sub(60);
+        let part: String = line.iter().skip(from).take(120).collect();
+        let caret = " ".repeat(finding.column - 1 - from.min(finding.column - 1));
+        output::line(&format!("   | {}", part.replace(char::is_control, " ")));
+        output::line(&format!("   | {caret}^"));
+    }
+    if let Some(hint) = &finding.hint {
+        output::line(&format!("   = help: {hint}"));
+    }
+}

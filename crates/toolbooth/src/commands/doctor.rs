@@ -1,0 +1,155 @@
+//! `doctor`: finds what is wrong before a user does, and says what to do.
+
+use serde::Serialize;
+use serde_json::json;
+use toolbooth_adapters::process::findable;
+use toolbooth_audit::verify;
+use toolbooth_contracts::coverage::CoverageState;
+use toolbooth_store::sqlite::{DATABASE, SqliteReads};
+
+use crate::compose::Frame;
+use crate::config::Loaded;
+use crate::failure::{Failure, chain};
+use crate::output::{self, Format};
+
+#[derive(Serialize)]
+struct Check {
+    name: String,
+    /// `ok`, `warning` or `failed`.
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+fn ok(name: impl Into<String>, message: impl Into<String>) -> Check {
+    Check { name: name.into(), state: "ok", message: Some(message.into()), remedy: None }
+}
+
+fn bad(
+    name: impl Into<String>,
+    state: &'static str,
+    message: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Check {
+    Check { name: name.into(), state, message: Some(message.into()), remedy: Some(remedy.into()) }
+}
+
+pub(super) async fn doctor(
+    loaded: Result<Loaded, Failure>,
+    format: Format,
+) -> Result<bool, Failure> {
+    let mut checks = Vec::new();
+    match loaded {
+        Ok(loaded) => {
+            let told = loaded.file.as_ref().map_or_else(
+                || "no file, the embedded default".to_owned(),
+                |file| file.display().to_string(),
+            );
+            checks.push(ok("configuration", told));
+            store(&loaded, &mut checks).await;
+            match Frame::build(loaded).await {
+                Ok(frame) => sources(&frame, &mut checks).await,
+                Err(failure) => checks.push(of_failure("registry and policy", &failure)),
+            }
+        }
+        Err(failure) => checks.push(of_failure("configuration", &failure)),
+    }
+    for (program, used) in
+        [("node", "Node handlers and npm servers"), ("python3", "Python handlers and servers")]
+    {
+        checks.push(if findable(program) {
+            ok(program, "found")
+        } else {
+            bad(program, "warning", "not in PATH", format!("install it where you want {used}"))
+        });
+    }
+    checks.push(bad(
+        "sandbox",
+        "warning",
+        "this version contains no processes; contracts with `sandbox.enforce = \"required\"` answer `sandbox-unavailable`",
+        "run tools that you do not trust elsewhere",
+    ));
+    let fine = checks.iter().all(|check| check.state != "failed");
+    if format.is_json() {
+        output::json(&json!({ "ok": fine, "checks": checks }));
+        return Ok(fine);
+    }
+    for check in &checks {
+        let message = check.message.as_deref().unwrap_or_default();
+        output::line(&format!("{:<8} {:<24} {message}", check.state, check.name));
+        if let Some(remedy) = &check.remedy {
+            output::line(&format!("         {:<24} help: {remedy}", ""));
+        }
+    }
+    Ok(fine)
+}
+
+fn of_failure(name: &str, failure: &Failure) -> Check {
+    let place = failure.path.as_ref().map(|path| format!(" ({path})")).unwrap_or_default();
+    let remedy = failure.hint.clone().unwrap_or_else(|| "mend it and run this again".to_owned());
+    bad(name, "failed", format!("{}{place}", failure.message), remedy)
+}
+
+async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
+    let path = loaded.data.join(DATABASE);
+    if !path.is_file() {
+        checks
+            .push(ok("store", format!("nothing recorded yet, will be made at {}", path.display())));
+        return;
+    }
+    let reads = match SqliteReads::open(&path) {
+        Ok(reads) => reads,
+        Err(error) => {
+            let remedy = "restore it from a backup, or move the folder away to begin anew";
+            checks.push(bad("store", "failed", chain(&error), remedy));
+            return;
+        }
+    };
+    checks.push(match verify::store(&reads).await {
+        Ok(report) if report.ok => {
+            ok("store", format!("{} event(s), all digests fit", report.events))
+        }
+        Ok(report) => bad(
+            "store",
+            "failed",
+            format!("{} problem(s) in the records", report.problems.len()),
+            "`toolbooth audit verify` names each place",
+        ),
+        Err(error) => bad("store", "failed", error.to_string(), "restore it from a backup"),
+    });
+}
+
+async fn sources(frame: &Frame, checks: &mut Vec<Check>) {
+    frame.catalogue.want_states().await;
+    for state in frame.catalogue.refresh_all().await {
+        checks.push(match &state.unhealthy {
+            Some(reason) => bad(
+                state.source.clone(),
+                "failed",
+                reason.clone(),
+                "start it by hand with the same command, or set `enabled = false`",
+            ),
+            None if state.problems.is_empty() => {
+                ok(state.source.clone(), format!("{} tool(s)", state.tools))
+            }
+            None => bad(
+                state.source.clone(),
+                "warning",
+                format!("{} tool(s), left out: {}", state.tools, state.problems.join("; ")),
+                "mend the server, or deny the tool",
+            ),
+        });
+    }
+    let coverage = frame.catalogue.coverage(false).await;
+    frame.close().await;
+    checks.push(ok(
+        "registry",
+        format!("{} tool(s), {} can run", coverage.totals.total, coverage.totals.real),
+    ));
+    for row in coverage.tools.iter().filter(|row| row.state == CoverageState::NotConfigured) {
+        let reason = row.reason.clone().unwrap_or_default();
+        checks.push(bad(row.tool_id.clone(), "warning", "not configured", reason));
+    }
+}

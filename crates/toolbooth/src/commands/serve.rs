@@ -1,0 +1,243 @@
+//! `serve` and `stdio`: the front doors, until they are told to stop.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use toolbooth_audit::ledger::RENEW_EVERY;
+use toolbooth_contracts::event::AuditEventKind;
+use toolbooth_registry::{Source, file};
+use toolbooth_server::auth::Loopback;
+use toolbooth_server::http::{self, HttpDoor};
+use toolbooth_server::mcp::serve_stdio;
+
+use crate::compose::{self, Frame, Gateway, say_assumptions};
+use crate::config::{self, Loaded};
+use crate::failure::{Failure, OUT_OF_REACH};
+use crate::output;
+
+/// How often the registry file is looked at.
+const WATCH_EVERY: Duration = Duration::from_millis(500);
+/// How often sources that cannot tell are asked again, where nothing is said.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        let take = |kind| {
+            signal(kind)
+                .map_err(|error| Failure::usage(format!("signals cannot be received: {error}")))
+        };
+        Ok(Self {
+            terminate: take(SignalKind::terminate())?,
+            interrupt: take(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => (),
+            _ = self.interrupt.recv() => (),
+        }
+    }
+}
+
+pub(super) async fn serve(loaded: Loaded, listen: Option<String>) -> Result<bool, Failure> {
+    say_assumptions(&loaded);
+    let given = listen
+        .or_else(|| loaded.config.http.listen.clone())
+        .unwrap_or_else(|| config::LISTEN.to_owned());
+    let address: SocketAddr = given.parse().map_err(|_| {
+        Failure::usage(format!("`{}` is no address", given.escape_debug()))
+            .hint("give an address and a port, such as 127.0.0.1:7717; port 0 picks a free one")
+    })?;
+    if !address.ip().is_loopback() {
+        return Err(Failure::configuration(format!(
+            "`{address}` is not a loopback address, and this version has no way to authenticate callers from elsewhere"
+        ))
+        .hint("listen on 127.0.0.1 or [::1]"));
+    }
+    let mut signals = Signals::new()?;
+    let gateway = Arc::new(Gateway::build(Frame::build(loaded).await?).await?);
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        Failure::new(OUT_OF_REACH, "cannot-listen", format!("cannot listen on {address}: {error}"))
+            .hint("another program may have the port; `--http 127.0.0.1:0` picks a free one")
+    });
+    let listener = match listener {
+        Ok(listener) => listener,
+        Err(failure) => {
+            gateway.shut_down().await?;
+            return Err(failure);
+        }
+    };
+    let address = listener.local_addr().unwrap_or(address);
+    begin(&gateway).await;
+    let tending = tokio::spawn(tend(Arc::clone(&gateway)));
+    let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
+    let reads = Arc::clone(&gateway.reads);
+    let door = HttpDoor {
+        house: gateway.house(),
+        authenticator: Arc::new(Loopback),
+        readiness: Arc::new(move || {
+            let reads = Arc::clone(&reads);
+            Box::pin(async move { reads.healthy().await.map_err(|error| error.to_string()) })
+        }),
+    };
+    let serving = tokio::spawn(http::serve(listener, door, stopping.clone(), ending.clone()));
+    output::line(&format!("listening on http://{address}"));
+    hints(address, &gateway);
+    signals.received().await;
+    tracing::info!(calls = gateway.proxy.running(), "stopping");
+    stopping.cancel();
+    let ended = tokio::select! {
+        ended = async {
+            let closed = gateway.shut_down().await;
+            ending.cancel();
+            // Streams end with the token; a client that does not hang up is left.
+            let _ = tokio::time::timeout(Duration::from_secs(3), serving).await;
+            closed
+        } => ended,
+        () = signals.received() => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
+    };
+    tending.abort();
+    ended.map(|()| true)
+}
+
+fn hints(address: SocketAddr, gateway: &Gateway) {
+    let world = gateway.frame.worlds.now();
+    crate::note(&format!(
+        "{} tool(s); records under {}",
+        world.registry.len(),
+        gateway.frame.loaded.data.display()
+    ));
+    crate::note("paste into an MCP client:");
+    crate::note(&format!(
+        "  {}",
+        json!({ "mcpServers": { "toolbooth": { "type": "http", "url": format!("http://{address}/mcp") } } })
+    ));
+}
+
+pub(super) async fn stdio(loaded: Loaded) -> Result<bool, Failure> {
+    say_assumptions(&loaded);
+    let mut signals = Signals::new()?;
+    let gateway = Arc::new(Gateway::build(Frame::build(loaded).await?).await?);
+    begin(&gateway).await;
+    let tending = tokio::spawn(tend(Arc::clone(&gateway)));
+    let served = tokio::select! {
+        served = serve_stdio(gateway.house()) => served,
+        () = signals.received() => Ok(()),
+    };
+    let ended = tokio::select! {
+        ended = gateway.shut_down() => ended,
+        () = signals.received() => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
+    };
+    tending.abort();
+    ended?;
+    served.map(|()| true).map_err(|error| {
+        Failure::new(
+            OUT_OF_REACH,
+            "protocol",
+            format!("the client did not begin as the protocol has it: {error}"),
+        )
+    })
+}
+
+/// What is done once before the doors open: sources asked, the registry noted.
+async fn begin(gateway: &Gateway) {
+    let world = gateway.frame.worlds.now();
+    let from_file = world.registry.iter().filter(|tool| *tool.source() == Source::File).count();
+    gateway
+        .note(
+            AuditEventKind::RegistryLoaded,
+            json!({ "tools": world.registry.len(), "fromFile": from_file }),
+        )
+        .await;
+    gateway.frame.catalogue.want_states().await;
+    gateway.frame.catalogue.refresh_all().await;
+    compose::remember_names(&gateway.frame);
+}
+
+/// What goes on while the doors are open.
+async fn tend(gateway: Arc<Gateway>) {
+    let interval =
+        gateway.frame.loaded.config.discovery.interval_ms.map_or(INTERVAL, Duration::from_millis);
+    let renewing = async {
+        loop {
+            tokio::time::sleep(RENEW_EVERY).await;
+            if let Err(error) = gateway.proxy.tend().await {
+                tracing::error!(%error, "the store does not answer");
+            }
+            compose::remember_names(&gateway.frame);
+        }
+    };
+    let catalogue = Arc::clone(&gateway.frame.catalogue);
+    let freshening = catalogue.keep_fresh(interval.max(Duration::from_millis(100)));
+    tokio::join!(renewing, freshening, watch_registry(&gateway), reload_on_signal(&gateway));
+}
+
+/// Asks every source again at SIGHUP.
+async fn reload_on_signal(gateway: &Gateway) {
+    let Ok(mut hang_up) = signal(SignalKind::hangup()) else { return };
+    while hang_up.recv().await.is_some() {
+        reload_registry(gateway).await;
+        gateway.frame.catalogue.refresh_all().await;
+    }
+}
+
+/// A good edit of the registry file is live within a second; a bad one is reported and the last
+/// good registry stays.
+async fn watch_registry(gateway: &Gateway) {
+    let (path, _) = gateway.frame.loaded.registry();
+    let stamp = || {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(&path)
+            .ok()
+            .map(|data| (data.dev(), data.ino(), data.len(), data.modified().ok()))
+    };
+    let mut known = stamp();
+    loop {
+        tokio::time::sleep(WATCH_EVERY).await;
+        let now = stamp();
+        if now != known {
+            known = now;
+            reload_registry(gateway).await;
+        }
+    }
+}
+
+async fn reload_registry(gateway: &Gateway) {
+    let loaded = &gateway.frame.loaded;
+    let guard = gateway.frame.catalogue.guard();
+    let rejected = |message: String| async move {
+        tracing::error!(reason = message, "the registry file is refused, the last good one stays");
+        gateway.note(AuditEventKind::RegistryRejected, json!({ "reason": message })).await;
+    };
+    let tools = match compose::read_registry(loaded) {
+        Ok(Some((name, text))) => match file::load(&text, &name, guard) {
+            Ok(loaded) => loaded.tools,
+            Err(error) => return rejected(error.to_string()).await,
+        },
+        Ok(None) => Vec::new(),
+        Err(failure) => return rejected(failure.message).await,
+    };
+    let count = tools.len();
+    let replaced = gateway.frame.catalogue.replace_source(&Source::File, tools).await;
+    if !replaced.changed {
+        return;
+    }
+    for (id, source) in &replaced.replaced {
+        tracing::warn!(tool.id = %id, was = %source, now = "file", "a tool is replaced");
+        let facts = json!({ "tool": id, "was": source.to_string(), "now": "file" });
+        gateway.note(AuditEventKind::ToolReplaced, facts).await;
+    }
+    tracing::info!(tools = count, "the registry file is loaded");
+    gateway.note(AuditEventKind::RegistryLoaded, json!({ "fromFile": count })).await;
+}

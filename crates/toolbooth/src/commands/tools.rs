@@ -1,0 +1,267 @@
+//! `list`, `show`, `discover`, `export`, `coverage`.
+
+use std::path::PathBuf;
+
+use serde_json::{Map, Value, json};
+use toolbooth_adapters::declarations;
+use toolbooth_proxy::Visible;
+use toolbooth_registry::{coverage as report, file};
+
+use super::caller;
+use crate::cli::{CoverageFormat, Form};
+use crate::compose::{Frame, remember_names};
+use crate::failure::{FAILED, Failure};
+use crate::output::{self, Format};
+
+/// Asks every source and works out the state of every tool.
+async fn everything(frame: &Frame) {
+    frame.catalogue.want_states().await;
+    frame.catalogue.refresh_all().await;
+    remember_names(frame);
+}
+
+pub(super) async fn list(
+    frame: Frame,
+    caller_name: &str,
+    limit: Option<usize>,
+    after: Option<&str>,
+    format: Format,
+) -> Result<bool, Failure> {
+    let caller = caller(&frame.loaded.config, caller_name)?;
+    everything(&frame).await;
+    let (tools, next) = frame.catalogue.view(&caller).all(after, limit.unwrap_or(usize::MAX));
+    frame.close().await;
+    if format.is_json() {
+        let tools: Vec<Value> = tools.iter().map(row).collect();
+        let mut out = json!({ "tools": tools });
+        if let (Some(next), Some(members)) = (next, out.as_object_mut()) {
+            members.insert("next".to_owned(), json!(next));
+        }
+        output::json(&out);
+        return Ok(true);
+    }
+    let rows: Vec<Vec<String>> = tools
+        .iter()
+        .map(|visible| {
+            let contract = visible.tool.contract();
+            let description = contract.description.as_deref().unwrap_or_default();
+            vec![
+                contract.tool_id.to_string(),
+                visible.state.as_str().to_owned(),
+                visible.tool.source().to_string(),
+                contract.idempotency.mode.as_str().to_owned(),
+                description.lines().next().unwrap_or_default().chars().take(60).collect(),
+            ]
+        })
+        .collect();
+    output::table(&["TOOL", "STATE", "SOURCE", "IDEMPOTENCY", "DESCRIPTION"], &rows);
+    if let Some(next) = next {
+        crate::note(&format!("more follow: --after {next}"));
+    }
+    Ok(true)
+}
+
+fn row(visible: &Visible) -> Value {
+    let contract = visible.tool.contract();
+    let mut out = Map::new();
+    out.insert("toolId".to_owned(), json!(contract.tool_id));
+    out.insert("wireName".to_owned(), json!(visible.wire_name));
+    out.insert("category".to_owned(), json!(contract.category));
+    out.insert("source".to_owned(), json!(visible.tool.source().to_string()));
+    out.insert("state".to_owned(), json!(visible.state));
+    for (name, text) in [("title", &contract.title), ("description", &contract.description)] {
+        if let Some(text) = text {
+            out.insert(name.to_owned(), json!(text));
+        }
+    }
+    out.insert("target".to_owned(), json!(visible.tool.adapter().to_string()));
+    out.insert("idempotency".to_owned(), json!(contract.idempotency.mode));
+    out.insert("permissions".to_owned(), json!(contract.permissions));
+    Value::Object(out)
+}
+
+pub(super) async fn show(
+    frame: Frame,
+    name: &str,
+    caller_name: &str,
+    format: Format,
+) -> Result<bool, Failure> {
+    let caller = caller(&frame.loaded.config, caller_name)?;
+    everything(&frame).await;
+    let view = frame.catalogue.view(&caller);
+    let found = view.find(name);
+    frame.close().await;
+    let Some(visible) = found else {
+        let (tools, _) = view.all(None, usize::MAX);
+        let ids: Vec<String> = tools.iter().map(|tool| tool.tool.id().to_string()).collect();
+        let failure =
+            Failure::new(FAILED, "unregistered-tool", format!("there is no tool `{name}`"));
+        return Err(match toolbooth_contracts::id::nearest(name, ids.iter().map(String::as_str)) {
+            Some(near) => failure.hint(format!("did you mean `{near}`?")),
+            None => failure.hint("`toolbooth list` shows what is there"),
+        });
+    };
+    let tool = &visible.tool;
+    let mut out = row(&visible);
+    if let Some(members) = out.as_object_mut() {
+        let reason =
+            frame.worlds.now().states.get(tool.id()).and_then(|state| state.reason.clone());
+        if let Some(reason) = reason {
+            members.insert("reason".to_owned(), json!(reason));
+        }
+        members.insert("contractDigest".to_owned(), json!(tool.contract_digest()));
+        members.insert("sourceDigest".to_owned(), json!(tool.source_digest()));
+        members.insert("warnings".to_owned(), json!(tool.warnings()));
+        members.insert("contract".to_owned(), json!(tool.contract().as_ref()));
+    }
+    if format.is_json() {
+        output::json(&out);
+        return Ok(true);
+    }
+    let members = out.as_object().cloned().unwrap_or_default();
+    for (name, value) in members.iter().filter(|(name, _)| *name != "contract") {
+        output::line(&format!("{name:<16}{}", output::cell(Some(value))));
+    }
+    output::line("contract");
+    output::json(&members.get("contract"));
+    Ok(true)
+}
+
+pub(super) async fn discover(frame: Frame, format: Format) -> Result<bool, Failure> {
+    let states = frame.catalogue.refresh_all().await;
+    remember_names(&frame);
+    let world = frame.worlds.now();
+    frame.close().await;
+    let contracts: Vec<&toolbooth_contracts::ToolContract> = world
+        .registry
+        .iter()
+        .filter(|tool| tool.source().is_discovered())
+        .map(|tool| tool.contract().as_ref())
+        .collect();
+    let ok = states.iter().all(|state| state.unhealthy.is_none());
+    if format.is_json() {
+        output::json(&json!({ "sources": states, "tools": contracts }));
+        return Ok(ok);
+    }
+    let rows: Vec<Vec<String>> = states
+        .iter()
+        .map(|state| {
+            let health = state.unhealthy.clone().unwrap_or_else(|| "answers".to_owned());
+            vec![state.source.clone(), state.tools.to_string(), health]
+        })
+        .collect();
+    output::table(&["SOURCE", "TOOLS", "STATE"], &rows);
+    for problem in states.iter().flat_map(|state| &state.problems) {
+        output::line(&format!("  {problem}"));
+    }
+    for contract in contracts {
+        output::line(&format!("{}", contract.tool_id));
+    }
+    Ok(ok)
+}
+
+pub(super) async fn export(
+    frame: Frame,
+    form: Form,
+    strict: bool,
+    caller_name: &str,
+) -> Result<bool, Failure> {
+    let caller = caller(&frame.loaded.config, caller_name)?;
+    everything(&frame).await;
+    let view = frame.catalogue.view(&caller);
+    frame.close().await;
+    let name = match form {
+        Form::Registry => {
+            let (tools, _) = view.listed(None, usize::MAX);
+            let tools = tools.iter().map(|tool| tool.tool.contract().as_ref().clone()).collect();
+            output::json(&file::RegistryFile { version: file::VERSION.to_owned(), tools });
+            return Ok(true);
+        }
+        Form::Gemini => "gemini",
+        Form::Openai => "openai",
+        Form::OpenaiResponses => "openai-responses",
+        Form::Anthropic => "anthropic",
+        Form::Mcp => "mcp",
+    };
+    let openai = matches!(form, Form::Openai | Form::OpenaiResponses);
+    if strict && !openai {
+        return Err(Failure::usage("only the openai forms have a strict mode"));
+    }
+    let declared = view.declarations();
+    let rendered = if strict {
+        use toolbooth_contracts::port::DeclarationFormat;
+        let responses = form == Form::OpenaiResponses;
+        declarations::OpenAi { responses, strict }.render(&declared)
+    } else {
+        declarations::by_name(name)
+            .ok_or_else(|| Failure::usage(format!("there is no form `{name}`")))?
+            .render(&declared)
+    };
+    output::json(&rendered.document);
+    for finding in rendered.findings {
+        tracing::info!(tool.id = finding.tool_id, path = finding.path, "{}", finding.message);
+        if strict {
+            crate::note(&format!("note: {}{}: {}", finding.tool_id, finding.path, finding.message));
+        }
+    }
+    Ok(true)
+}
+
+pub(super) async fn coverage(
+    frame: Frame,
+    check: Option<PathBuf>,
+    probe: bool,
+    format: Option<CoverageFormat>,
+) -> Result<bool, Failure> {
+    everything(&frame).await;
+    let covered = frame.catalogue.coverage(probe).await;
+    frame.close().await;
+    if let Some(path) = check {
+        let current = match format {
+            Some(CoverageFormat::Json) => {
+                format!("{}\n", serde_json::to_string_pretty(&covered).unwrap_or_default())
+            }
+            _ => report::markdown(&covered),
+        };
+        let there = std::fs::read_to_string(&path).map_err(|error| {
+            Failure::usage(format!("the coverage file cannot be read: {error}"))
+                .at(path.display().to_string())
+        })?;
+        if there == current {
+            return Ok(true);
+        }
+        return Err(Failure::new(FAILED, "stale-coverage", "the coverage file is not up to date")
+            .at(path.display().to_string())
+            .hint("write it again: `toolbooth coverage --format md > FILE`"));
+    }
+    match format.unwrap_or(CoverageFormat::Table) {
+        CoverageFormat::Json => output::json(&covered),
+        CoverageFormat::Md => output::text(&report::markdown(&covered)),
+        CoverageFormat::Table => {
+            let rows: Vec<Vec<String>> = covered
+                .tools
+                .iter()
+                .map(|row| {
+                    vec![
+                        row.tool_id.clone(),
+                        row.state.as_str().to_owned(),
+                        row.source.clone(),
+                        row.target.clone(),
+                        row.reason.clone().unwrap_or_default(),
+                    ]
+                })
+                .collect();
+            output::table(&["TOOL", "STATE", "SOURCE", "TARGET", "REASON"], &rows);
+            let totals = covered.totals;
+            output::line(&format!(
+                "{} tool(s): {} real, {} not configured, {} quarantined, {} unhealthy",
+                totals.total,
+                totals.real,
+                totals.not_configured,
+                totals.quarantined,
+                totals.unhealthy
+            ));
+        }
+    }
+    Ok(true)
+}

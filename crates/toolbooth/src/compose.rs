@@ -1,0 +1,505 @@
+//! Names the concrete parts and puts the house together.
+//!
+//! Doc: configuration.md
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use toolbooth_adapters::builtin::{self, BuiltinSettings, SearchEndpoint};
+use toolbooth_adapters::command::{self, CommandExecutor, CommandSource, CommandTools};
+use toolbooth_adapters::handlers::{self, HandlerFolder, Handlers};
+use toolbooth_adapters::mcp::{McpServer, Reach, ServerSettings};
+use toolbooth_adapters::process::CommandLine;
+use toolbooth_adapters::secrets;
+use toolbooth_audit::memory::MemoryLedger;
+use toolbooth_audit::{Ledger, LedgerReads};
+use toolbooth_contracts::contract::{AdapterId, BUILTIN_RUNTIME, HANDLERS_RUNTIME};
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::secret::SecretShapes;
+use toolbooth_contracts::{Executor, Guard};
+use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, Whitelist};
+use toolbooth_proxy::{
+    Catalogue, Clock, Executors, IdSource, Limits, OutputRule, Parts, SourceEntry, SystemClock,
+    SystemIds, ToolProxy, World, Worlds,
+};
+use toolbooth_registry::discovered::SourcePolicy;
+use toolbooth_registry::wire::Naming;
+use toolbooth_registry::{RegisteredTool, Source, WireNames, file};
+use toolbooth_server::House;
+use toolbooth_store::sqlite::{Durability, SqliteLedger};
+
+use crate::config::{self, Config, Loaded, Setting, ToolDefaults};
+use crate::failure::{Failure, chain};
+
+/// How long a server may take to connect, where nothing is said.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a command may take to list its tools, where nothing is said.
+const DISCOVER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The file that remembers names on the wire.
+const WIRE_NAMES: &str = "wire-names.json";
+
+/// The parts that stand without a store: enough to list tools.
+pub(crate) struct Frame {
+    pub(crate) loaded: Loaded,
+    pub(crate) worlds: Arc<Worlds>,
+    pub(crate) catalogue: Arc<Catalogue>,
+    executors: Executors,
+}
+
+/// A composed gateway.
+pub(crate) struct Gateway {
+    pub(crate) frame: Frame,
+    pub(crate) proxy: ToolProxy,
+    pub(crate) reads: Arc<dyn LedgerReads>,
+    clock: Arc<dyn Clock>,
+}
+
+/// Says on standard error what is assumed where there is no configuration.
+pub(crate) fn say_assumptions(loaded: &Loaded) {
+    if loaded.file.is_none() {
+        let (registry, _) = loaded.registry();
+        let tools = if registry.is_file() {
+            format!("built-in tools and {}", config::REGISTRY)
+        } else {
+            "built-in tools".to_owned()
+        };
+        crate::note(&format!(
+            "no {} found: {tools}, records under {}",
+            config::FILE,
+            loaded.data.display()
+        ));
+    }
+}
+
+/// Reads the registry file where there is one.
+pub(crate) fn read_registry(loaded: &Loaded) -> Result<Option<(String, Vec<u8>)>, Failure> {
+    let (path, named) = loaded.registry();
+    let shown = path.display().to_string();
+    match std::fs::read(&path) {
+        Ok(text) => Ok(Some((shown, text))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !named => Ok(None),
+        Err(error) => {
+            Err(Failure::configuration(format!("the registry file cannot be read: {error}"))
+                .at(shown))
+        }
+    }
+}
+
+/// The registry file was refused.
+pub(crate) fn rejected(rejected: &file::Rejected) -> Failure {
+    let place = rejected
+        .findings
+        .first()
+        .map(|finding| format!("{}:{}:{}", finding.file, finding.line, finding.column));
+    let failure = Failure::new(crate::failure::USAGE, "invalid-registry", rejected.to_string())
+        .hint("`toolbooth check` tells everything that is wrong");
+    match place {
+        Some(place) => failure.at(place),
+        None => failure,
+    }
+}
+
+impl Frame {
+    /// Everything that needs no store.
+    pub(crate) async fn build(loaded: Loaded) -> Result<Self, Failure> {
+        let config = &loaded.config;
+        let policy = authorizer(config)?;
+        let guard = Guard::new(SecretShapes::builtin());
+        let mut world = World::new(policy);
+        let naming = match config.mcp.names {
+            config::Names::Short => Naming::Short,
+            config::Names::Native => Naming::Native,
+        };
+        world.names = WireNames::new(naming, remembered_names(&loaded));
+        world.unmet = unmet(config);
+        let (builtins, entries) = builtin::tools(builtin_settings(&loaded)?);
+        let tools: Result<Vec<RegisteredTool>, _> = entries
+            .iter()
+            .map(|entry| RegisteredTool::from_entry(entry, Source::Builtin, &guard))
+            .collect();
+        let tools = tools.map_err(|findings| {
+            Failure::configuration(format!("a built-in tool is not a contract: {findings:?}"))
+        })?;
+        world.registry.replace_source(&Source::Builtin, tools);
+        if let Some((name, text)) = read_registry(&loaded)? {
+            let loaded = file::load(&text, &name, &guard).map_err(|error| rejected(&error))?;
+            world.registry.replace_source(&Source::File, loaded.tools);
+        }
+        let handlers: Arc<dyn Executor> = Arc::new(Handlers::new(handler_folders(&loaded)));
+        let mut executors = Executors::default()
+            .with(AdapterId::Local(BUILTIN_RUNTIME.to_owned()), Arc::new(builtins))
+            .with(AdapterId::Local(HANDLERS_RUNTIME.to_owned()), Arc::clone(&handlers));
+        for name in config.runtimes.keys() {
+            executors = executors.with(AdapterId::Local(name.clone()), Arc::clone(&handlers));
+        }
+        let mut sources = Vec::new();
+        for (name, pair) in &config.commands {
+            let tools = command_tools(&loaded, name, pair)?;
+            let id = Source::Command(name.clone());
+            let adapter = AdapterId::Local(id.to_string());
+            executors = executors.with(adapter, Arc::new(CommandExecutor::new(tools.clone())));
+            sources.push(SourceEntry {
+                id,
+                source: Arc::new(CommandSource::new(tools)),
+                policy: source_policy(config, &pair.defaults),
+            });
+        }
+        for (name, server) in &config.servers {
+            if server.enabled == Some(false) {
+                continue;
+            }
+            let upstream = McpServer::new(server_settings(&loaded, name, server)?);
+            executors = executors
+                .with(AdapterId::Mcp(name.clone()), Arc::clone(&upstream) as Arc<dyn Executor>);
+            let mut policy = source_policy(config, &server.defaults);
+            if let Some(timeout) = server.timeout_ms {
+                policy.timeout_ms = timeout;
+            }
+            policy.tools.clone_from(&server.tools);
+            policy.deny.clone_from(&server.deny);
+            policy.rename =
+                server.rename.iter().map(|(name, id)| (name.clone(), id.clone())).collect();
+            sources.push(SourceEntry { id: Source::Mcp(name.clone()), source: upstream, policy });
+        }
+        world.names = world.names.with(world.registry.iter().map(|tool| tool.id().as_str()));
+        let worlds = Worlds::new(world);
+        let catalogue =
+            Arc::new(Catalogue::new(Arc::clone(&worlds), executors.clone(), guard, sources));
+        Ok(Self { loaded, worlds, catalogue, executors })
+    }
+
+    /// Ends what was opened for discovery, where no gateway is built.
+    pub(crate) async fn close(&self) {
+        self.executors.close().await;
+    }
+}
+
+impl Gateway {
+    /// The whole gateway over a frame; begins a log in the store.
+    pub(crate) async fn build(frame: Frame) -> Result<Self, Failure> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let ids = Arc::new(SystemIds);
+        let config = &frame.loaded.config;
+        let writer = ids.next();
+        let (ledger, reads): (Arc<dyn Ledger>, Arc<dyn LedgerReads>) = match config.store.durability
+        {
+            config::Durability::Memory => {
+                let mut key = [0u8; 32];
+                getrandom::fill(&mut key).map_err(|error| Failure::store(error.to_string()))?;
+                let ledger = Arc::new(MemoryLedger::new(&writer, &key, &clock.now()));
+                (Arc::clone(&ledger) as Arc<dyn Ledger>, ledger)
+            }
+            durable => {
+                let durability = match durable {
+                    config::Durability::Process => Durability::Process,
+                    _ => Durability::Full,
+                };
+                let (folder, now) = (frame.loaded.data.clone(), clock.now());
+                let opened = tokio::task::spawn_blocking(move || {
+                    SqliteLedger::open(&folder, &writer, durability, &now)
+                })
+                .await
+                .map_err(|error| Failure::store(error.to_string()))?;
+                let ledger = Arc::new(opened.map_err(|error| Failure::store(chain(&error)))?);
+                (Arc::clone(&ledger) as Arc<dyn Ledger>, ledger)
+            }
+        };
+        let proxy = ToolProxy::new(Parts {
+            worlds: Arc::clone(&frame.worlds),
+            ledger,
+            executors: frame.executors.clone(),
+            clock: Arc::clone(&clock),
+            ids,
+            shapes: SecretShapes::builtin(),
+            limits: limits(config),
+        });
+        proxy.tend().await.map_err(|error| Failure::store(error.to_string()))?;
+        Ok(Self { frame, proxy, reads, clock })
+    }
+
+    pub(crate) fn house(&self) -> House {
+        House { proxy: self.proxy.clone(), catalogue: Arc::clone(&self.frame.catalogue) }
+    }
+
+    /// Writes down that a registry was loaded or refused, and which tools it replaced.
+    pub(crate) async fn note(&self, kind: AuditEventKind, facts: serde_json::Value) {
+        let mut event = EventBody::new(kind, self.clock.now().text);
+        event.facts = facts.as_object().cloned();
+        if let Err(error) = self.proxy.note(vec![event]).await {
+            tracing::error!(%error, "an event is not recorded");
+        }
+    }
+
+    /// Settles what runs and closes the store.
+    pub(crate) async fn shut_down(&self) -> Result<(), Failure> {
+        remember_names(&self.frame);
+        let grace = self.frame.loaded.config.proxy.shutdown_grace_ms.unwrap_or(10_000);
+        self.proxy
+            .shut_down(Duration::from_millis(grace))
+            .await
+            .map_err(|error| Failure::store(error.to_string()))
+    }
+}
+
+fn authorizer(config: &Config) -> Result<Authorizer, Failure> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let flags =
+        FeatureFlags { mcp_tools: config.flags.mcp_tools, tools_policy: config.flags.tools_policy }
+            .overridden(variable)
+            .map_err(Failure::configuration)?;
+    let whitelist = match variable("TOOL_WHITELIST").filter(|list| !list.is_empty()) {
+        Some(list) => Whitelist::parse(&list)
+            .map_err(|message| Failure::configuration(message).at("the variable TOOL_WHITELIST"))?,
+        None => config.policy.whitelist.clone().map_or_else(Whitelist::all, Whitelist::only),
+    };
+    let mut callers = BTreeMap::new();
+    for (name, caller) in &config.callers {
+        let grants = caller
+            .grants
+            .iter()
+            .map(|grant| Grant::parse(grant))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|message| {
+                Failure::configuration(message).at(format!("callers.{name}.grants"))
+            })?;
+        let rights = CallerRights {
+            matches: caller.matches.clone(),
+            tools: caller.tools.clone(),
+            deny: caller.deny.clone(),
+            grants,
+            operate: caller.operate,
+        };
+        callers.insert(name.clone(), rights);
+    }
+    Ok(Authorizer::new(flags)
+        .with_whitelist(whitelist)
+        .with_callers(callers)
+        .with_approval_by_trust(config.trust.approval.clone()))
+}
+
+fn limits(config: &Config) -> Limits {
+    let standard = Limits::default();
+    let proxy = &config.proxy;
+    Limits {
+        in_flight_max: proxy.in_flight_max.unwrap_or(standard.in_flight_max),
+        argument_bytes_max: proxy.argument_bytes_max.unwrap_or(standard.argument_bytes_max),
+        result_bytes_max: proxy.result_bytes_max.unwrap_or(standard.result_bytes_max),
+        output: match proxy.output {
+            config::Output::Warn => OutputRule::Warn,
+            config::Output::Enforce => OutputRule::Enforce,
+        },
+        ..standard
+    }
+}
+
+/// Permissions whose requirement is not there.
+fn unmet(config: &Config) -> BTreeMap<String, String> {
+    let there = |requirement: &str| match requirement.split_once('.') {
+        Some(("servers", name)) => {
+            config.servers.get(name).is_some_and(|server| server.enabled != Some(false))
+        }
+        Some(("runtimes", name)) => config.runtimes.contains_key(name),
+        Some(("commands", name)) => config.commands.contains_key(name),
+        _ => false,
+    };
+    config
+        .permissions
+        .iter()
+        .filter(|(_, permission)| !there(&permission.requires))
+        .map(|(name, permission)| (name.clone(), permission.requires.clone()))
+        .collect()
+}
+
+fn builtin_settings(loaded: &Loaded) -> Result<BuiltinSettings, Failure> {
+    let builtin = &loaded.config.builtin;
+    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+    let roots = match &builtin.roots {
+        Some(roots) => roots.iter().map(|root| loaded.path(root)).collect(),
+        None => vec![here],
+    };
+    let search = builtin.web_search.endpoint.clone().map(|url| SearchEndpoint {
+        url,
+        timeout: Duration::from_millis(builtin.web_search.timeout_ms.unwrap_or(10_000)),
+    });
+    let this = std::env::current_exe().map_err(|error| {
+        Failure::configuration(format!("this program cannot be found: {error}"))
+    })?;
+    let worker = CommandLine {
+        argv: vec![this.display().to_string(), crate::WORKER.to_owned(), "doc_parser".to_owned()],
+        ..CommandLine::default()
+    };
+    Ok(BuiltinSettings { roots, search, document_worker: Some(worker) })
+}
+
+fn handler_folders(loaded: &Loaded) -> Vec<HandlerFolder> {
+    let mut folders: Vec<HandlerFolder> = loaded
+        .config
+        .runtimes
+        .values()
+        .filter(|runtime| runtime.kind == config::RuntimeKind::Handlers)
+        .map(|runtime| HandlerFolder {
+            folder: loaded.path(&runtime.dir),
+            language: runtime.language.map(|language| match language {
+                config::Language::Node => handlers::Language::Node,
+                config::Language::Python => handlers::Language::Python,
+            }),
+            domains: match &runtime.domains {
+                config::Domains::One(all) if all == "*" => None,
+                config::Domains::One(one) => Some(vec![one.clone()]),
+                config::Domains::Some(domains) => Some(domains.clone()),
+            },
+            interpreter: runtime.interpreter.clone(),
+        })
+        .collect();
+    if folders.iter().all(|folder| folder.domains.is_some()) {
+        // The default one is beside the registry file.
+        let (registry, _) = loaded.registry();
+        let beside = registry.parent().unwrap_or(&loaded.folder).join("handlers");
+        let folder =
+            HandlerFolder { folder: beside, language: None, domains: None, interpreter: None };
+        folders.push(folder);
+    }
+    folders
+}
+
+fn setting(setting: &Setting, place: &str) -> Result<String, Failure> {
+    match setting {
+        Setting::Text(text) => Ok(text.clone()),
+        Setting::Secret(reference) => secrets::resolve(&reference.secret_ref)
+            .map_err(|error| Failure::configuration(error.to_string()).at(place.to_owned())),
+    }
+}
+
+fn settings(
+    map: &BTreeMap<String, Setting>,
+    place: &str,
+) -> Result<Vec<(String, String)>, Failure> {
+    map.iter()
+        .map(|(name, value)| Ok((name.clone(), setting(value, &format!("{place}.{name}"))?)))
+        .collect()
+}
+
+fn words(text: &config::CommandText, place: &str) -> Result<Vec<String>, Failure> {
+    let words = match text {
+        config::CommandText::Words(words) => Ok(words.clone()),
+        config::CommandText::Text(text) => command::words(text),
+    };
+    match words {
+        Ok(words) if !words.is_empty() => Ok(words),
+        Ok(_) => Err(Failure::configuration("the command names no program").at(place.to_owned())),
+        Err(error) => Err(Failure::configuration(format!("the command cannot be read: {error}"))
+            .at(place.to_owned())),
+    }
+}
+
+fn command_tools(
+    loaded: &Loaded,
+    name: &str,
+    pair: &config::CommandPair,
+) -> Result<CommandTools, Failure> {
+    let place = format!("commands.{name}");
+    let env = settings(&pair.env, &format!("{place}.env"))?;
+    let cwd = Some(pair.cwd.as_ref().map_or_else(|| loaded.folder.clone(), |cwd| loaded.path(cwd)));
+    let line = |argv| CommandLine { argv, env: env.clone(), cwd: cwd.clone() };
+    Ok(CommandTools {
+        name: name.to_owned(),
+        discover: line(words(&pair.discover_command, &format!("{place}.discover_command"))?),
+        call: line(words(&pair.call_command, &format!("{place}.call_command"))?),
+        discover_timeout: pair.discover_timeout_ms.map_or(DISCOVER_TIMEOUT, Duration::from_millis),
+        listing_bytes_max: pair.listing_bytes_max.unwrap_or(command::LISTING_BYTES_MAX),
+        error_text: match pair.error_text {
+            config::ErrorText::Safe => command::ErrorText::Safe,
+            config::ErrorText::Full => command::ErrorText::Full,
+        },
+    })
+}
+
+fn server_settings(
+    loaded: &Loaded,
+    name: &str,
+    server: &config::Server,
+) -> Result<ServerSettings, Failure> {
+    let place = format!("servers.{name}");
+    let wrong = |message: &str| Failure::configuration(message.to_owned()).at(place.clone());
+    let reach = match (&server.command, &server.url) {
+        (Some(_), Some(_)) => {
+            return Err(wrong("a server has either `command` or `url`, not both"));
+        }
+        (None, None) => return Err(wrong("a server needs `command` or `url`")),
+        (Some(program), None) => {
+            if !server.headers.is_empty() {
+                return Err(wrong("`headers` belong to a server with `url`"));
+            }
+            let argv = std::iter::once(program).chain(&server.args).cloned().collect();
+            let cwd =
+                server.cwd.as_ref().map_or_else(|| loaded.folder.clone(), |cwd| loaded.path(cwd));
+            let env = settings(&server.env, &format!("{place}.env"))?;
+            Reach::Stdio(CommandLine { argv, env, cwd: Some(cwd) })
+        }
+        (None, Some(url)) => {
+            if !(url.starts_with("http://") || url.starts_with("https://")) {
+                return Err(wrong("`url` must begin with http:// or https://"));
+            }
+            let headers = settings(&server.headers, &format!("{place}.headers"))?;
+            Reach::Http { url: url.clone(), headers }
+        }
+    };
+    let startup_timeout = server.startup_timeout_ms.map_or(STARTUP_TIMEOUT, Duration::from_millis);
+    Ok(ServerSettings { name: name.to_owned(), reach, startup_timeout })
+}
+
+fn source_policy(config: &Config, own: &ToolDefaults) -> SourcePolicy {
+    let mut policy = SourcePolicy::default();
+    for defaults in [&config.discovery.defaults, own] {
+        if let Some(timeout) = defaults.timeout_ms {
+            policy.timeout_ms = timeout;
+        }
+        if let Some(trust) = &defaults.trust_level {
+            policy.trust_level.clone_from(trust);
+        }
+        if let Some(mode) = defaults.idempotency {
+            policy.idempotency = mode;
+        }
+        if let Some(permissions) = &defaults.permissions {
+            policy.permissions.clone_from(permissions);
+        }
+        policy.rate_limit_per_min = defaults.rate_limit_per_min.or(policy.rate_limit_per_min);
+        policy.read_only = defaults.read_only.or(policy.read_only);
+    }
+    policy
+}
+
+fn remembered_names(loaded: &Loaded) -> BTreeMap<String, String> {
+    let path = loaded.data.join(WIRE_NAMES);
+    match std::fs::read(&path).map(|text| serde_json::from_slice(&text)) {
+        Ok(Ok(names)) => names,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "the names on the wire are given anew, their file cannot be read");
+            BTreeMap::new()
+        }
+        // At first start there is none.
+        Err(_) => BTreeMap::new(),
+    }
+}
+
+/// Keeps the names on the wire, so that no name is ever given to another tool.
+pub(crate) fn remember_names(frame: &Frame) {
+    let world = frame.worlds.now();
+    let names = world.names.given();
+    if !frame.loaded.data.is_dir() || *names == remembered_names(&frame.loaded) {
+        return;
+    }
+    let path = frame.loaded.data.join(WIRE_NAMES);
+    let draft = path.with_extension("draft");
+    let text = serde_json::to_vec_pretty(names).unwrap_or_default();
+    let written = std::fs::write(&draft, text).and_then(|()| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&draft, PermissionsExt::from_mode(0o600))?;
+        std::fs::rename(&draft, &path)
+    });
+    if let Err(error) = written {
+        tracing::warn!(%error, "the names on the wire cannot be kept");
+    }
+}

@@ -1,0 +1,579 @@
+//! The configuration: `toolbooth.toml`, what the environment overrides, and the defaults.
+//!
+//! Doc: configuration.md
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toml::{Table, Value};
+use toolbooth_contracts::ToolPattern;
+use toolbooth_contracts::contract::IdempotencyMode;
+use toolbooth_contracts::id::nearest;
+use toolbooth_contracts::secret::SecretRef;
+
+use crate::failure::Failure;
+
+/// The name of the file that is looked for.
+pub(crate) const FILE: &str = "toolbooth.toml";
+/// The folder for data beside it.
+pub(crate) const DATA: &str = ".toolbooth";
+/// The registry file, where nothing is said.
+pub(crate) const REGISTRY: &str = "tools.registry.json";
+/// Where to listen, where nothing is said.
+pub(crate) const LISTEN: &str = "127.0.0.1:7717";
+
+/// The whole configuration.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Config {
+    /// The registry file.
+    pub(crate) registry: Option<PathBuf>,
+    /// Where records are kept.
+    pub(crate) store: Store,
+    /// The two switches.
+    pub(crate) flags: Flags,
+    /// Who may call what.
+    pub(crate) policy: Policy,
+    /// What permissions require.
+    pub(crate) permissions: BTreeMap<String, Permission>,
+    /// Bounds of the path.
+    pub(crate) proxy: Proxy,
+    /// The MCP front door.
+    pub(crate) mcp: Mcp,
+    /// The HTTP front door.
+    pub(crate) http: Http,
+    /// Named sets of rights.
+    pub(crate) callers: BTreeMap<String, Caller>,
+    /// Upstream MCP servers.
+    pub(crate) servers: BTreeMap<String, Server>,
+    /// Runtimes on this machine.
+    pub(crate) runtimes: BTreeMap<String, Runtime>,
+    /// Commands that list and run tools.
+    pub(crate) commands: BTreeMap<String, CommandPair>,
+    /// How sources are asked.
+    pub(crate) discovery: Discovery,
+    /// What trust levels mean.
+    pub(crate) trust: Trust,
+    /// The tools that are compiled in.
+    pub(crate) builtin: Builtin,
+}
+
+/// Where records are kept.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Store {
+    /// When an answer is given.
+    pub(crate) durability: Durability,
+}
+
+/// When an answer is given.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Durability {
+    /// After fsync.
+    #[default]
+    Full,
+    /// After the write: may lose the last second with the power.
+    Process,
+    /// Nothing is kept after the process ends; for tests.
+    Memory,
+}
+
+/// The two switches.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Flags {
+    /// Whether tools may be called at all.
+    pub(crate) mcp_tools: bool,
+    /// Whether the whitelist is enforced.
+    pub(crate) tools_policy: bool,
+}
+
+impl Default for Flags {
+    fn default() -> Self {
+        Self { mcp_tools: true, tools_policy: true }
+    }
+}
+
+/// Who may call what.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Policy {
+    /// Tools that may be called; absent = all.
+    pub(crate) whitelist: Option<Vec<ToolPattern>>,
+}
+
+/// What a permission requires.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Permission {
+    /// A section that must be there, such as `servers.mail`.
+    pub(crate) requires: String,
+}
+
+/// Bounds of the path.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Proxy {
+    /// Calls at once.
+    pub(crate) in_flight_max: Option<usize>,
+    /// Bytes of arguments.
+    pub(crate) argument_bytes_max: Option<usize>,
+    /// Bytes of a result.
+    pub(crate) result_bytes_max: Option<usize>,
+    /// What a result that does not fit its schema means.
+    pub(crate) output: Output,
+    /// How long running calls may take at the end, in milliseconds.
+    pub(crate) shutdown_grace_ms: Option<u64>,
+}
+
+/// What a result that does not fit its schema means.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Output {
+    /// A warning.
+    #[default]
+    Warn,
+    /// A refusal.
+    Enforce,
+}
+
+/// The MCP front door.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Mcp {
+    /// How tools are named on the wire.
+    pub(crate) names: Names,
+}
+
+/// How tools are named on the wire.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Names {
+    /// Letters, digits, `_` and `-`, at most 64.
+    #[default]
+    Short,
+    /// Ids as they are.
+    Native,
+}
+
+/// The HTTP front door.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Http {
+    /// Where to listen.
+    pub(crate) listen: Option<String>,
+}
+
+/// A named set of rights.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Caller {
+    /// Callers that have it: `local`, `key:NAME`, `key:*`.
+    #[serde(rename = "match")]
+    pub(crate) matches: Vec<String>,
+    /// Tools they see; absent = all.
+    pub(crate) tools: Option<Vec<ToolPattern>>,
+    /// Tools they do not see.
+    pub(crate) deny: Vec<ToolPattern>,
+    /// Permissions they have.
+    pub(crate) grants: Vec<String>,
+    /// Whether they are operators.
+    pub(crate) operate: bool,
+}
+
+/// A value that may be a secret.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Setting {
+    /// As it is.
+    Text(String),
+    /// To be looked up when it is needed.
+    Secret(SecretRef),
+}
+
+/// What the operator says of the tools of a source.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ToolDefaults {
+    /// Wall time of one call, in milliseconds.
+    pub(crate) timeout_ms: Option<u64>,
+    /// The trust level.
+    pub(crate) trust_level: Option<String>,
+    /// Calls per minute of one caller.
+    pub(crate) rate_limit_per_min: Option<u64>,
+    /// What a caller must be granted.
+    pub(crate) permissions: Option<Vec<String>>,
+    /// The idempotency mode.
+    pub(crate) idempotency: Option<IdempotencyMode>,
+    /// The operator's word that the tools change nothing.
+    pub(crate) read_only: Option<bool>,
+}
+
+/// An upstream MCP server.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Server {
+    /// The program, for a child process.
+    pub(crate) command: Option<String>,
+    /// Its arguments.
+    pub(crate) args: Vec<String>,
+    /// Its variables.
+    pub(crate) env: BTreeMap<String, Setting>,
+    /// Where it runs.
+    pub(crate) cwd: Option<PathBuf>,
+    /// The URL, for streamable HTTP.
+    pub(crate) url: Option<String>,
+    /// Its headers.
+    pub(crate) headers: BTreeMap<String, Setting>,
+    /// `false` leaves it out.
+    pub(crate) enabled: Option<bool>,
+    /// Tools that are taken; absent = all.
+    pub(crate) tools: Option<Vec<String>>,
+    /// Tools that are left out.
+    pub(crate) deny: Vec<String>,
+    /// Tools that get another id.
+    pub(crate) rename: BTreeMap<String, String>,
+    /// For people.
+    pub(crate) description: Option<String>,
+    /// How long connecting may take, in milliseconds.
+    pub(crate) startup_timeout_ms: Option<u64>,
+    /// Wall time of one call, in milliseconds.
+    pub(crate) timeout_ms: Option<u64>,
+    /// Settings for its tools.
+    pub(crate) defaults: ToolDefaults,
+}
+
+/// A runtime on this machine.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Runtime {
+    /// `handlers`.
+    pub(crate) kind: RuntimeKind,
+    /// The language; absent = whichever file is there.
+    pub(crate) language: Option<Language>,
+    /// The folder with the handler files.
+    pub(crate) dir: PathBuf,
+    /// The domains: a list, or `"*"` for every domain that no other runtime names.
+    #[serde(default)]
+    pub(crate) domains: Domains,
+    /// The interpreter; absent = `node` or `python3`.
+    pub(crate) interpreter: Option<String>,
+}
+
+/// The kind of a runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum RuntimeKind {
+    /// Functions in files.
+    Handlers,
+}
+
+/// The language of handlers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Language {
+    /// JavaScript.
+    Node,
+    /// Python.
+    Python,
+}
+
+/// The domains of a runtime.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Domains {
+    /// `"*"`, or one domain.
+    One(String),
+    /// These.
+    Some(Vec<String>),
+}
+
+impl Default for Domains {
+    fn default() -> Self {
+        Self::One("*".to_owned())
+    }
+}
+
+/// A command line: a list, or a text that is split into words.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum CommandText {
+    /// Program and arguments.
+    Words(Vec<String>),
+    /// To be split into POSIX words.
+    Text(String),
+}
+
+/// Commands that list and run tools.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CommandPair {
+    /// Lists the tools.
+    pub(crate) discover_command: CommandText,
+    /// Runs one tool; its name comes last.
+    pub(crate) call_command: CommandText,
+    /// Variables.
+    #[serde(default)]
+    pub(crate) env: BTreeMap<String, Setting>,
+    /// Where they run.
+    pub(crate) cwd: Option<PathBuf>,
+    /// `safe` or `full`.
+    #[serde(default)]
+    pub(crate) error_text: ErrorText,
+    /// How long listing may take, in milliseconds.
+    pub(crate) discover_timeout_ms: Option<u64>,
+    /// Bytes of a listing.
+    pub(crate) listing_bytes_max: Option<usize>,
+    /// Settings for the tools.
+    #[serde(default)]
+    pub(crate) defaults: ToolDefaults,
+}
+
+/// What an agent sees of a command that fails.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ErrorText {
+    /// Exit code or signal, and standard output.
+    #[default]
+    Safe,
+    /// Standard error too.
+    Full,
+}
+
+/// How sources are asked.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Discovery {
+    /// How often sources that cannot tell are asked again, in milliseconds.
+    pub(crate) interval_ms: Option<u64>,
+    /// Settings for all discovered tools.
+    pub(crate) defaults: ToolDefaults,
+}
+
+/// What trust levels mean.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Trust {
+    /// Trust levels whose tools need an approval for each call.
+    pub(crate) approval: Vec<String>,
+}
+
+/// The tools that are compiled in.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Builtin {
+    /// Folders that files are read beneath; absent = the working directory.
+    pub(crate) roots: Option<Vec<PathBuf>>,
+    /// Where searches go.
+    pub(crate) web_search: WebSearch,
+}
+
+/// Where searches go.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct WebSearch {
+    /// A URL that answers in the SearXNG JSON form.
+    pub(crate) endpoint: Option<String>,
+    /// How long an answer may take, in milliseconds.
+    pub(crate) timeout_ms: Option<u64>,
+}
+
+/// A configuration with where it comes from.
+#[derive(Debug, Clone)]
+pub(crate) struct Loaded {
+    pub(crate) config: Config,
+    /// The file, where there is one.
+    pub(crate) file: Option<PathBuf>,
+    /// The folder that relative paths are relative to.
+    pub(crate) folder: PathBuf,
+    /// The data folder.
+    pub(crate) data: PathBuf,
+}
+
+impl Loaded {
+    /// A path of the configuration.
+    pub(crate) fn path(&self, path: &Path) -> PathBuf {
+        self.folder.join(path)
+    }
+
+    /// The registry file, and whether the configuration names it.
+    pub(crate) fn registry(&self) -> (PathBuf, bool) {
+        match &self.config.registry {
+            Some(path) => (self.path(path), true),
+            None => (self.folder.join(REGISTRY), false),
+        }
+    }
+}
+
+/// Loads the configuration.
+pub(crate) fn load(file: Option<&Path>, data: Option<&Path>) -> Result<Loaded, Failure> {
+    let here = std::env::current_dir()
+        .map_err(|error| Failure::usage(format!("there is no working directory: {error}")))?;
+    let file = match file {
+        Some(file) => {
+            if !file.is_file() {
+                let message = format!("the configuration file `{}` is not there", file.display());
+                return Err(Failure::configuration(message).hint("`toolbooth init` writes one"));
+            }
+            Some(here.join(file))
+        }
+        None => here.ancestors().map(|folder| folder.join(FILE)).find(|path| path.is_file()),
+    };
+    let folder = file.as_deref().and_then(Path::parent).unwrap_or(&here).to_owned();
+    let overrides: Vec<(String, String)> = std::env::vars_os()
+        .filter_map(|(name, value)| {
+            let name = name.to_str()?.strip_prefix("TOOLBOOTH__")?.to_owned();
+            Some((name, value.to_str()?.to_owned()))
+        })
+        .collect();
+    let config = match &file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(|error| {
+                Failure::configuration(format!("the configuration cannot be read: {error}"))
+                    .at(path.display().to_string())
+            })?;
+            parse(&text, &path.display().to_string(), overrides)?
+        }
+        None => parse("", "the environment", overrides)?,
+    };
+    let data = data.map_or_else(|| folder.join(DATA), |data| here.join(data));
+    Ok(Loaded { config, file, folder, data })
+}
+
+/// A configuration from text and overrides.
+pub(crate) fn parse(
+    text: &str,
+    file: &str,
+    overrides: Vec<(String, String)>,
+) -> Result<Config, Failure> {
+    let config: Config = toml::from_str(text).map_err(|error| told(&error, text, file))?;
+    if overrides.is_empty() {
+        return Ok(config);
+    }
+    let mut table: Table = toml::from_str(text).map_err(|error| told(&error, text, file))?;
+    for (name, value) in &overrides {
+        let path: Vec<String> = name.split("__").map(str::to_lowercase).collect();
+        set(&mut table, &path, scalar(value)).map_err(|message| {
+            Failure::configuration(message).at(format!("the variable TOOLBOOTH__{name}"))
+        })?;
+    }
+    Value::Table(table).try_into().map_err(|error: toml::de::Error| {
+        let names: Vec<String> =
+            overrides.iter().map(|(name, _)| format!("TOOLBOOTH__{name}")).collect();
+        told(&error, "", &format!("the variables {}", names.join(", ")))
+    })
+}
+
+/// A value from the environment: a TOML value where it is one, else text.
+fn scalar(text: &str) -> Value {
+    let wrapped = format!("value = {text}");
+    match toml::from_str::<Table>(&wrapped).ok().and_then(|mut table| table.remove("value")) {
+        Some(value) => value,
+        None => Value::String(text.to_owned()),
+    }
+}
+
+fn set(table: &mut Table, path: &[String], value: Value) -> Result<(), String> {
+    match path {
+        [] => Err("the variable names no setting".to_owned()),
+        [last] => {
+            table.insert(last.clone(), value);
+            Ok(())
+        }
+        [first, rest @ ..] => {
+            let inner = table.entry(first.clone()).or_insert_with(|| Value::Table(Table::new()));
+            match inner {
+                Value::Table(inner) => set(inner, rest, value),
+                _ => Err(format!("`{first}` is no section")),
+            }
+        }
+    }
+}
+
+/// Sections that people know from elsewhere and that this version does not have.
+const NOT_YET: [&str; 10] = [
+    "lock",
+    "auth",
+    "endpoints",
+    "sandbox",
+    "budgets",
+    "approvals",
+    "receipts",
+    "audit",
+    "retention",
+    "telemetry",
+];
+
+/// What is wrong, with place and help; never the line itself, which may hold a secret.
+fn told(error: &toml::de::Error, text: &str, file: &str) -> Failure {
+    let place = match error.span().filter(|_| !text.is_empty()) {
+        Some(span) => {
+            let (line, column) =
+                toolbooth_contracts::json::line_column(text.as_bytes(), span.start);
+            format!("{file}:{line}:{column}")
+        }
+        None => file.to_owned(),
+    };
+    let message = error.message().to_owned();
+    let failure = Failure::configuration(message.clone()).at(place);
+    let mut quoted = message.split('`').skip(1).step_by(2);
+    let Some(unknown) = quoted.next().filter(|_| message.starts_with("unknown field")) else {
+        return failure;
+    };
+    if NOT_YET.contains(&unknown) {
+        return failure.hint(format!("this version has no `{unknown}`; take it out"));
+    }
+    match nearest(unknown, quoted) {
+        Some(near) => failure.hint(format!("did you mean `{near}`?")),
+        None => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_full_example_is_loaded() {
+        let text = include_str!("../../../examples/toolbooth.toml");
+        let config = parse(text, "toolbooth.toml", Vec::new()).unwrap();
+        assert!(
+            !config.servers.is_empty()
+                && !config.commands.is_empty()
+                && !config.runtimes.is_empty()
+        );
+        parse(include_str!("../templates/toolbooth.toml"), "toolbooth.toml", Vec::new()).unwrap();
+    }
+
+    #[test]
+    fn unknown_keys_name_place_and_nearest_name() {
+        let error = parse("[flags]\nmcp_tool = true\n", "t.toml", Vec::new()).unwrap_err();
+        assert_eq!(error.path.as_deref(), Some("t.toml:2:1"));
+        assert_eq!(error.hint.as_deref(), Some("did you mean `mcp_tools`?"));
+        let error = parse("[budgets]\ndaily = 1\n", "t.toml", Vec::new()).unwrap_err();
+        assert!(error.hint.unwrap().contains("no `budgets`"));
+    }
+
+    #[test]
+    fn messages_hold_no_values_of_the_file() {
+        let text =
+            "[servers.x]\ncommand = \"a\"\nenv = { TOKEN = \"hunter2\", }\nargs = \"hunter3\"\n";
+        let shown = parse(text, "t.toml", Vec::new()).unwrap_err().text();
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn the_environment_overrides() {
+        let overrides = vec![
+            ("FLAGS__MCP_TOOLS".to_owned(), "false".to_owned()),
+            ("HTTP__LISTEN".to_owned(), "127.0.0.1:0".to_owned()),
+        ];
+        let config = parse("[flags]\nmcp_tools = true\n", "t", overrides).unwrap();
+        assert!(!config.flags.mcp_tools);
+        assert_eq!(config.http.listen.as_deref(), Some("127.0.0.1:0"));
+        assert!(parse("", "t", vec![("FLAGZ__X".into(), "1".into())]).is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! The binary: reads configuration, composes the house, and is the command line.
+
+mod cli;
+mod commands;
+mod compose;
+mod config;
+mod failure;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use failure::{FAILED, Failure, USAGE};
+use output::Format;
+
+/// The hidden word by which this program runs itself as a worker.
+pub(crate) const WORKER: &str = "__worker";
+
+/// Says something on standard error.
+#[expect(
+    clippy::print_stderr,
+    reason = "hints and errors of the command line go here, and only here"
+)]
+pub(crate) fn note(text: &str) {
+    eprintln!("{text}");
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == WORKER) {
+        return worker();
+    }
+    let json = wants_json();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if !error.use_stderr() => {
+            // `--help` and `--version`.
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            if json {
+                let first = error.to_string();
+                let message = first.lines().next().unwrap_or_default();
+                let message = message.strip_prefix("error: ").unwrap_or(message);
+                let failure = Failure::usage(message).hint("see `toolbooth --help`");
+                output::json(&failure.json());
+            } else {
+                let _ = error.print();
+            }
+            return ExitCode::from(USAGE);
+        }
+    };
+    start_tracing(matches!(cli.command, Command::Serve { .. }));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => {
+            let outcome = runtime.block_on(commands::run(cli));
+            // What blocks outside of our reach must not hold up the end.
+            runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+            outcome
+        }
+        Err(error) => Err(Failure::usage(format!("the runtime cannot be started: {error}"))),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(FAILED),
+        Err(failure) => {
+            if json {
+                output::json(&failure.json());
+            } else {
+                note(&failure.text());
+            }
+            ExitCode::from(failure.exit)
+        }
+    }
+}
+
+/// Whether the caller wants one JSON document, also where the rest cannot be understood.
+fn wants_json() -> bool {
+    let arguments: Vec<String> =
+        std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    arguments.iter().any(|argument| argument == "--format=json")
+        || arguments.windows(2).any(|pair| pair == ["--format", "json"])
+}
+
+fn start_tracing(serving: bool) {
+    use std::io::IsTerminal;
+    let standard = if serving { "info,rmcp=warn" } else { "warn,rmcp=error" };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TOOLBOOTH_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(standard));
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        .init();
+}
+
+/// Runs this program as a worker that parses one document.
+fn worker() -> ExitCode {
+    use toolbooth_adapters::builtin::documents;
+    documents::limit_this_process();
+    match documents::serve_one(std::io::stdin().lock(), std::io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            note(&format!("the document cannot be parsed: {error}"));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+impl Format {
+    pub(crate) fn is_json(self) -> bool {
+        self == Self::Json
+    }
+}

@@ -1,0 +1,82 @@
+//! What goes to standard output: one JSON document, or a table for people.
+//!
+//! Doc: formats.md
+#![expect(
+    clippy::print_stdout,
+    reason = "the command line's own output is printed here, and only here"
+)]
+
+use std::io::Write;
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// In which form a command prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Table,
+    /// One JSON document.
+    Json,
+}
+
+/// Prints one JSON document.
+pub(crate) fn json(value: &impl Serialize) {
+    line(&serde_json::to_string_pretty(value).unwrap_or_default());
+}
+
+/// Prints one JSON document on one line.
+pub(crate) fn json_line(value: &impl Serialize) {
+    line(&serde_json::to_string(value).unwrap_or_default());
+}
+
+/// Prints a line. A reader that has gone away is no error of ours.
+pub(crate) fn line(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{text}");
+    let _ = out.flush();
+}
+
+/// Prints text as it is.
+pub(crate) fn text(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}
+
+/// Prints rows under headings, each column as wide as it needs.
+pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) {
+    let mut widths: Vec<usize> = headings.iter().map(|heading| heading.chars().count()).collect();
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| printable(cell)).collect()).collect();
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let show = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded: Vec<String> = cells
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell}{}", " ".repeat(width - cell.chars().count())))
+            .collect();
+        line(padded.join("  ").trim_end());
+    };
+    show(&mut headings.iter().copied());
+    for row in &rows {
+        show(&mut row.iter().map(String::as_str));
+    }
+}
+
+/// A cell without anything that a terminal would act on.
+fn printable(cell: &str) -> String {
+    cell.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The text of a JSON value for a cell.
+pub(crate) fn cell(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
