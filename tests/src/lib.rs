@@ -1,1 +1,282 @@
+//! What the journeys share: the binary, the test set-up, a small HTTP client, folders to work in.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+/// The folder of the repository.
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests stand in the repository")
+        .to_owned()
+}
+
+/// The folder that the build writes to.
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from)
+}
+
+/// The binary, which `cargo xtask test` builds first.
+pub fn binary() -> PathBuf {
+    let path = std::env::var_os("TOOLBOOTH_BIN")
+        .map_or_else(|| target().join("debug/toolbooth"), PathBuf::from);
+    assert!(path.is_file(), "build it first: cargo build -p toolbooth ({})", path.display());
+    path
+}
+
+/// A file of the test set-up; `None`, said loudly, where the set-up has not made it. In CI that
+/// is a failure.
+pub fn set_up(name: &str) -> Option<PathBuf> {
+    let path = target().join("test-env").join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    let said = format!("SKIPPED: {} is not there; run `cargo xtask test`", path.display());
+    assert!(std::env::var_os("CI").is_none(), "{said}");
+    println!("{said}");
+    None
+}
+
+/// A folder with a configuration, a registry, handlers and scripts.
+pub struct Place {
+    folder: tempfile::TempDir,
+    env: Vec<(String, String)>,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a folder"), env: Vec::new() }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> &Self {
+        let path = self.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        std::fs::write(&path, text).expect("writes");
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn environment(&self) -> Value {
+        let mut all: serde_json::Map<String, Value> = std::env::vars()
+            .filter(|(name, _)| name == "PATH" || name == "HOME")
+            .map(|(name, value)| (name, json!(value)))
+            .collect();
+        all.extend(self.env.iter().map(|(name, value)| (name.clone(), json!(value))));
+        Value::Object(all)
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(binary());
+        command.args(arguments).current_dir(self.path());
+        for name in ["MCP_TOOLS", "TOOLS_POLICY", "TOOL_WHITELIST"] {
+            command.env_remove(name);
+        }
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).stdin(Stdio::null()).output().expect("the binary starts")
+    }
+
+    /// Runs a command with `--format json`; gives its document and its exit code.
+    pub fn json(&self, arguments: &[&str]) -> (Value, i32) {
+        let mut all = arguments.to_vec();
+        all.extend(["--format", "json"]);
+        let output = self.run(&all);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let value = serde_json::from_str(&text).unwrap_or_else(|error| {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            panic!("{arguments:?} printed no JSON ({error}):\n{text}\n{stderr}")
+        });
+        (value, output.status.code().unwrap_or(-1))
+    }
+
+    /// The records of one call: its terminal event, its agent log and its receipt.
+    pub fn records(&self, call_id: &str) -> Records {
+        let of = |arguments: &[&str], list: &str| -> Vec<Value> {
+            let (value, exit) = self.json(arguments);
+            assert_eq!(exit, 0, "{value}");
+            value[list].as_array().cloned().unwrap_or_default()
+        };
+        Records {
+            events: of(&["audit", "query", "--call", call_id], "events"),
+            logs: of(&["logs", "query", "--call", call_id], "logs"),
+            receipts: of(&["receipts", "list", "--call", call_id], "receipts"),
+        }
+    }
+
+    pub fn assert_sound(&self) {
+        let (report, exit) = self.json(&["audit", "verify"]);
+        assert_eq!((&report["ok"], exit), (&json!(true), 0), "{report}");
+    }
+
+    /// Starts the gateway and waits until it listens.
+    pub fn serve(&self) -> Gateway {
+        let mut child = self
+            .command(&["serve", "--http", "127.0.0.1:0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the gateway starts");
+        let mut stderr = child.stderr.take().expect("a pipe");
+        let words = std::thread::spawn(move || {
+            let mut text = String::new();
+            let _ = stderr.read_to_string(&mut text);
+            text
+        });
+        let mut line = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        stdout.read_line(&mut line).expect("a line");
+        let Some(address) = line.trim().strip_prefix("listening on http://") else {
+            let _ = child.kill();
+            panic!("the gateway does not listen: {line}{}", words.join().unwrap_or_default());
+        };
+        Gateway { address: address.to_owned(), child, stdout, words: Some(words) }
+    }
+
+    /// Lets a real client list and call; `url` or standard input and output.
+    pub fn client(&self, python: &Path, url: Option<&str>, mode: &str, calls: &Value) -> Value {
+        let mut job = json!({ "mode": mode, "calls": calls });
+        match url {
+            Some(url) => job["url"] = json!(url),
+            None => {
+                job["command"] = json!([binary(), "stdio"]);
+                job["env"] = self.environment();
+                job["cwd"] = json!(self.path());
+            }
+        }
+        let mut child = Command::new(python)
+            .arg(repository().join("tests/clients/mcp_client.py"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("python starts");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        stdin.write_all(job.to_string().as_bytes()).expect("writes");
+        drop(stdin);
+        let output = child.wait_with_output().expect("python ends");
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| {
+            panic!("the client failed:\n{}", String::from_utf8_lossy(&output.stderr))
+        })
+    }
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What was written of one call.
+#[derive(Debug)]
+pub struct Records {
+    pub events: Vec<Value>,
+    pub logs: Vec<Value>,
+    pub receipts: Vec<Value>,
+}
+
+/// A running gateway; killed when it is dropped.
+pub struct Gateway {
+    pub address: String,
+    child: Child,
+    stdout: BufReader<std::process::ChildStdout>,
+    words: Option<std::thread::JoinHandle<String>>,
+}
+
+impl Gateway {
+    pub fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+
+    pub fn signal(&self, name: &str) {
+        let sent =
+            Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
+        assert!(sent.expect("kill starts").success());
+    }
+
+    /// Waits for the end; gives the exit code, what was printed after the first line, and what
+    /// was said on standard error.
+    pub fn wait(mut self) -> (Option<i32>, String, String) {
+        let status = self.child.wait().expect("ends");
+        let mut rest = String::new();
+        let _ = self.stdout.read_to_string(&mut rest);
+        let words = self.words.take().and_then(|words| words.join().ok()).unwrap_or_default();
+        (status.code(), rest, words)
+    }
+
+    pub fn stop(self) -> (Option<i32>, String, String) {
+        self.signal("TERM");
+        self.wait()
+    }
+
+    pub fn get(&self, path: &str) -> (u16, Value) {
+        request(&self.address, "GET", path, "", &[]).expect("an answer")
+    }
+
+    pub fn post(&self, path: &str, body: &str) -> (u16, Value) {
+        request(&self.address, "POST", path, body, &[]).expect("an answer")
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One request over a connection of its own; `None` where the connection broke.
+pub fn request(
+    address: &str,
+    method: &str,
+    path: &str,
+    body: &str,
+    headers: &[(&str, &str)],
+) -> Option<(u16, Value)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    let mut head = format!(
+        "{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    );
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        head.push_str(&format!("Host: {address}\r\n"));
+    }
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+    stream.write_all(head.as_bytes()).ok()?;
+    stream.write_all(body.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let text = String::from_utf8_lossy(&answer);
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let status = head.split_whitespace().nth(1)?.parse().ok()?;
+    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    let body = if chunked { unchunk(body) } else { body.to_owned() };
+    Some((status, serde_json::from_str(&body).unwrap_or(Value::String(body))))
+}
+
+fn unchunk(body: &str) -> String {
+    let (mut out, mut rest) = (String::new(), body);
+    while let Some((size, after)) = rest.split_once("\r\n") {
+        let Ok(size @ 1..) = usize::from_str_radix(size.trim(), 16) else { break };
+        out.push_str(after.get(..size).unwrap_or(after));
+        rest = after.get(size + 2..).unwrap_or("");
+    }
+    out
+}

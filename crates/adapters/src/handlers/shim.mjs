@@ -4,7 +4,11 @@ import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 import { createRequire } from "node:module";
 
+import { writeSync } from "node:fs";
+
 const send = (message) => process.stdout.write(JSON.stringify(message) + "\n");
+// Says on stderr that a call's words end here, so that they are told from the next one's.
+const mark = (id) => writeSync(2, `\0${id}\0`);
 for (const method of ["log", "info", "debug", "warn", "table", "dir"]) {
   console[method] = (...args) => console.error(...args);
 }
@@ -29,14 +33,17 @@ send({ ready: true, handlers: names });
 for await (const line of createInterface({ input: process.stdin })) {
   const { id, handler, args, context } = JSON.parse(line);
   if (!names.includes(handler)) {
+    mark(id);
     send({ id, missing: true });
     continue;
   }
   try {
     const result = await handlers[handler](args, context);
+    mark(id);
     send({ id, result: result === undefined ? null : result });
   } catch (error) {
     console.error(error);
+    mark(id);
     send({ id, error: error instanceof Error ? error.message : String(error) });
   }
 }

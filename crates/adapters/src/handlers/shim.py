@@ -17,6 +17,13 @@ def send(message):
     out.flush()
 
 
+def mark(call):
+    # Says on stderr that a call's words end here, so that they are told from the next one's.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.write(2, b"\0%d\0" % call)
+
+
 path = sys.argv[1]
 sys.path.insert(0, os.path.dirname(path))
 try:
@@ -38,6 +45,7 @@ for line in sys.stdin:
     message = json.loads(line)
     handler = handlers.get(message["handler"])
     if handler is None:
+        mark(message["id"])
         send({"id": message["id"], "missing": True})
         continue
     try:
@@ -46,7 +54,11 @@ for line in sys.stdin:
         result = handler(*given)
         if inspect.isawaitable(result):
             result = asyncio.run(result)
-        send({"id": message["id"], "result": result})
+        text = json.dumps({"id": message["id"], "result": result})
+        mark(message["id"])
+        out.write(text + "\n")
+        out.flush()
     except Exception as error:
         traceback.print_exc()
+        mark(message["id"])
         send({"id": message["id"], "error": str(error) or type(error).__name__})

@@ -20,6 +20,9 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 /// How long an interpreter may take to load a file.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long the mark at the end of a call's words may take after its answer.
+const MARK_TIMEOUT: Duration = Duration::from_secs(1);
+
 const NODE_SHIM: &str = include_str!("shim.mjs");
 const PYTHON_SHIM: &str = include_str!("shim.py");
 
@@ -51,8 +54,38 @@ pub(super) struct Worker {
     _group: GroupGuard,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
-    stderr: Arc<Mutex<Vec<u8>>>,
+    stderr: Arc<Stderr>,
     next: u64,
+}
+
+/// What a worker printed, and a bell that rings when there is more.
+#[derive(Debug, Default)]
+struct Stderr {
+    kept: Mutex<Vec<u8>>,
+    more: tokio::sync::Notify,
+}
+
+impl Stderr {
+    fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Everything up to the mark that ends a call's words.
+    async fn until(&self, mark: &[u8]) -> Vec<u8> {
+        loop {
+            let more = self.more.notified();
+            {
+                let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(at) = kept.windows(mark.len()).position(|window| window == mark) {
+                    let rest = kept.split_off(at + mark.len());
+                    let mut words = std::mem::replace(&mut *kept, rest);
+                    words.truncate(at);
+                    return words;
+                }
+            }
+            more.await;
+        }
+    }
 }
 
 impl Worker {
@@ -90,7 +123,7 @@ impl Worker {
         else {
             return Err("the worker has no pipes".to_owned());
         };
-        let kept = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::new(Stderr::default());
         tokio::spawn(keep_stderr(stderr, Arc::clone(&kept)));
         let mut worker = Self {
             child,
@@ -132,7 +165,7 @@ impl Worker {
     }
 
     fn take_stderr(&self) -> String {
-        plain(&std::mem::take(&mut *self.stderr.lock().unwrap_or_else(PoisonError::into_inner)))
+        plain(&self.stderr.take())
     }
 
     /// Asks one handler and waits for its answer; gives what was printed meanwhile too. A worker
@@ -175,7 +208,13 @@ impl Worker {
         if reply.get("id").and_then(Value::as_u64) != Some(self.next) {
             return Err(failed(true, "the worker answered another question".to_owned()));
         }
-        let stderr = self.take_stderr();
+        let mark = format!("\0{}\0", self.next);
+        let words = tokio::time::timeout(MARK_TIMEOUT, self.stderr.until(mark.as_bytes())).await;
+        let stderr = match words {
+            Ok(words) => plain(&words),
+            // Too much was printed to keep it all, the mark included.
+            Err(_) => self.take_stderr(),
+        };
         let reply = match reply {
             Value::Object(mut members) => {
                 if members.contains_key("missing") {
@@ -223,11 +262,16 @@ impl Worker {
     }
 }
 
-async fn keep_stderr(mut stderr: ChildStderr, kept: Arc<Mutex<Vec<u8>>>) {
+async fn keep_stderr(mut stderr: ChildStderr, kept: Arc<Stderr>) {
     let mut buffer = vec![0u8; 4 << 10];
     while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = STDERR_BYTES_MAX.saturating_sub(kept.len()).min(count);
-        kept.extend_from_slice(buffer.get(..room).unwrap_or_default());
+        {
+            let mut kept = kept.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.extend_from_slice(buffer.get(..count).unwrap_or_default());
+            // The newest words are kept, the mark among them.
+            let surplus = kept.len().saturating_sub(STDERR_BYTES_MAX);
+            kept.drain(..surplus);
+        }
+        kept.more.notify_one();
     }
 }
