@@ -21,8 +21,7 @@ else:
     sys.exit(5)
 "#;
 
-const COMMANDS: &str =
-    "[commands.scripts]\ndiscover_command = \"python3 tools.py list\"\ncall_command = \"python3 tools.py call\"\n";
+const COMMANDS: &str = "[commands.scripts]\ndiscover_command = \"python3 tools.py list\"\ncall_command = \"python3 tools.py call\"\n";
 
 fn scripts(more: &str) -> Place {
     let place = Place::new();
@@ -84,7 +83,10 @@ fn nothing_is_half_recorded_when_the_gateway_is_stopped_under_load() {
     let events = events["events"].as_array().unwrap();
     let (logs, _) = place.json(&["logs", "query", "--limit", "1000000"]);
     let count = |kind: &str| events.iter().filter(|event| event["event"] == kind).count();
-    assert!(receipts.iter().all(|receipt| receipt["state"] != "in_flight"), "a claim is not settled");
+    assert!(
+        receipts.iter().all(|receipt| receipt["state"] != "in_flight"),
+        "a claim is not settled"
+    );
     assert_eq!(count("TOOL_DISPATCHED"), receipts.len());
     let settled = events.iter().filter(|event| event["receiptDigest"].is_string()).count();
     assert_eq!(settled, receipts.len(), "each claim has exactly one end");
@@ -95,10 +97,15 @@ fn nothing_is_half_recorded_when_the_gateway_is_stopped_under_load() {
         let receipt = receipts.iter().find(|receipt| receipt["receiptId"] == result["receiptId"]);
         assert_eq!(receipt.map(|receipt| &receipt["toolId"]), Some(&json!(tool)), "{result}");
     }
-    let done = receipts.iter().filter(|r| r["toolId"] == "write" && r["effect"] == "completed").count();
-    let doubt = receipts.iter().filter(|r| r["toolId"] == "write" && r["effect"] == "unknown").count();
+    let done =
+        receipts.iter().filter(|r| r["toolId"] == "write" && r["effect"] == "completed").count();
+    let doubt =
+        receipts.iter().filter(|r| r["toolId"] == "write" && r["effect"] == "unknown").count();
     let effects = effects().lines().count();
-    assert!(effects >= done && effects <= done + doubt, "{effects} effects, {done} receipts, {doubt} doubts");
+    assert!(
+        effects >= done && effects <= done + doubt,
+        "{effects} effects, {done} receipts, {doubt} doubts"
+    );
 }
 
 #[test]
@@ -148,16 +155,29 @@ fn bad_input_to_every_command_is_refused_and_nothing_is_written() {
         assert!(!stderr.contains("panicked"), "{arguments:?}: {stderr}");
         assert!(!place.path().join(".toolbooth").exists(), "{arguments:?} wrote something");
     }
-    for arguments in [&["call", "calculator", "--args", "{"][..], &["nonsense"], &["list", "--config", "bad.toml"]] {
+    for arguments in [
+        &["call", "calculator", "--args", "{"][..],
+        &["nonsense"],
+        &["list", "--config", "bad.toml"],
+    ] {
         let (value, exit) = place.json(arguments);
         assert_eq!(exit, 2);
-        assert!(value["error"]["code"].is_string() && value["error"]["message"].is_string(), "{value}");
+        assert!(
+            value["error"]["code"].is_string() && value["error"]["message"].is_string(),
+            "{value}"
+        );
     }
     let (value, _) = place.json(&["list", "--config", "bad.toml"]);
     assert_eq!(value["error"]["hint"], "did you mean `mcp_tools`?");
     let (value, exit) = place.json(&["check", "bad.json"]);
-    assert_eq!((exit, &value["ok"], &value["findings"][0]["code"]), (1, &json!(false), &json!("invalid-json")));
-    assert_eq!((&value["findings"][0]["line"], &value["findings"][0]["column"]), (&json!(1), &json!(13)));
+    assert_eq!(
+        (exit, &value["ok"], &value["findings"][0]["code"]),
+        (1, &json!(false), &json!("invalid-json"))
+    );
+    assert_eq!(
+        (&value["findings"][0]["line"], &value["findings"][0]["column"]),
+        (&json!(1), &json!(13))
+    );
     assert_eq!(place.json(&["receipts", "show", "none"]).1, 1);
     assert_eq!(place.json(&["audit", "verify"]).1, 3, "there is no store");
     for (name, value) in [("MCP_TOOLS", "maybe"), ("TOOLS_POLICY", ""), ("TOOL_WHITELIST", "a b")] {
@@ -174,14 +194,23 @@ fn flags_and_whitelist_decide_from_the_environment() {
     assert_eq!(off.json(&["list"]).0, json!({ "tools": [] }));
     let (result, exit) = off.json(&["call", "calculator", "--args", "{\"expression\":\"1\"}"]);
     assert_eq!((exit, &result["error"]["code"]), (1, &json!("tools-disabled")));
-    assert_eq!(off.json(&["call", "no.such"]).0["error"]["code"], "tools-disabled", "decided before look-up");
+    assert_eq!(
+        off.json(&["call", "no.such"]).0["error"]["code"],
+        "tools-disabled",
+        "decided before look-up"
+    );
     let (report, exit) = off.json(&["plan", "{\"tools\":[\"calculator\"]}"]);
     assert_eq!((exit, &report["skipped"], &report["steps"]), (0, &json!(true), &json!([])));
 
     let some = Place::new().env("TOOL_WHITELIST", " calculator , ,");
     let names = |place: &Place| -> Vec<String> {
         let (tools, _) = place.json(&["list"]);
-        tools["tools"].as_array().unwrap().iter().map(|t| t["toolId"].as_str().unwrap().to_owned()).collect()
+        tools["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|t| t["toolId"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(names(&some), ["calculator"]);
     assert_eq!(names(&Place::new().env("TOOL_WHITELIST", " , ")), Vec::<String>::new());
@@ -208,21 +237,28 @@ fn a_plan_gives_partial_results_and_repeats_nothing() {
             .as_array()
             .unwrap()
             .iter()
-            .map(|step| (step["id"].as_str().unwrap(), step["status"].as_str().unwrap(), &step["code"]))
+            .map(|step| {
+                (step["id"].as_str().unwrap(), step["status"].as_str().unwrap(), &step["code"])
+            })
             .collect();
-        assert_eq!(told, [
-            ("first", "succeeded", &Value::Null),
-            ("blocked", "denied", &json!("policy-denied")),
-            ("fails", "failed", &json!("tool-error")),
-            ("after", "succeeded", &Value::Null),
-            ("never", "skipped", &Value::Null),
-        ]);
+        assert_eq!(
+            told,
+            [
+                ("first", "succeeded", &Value::Null),
+                ("blocked", "denied", &json!("policy-denied")),
+                ("fails", "failed", &json!("tool-error")),
+                ("after", "succeeded", &Value::Null),
+                ("never", "skipped", &Value::Null),
+            ]
+        );
         assert_eq!(report["steps"][0]["replayed"], json!(round == 1), "{report}");
         assert_eq!(report["steps"][3]["result"]["structuredContent"], json!({ "x": {} }));
     }
     assert_eq!(std::fs::read_to_string(place.path().join("effects.txt")).unwrap(), "first\n");
     let (events, _) = place.json(&["audit", "query"]);
-    let kinds = |kind: &str| events["events"].as_array().unwrap().iter().filter(|e| e["event"] == kind).count();
+    let kinds = |kind: &str| {
+        events["events"].as_array().unwrap().iter().filter(|e| e["event"] == kind).count()
+    };
     assert_eq!((kinds("POLICY_DENIED"), kinds("TOOL_DISPATCHED")), (2, 3), "{events}");
     place.assert_sound();
     assert_eq!(place.json(&["plan", r#"{"steps":[{"id":"a","tool":"t","needs":["a"]}]}"#]).1, 2);
@@ -246,7 +282,9 @@ fn numbers_keep_every_digit_from_end_to_end() {
     // The same over MCP, as the bytes that a client sends.
     let mcp = |arguments: &str| {
         let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
-        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"echo","arguments":{arguments},{meta}}}}}"#);
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"echo","arguments":{arguments},{meta}}}}}"#
+        );
         let headers = [
             ("Accept", "application/json, text/event-stream"),
             ("MCP-Protocol-Version", "2026-07-28"),
@@ -256,7 +294,8 @@ fn numbers_keep_every_digit_from_end_to_end() {
         let (status, answer) = request(&gateway.address, "POST", "/mcp", &body, &headers).unwrap();
         assert_eq!(status, 200, "{answer}");
         let text = answer.as_str().map(str::to_owned).unwrap_or_else(|| answer.to_string());
-        let data = text.lines().find_map(|line| line.strip_prefix("data: ").filter(|d| d.len() > 2));
+        let data =
+            text.lines().find_map(|line| line.strip_prefix("data: ").filter(|d| d.len() > 2));
         serde_json::from_str::<Value>(data.unwrap_or(&text)).unwrap()
     };
     assert_eq!(mcp(args)["result"]["content"][0]["text"], args);
@@ -300,8 +339,13 @@ fn http_maps_outcomes_to_statuses() {
     assert_eq!(request(&gateway.address, "POST", "/v1/calls", other, &key).unwrap().0, 422);
     assert_eq!(gateway.post("/v1/calls", r#"{"toolId":"echo","caller":"key:x"}"#).0, 400);
     assert_eq!(gateway.post("/v1/calls", "nonsense").0, 400);
-    let foreign = |name, value| request(&gateway.address, "POST", "/v1/calls", body, &[(name, value)]).unwrap().0;
-    assert_eq!((foreign("Host", "evil.example"), foreign("Origin", "https://evil.example")), (403, 403));
+    let foreign = |name, value| {
+        request(&gateway.address, "POST", "/v1/calls", body, &[(name, value)]).unwrap().0
+    };
+    assert_eq!(
+        (foreign("Host", "evil.example"), foreign("Origin", "https://evil.example")),
+        (403, 403)
+    );
     gateway.stop();
     place.assert_sound();
 }
@@ -322,8 +366,12 @@ fn web_search_asks_the_configured_endpoint() {
         String::from_utf8(head).unwrap()
     });
     let place = Place::new();
-    place.write("toolbooth.toml", &format!("[builtin.web_search]\nendpoint = \"http://{address}/search\"\n"));
-    let (result, exit) = place.json(&["call", "web_search", "--args", r#"{"query":"two words","limit":1}"#]);
+    place.write(
+        "toolbooth.toml",
+        &format!("[builtin.web_search]\nendpoint = \"http://{address}/search\"\n"),
+    );
+    let (result, exit) =
+        place.json(&["call", "web_search", "--args", r#"{"query":"two words","limit":1}"#]);
     assert_eq!(exit, 0, "{result}");
     assert_eq!(
         result["structuredContent"]["results"],
@@ -337,9 +385,13 @@ fn web_search_asks_the_configured_endpoint() {
 fn the_registry_file_is_live_and_a_bad_edit_keeps_the_last_good_one() {
     let place = Place::new();
     let registry = |name: &str| {
-        format!(r#"{{"version":"1.0.0","tools":[{{"name":"{name}","description":"d","input_schema":{{"type":"object"}},"output_schema":{{}}}}]}}"#)
+        format!(
+            r#"{{"version":"1.0.0","tools":[{{"name":"{name}","description":"d","input_schema":{{"type":"object"}},"output_schema":{{}}}}]}}"#
+        )
     };
-    place.write("tools.registry.json", &registry("os.one")).write("handlers/os.js", "export const one = () => 1; export const two = () => 2;");
+    place
+        .write("tools.registry.json", &registry("os.one"))
+        .write("handlers/os.js", "export const one = () => 1; export const two = () => 2;");
     if set_up("npm").is_none() {
         return;
     }
@@ -360,7 +412,11 @@ fn the_registry_file_is_live_and_a_bad_edit_keeps_the_last_good_one() {
         let began = Instant::now();
         loop {
             let (events, exit) = place.json(&["audit", "query"]);
-            let found = events["events"].as_array().unwrap().iter().any(|e| e["event"] == "REGISTRY_REJECTED");
+            let found = events["events"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|e| e["event"] == "REGISTRY_REJECTED");
             if found || began.elapsed() > Duration::from_secs(20) {
                 return (found, exit);
             }
@@ -380,7 +436,10 @@ fn required_containment_is_never_pretended() {
         r#"{"version":"1.0.0","tools":[{"name":"os.run","description":"d","input_schema":{"type":"object"},"output_schema":{},"sandbox":{"enforce":"required"}}]}"#,
     );
     let (result, exit) = place.json(&["call", "os.run"]);
-    assert_eq!((exit, &result["error"]["code"], &result["effect"]), (1, &json!("sandbox-unavailable"), &json!("not_started")));
+    assert_eq!(
+        (exit, &result["error"]["code"], &result["effect"]),
+        (1, &json!("sandbox-unavailable"), &json!("not_started"))
+    );
 }
 
 #[test]

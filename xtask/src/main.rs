@@ -1,1 +1,35 @@
-fn main() {}
+//! What is done to the repository: `cargo xtask boundaries | explain | docs-map | test | smoke | ci`.
+
+mod boundaries;
+mod docs_map;
+mod run;
+mod setup;
+
+use anyhow::{Result, bail};
+
+const USAGE: &str = "usage: cargo xtask COMMAND
+  boundaries              check who depends on whom and who names what
+  explain CRATE [DEP]     tell what a crate may do, or why it may use a package
+  docs-map [--check]      write docs/map.md, or fail when it is not current
+  schemas [--check]       write docs/schemas, or fail when they are not current
+  test                    set up what tests need, and run all of them
+  smoke                   let a real client call read_file on the real gateway
+  ci                      everything that CI runs";
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["boundaries"] => boundaries::run(),
+        ["explain", name] => boundaries::explain(name, None),
+        ["explain", name, dependency] => boundaries::explain(name, Some(dependency)),
+        ["docs-map"] => docs_map::run(false),
+        ["docs-map", "--check"] => docs_map::run(true),
+        ["schemas"] => run::schemas(false),
+        ["schemas", "--check"] => run::schemas(true),
+        ["test"] => run::test(),
+        ["smoke"] => run::smoke(),
+        ["ci"] => run::ci(),
+        _ => bail!("{USAGE}"),
+    }
+}

@@ -176,7 +176,7 @@ pub async fn run(
         (out, err)
     };
     tokio::pin!(work);
-    let mut output: Option<(Result<Vec<u8>, Vec<u8>>, Vec<u8>)> = None;
+    let mut output: Option<(Capped, Vec<u8>)> = None;
     let status = loop {
         tokio::select! {
             biased;
@@ -236,8 +236,11 @@ fn ended(status: std::process::ExitStatus) -> Ended {
     Ended::Exit(status.code().unwrap_or(-1))
 }
 
+/// All of a stream, or its beginning where it is too long.
+type Capped = Result<Vec<u8>, Vec<u8>>;
+
 /// All of a stream, or `Err` with its beginning where it is longer than `max`.
-async fn capped(stream: Option<impl AsyncRead + Unpin>, max: usize) -> Result<Vec<u8>, Vec<u8>> {
+async fn capped(stream: Option<impl AsyncRead + Unpin>, max: usize) -> Capped {
     let mut out = Vec::new();
     let Some(stream) = stream else { return Ok(out) };
     let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);

@@ -15,7 +15,7 @@ pub fn plain(bytes: &[u8]) -> String {
                 // CSI: parameters up to a final byte.
                 Some('[') => {
                     characters.next();
-                    while let Some(next) = characters.next() {
+                    for next in characters.by_ref() {
                         if ('\u{40}'..='\u{7e}').contains(&next) {
                             break;
                         }

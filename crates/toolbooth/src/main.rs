@@ -6,6 +6,7 @@ mod compose;
 mod config;
 mod failure;
 mod output;
+mod schemas;
 
 use std::process::ExitCode;
 
@@ -29,8 +30,13 @@ pub(crate) fn note(text: &str) {
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == WORKER) {
-        return worker();
+    match arguments.next() {
+        Some(first) if first == WORKER => return worker(),
+        Some(first) if first == "__schemas" => {
+            output::json(&schemas::all());
+            return ExitCode::SUCCESS;
+        }
+        _ => (),
     }
     let json = wants_json();
     let cli = match Cli::try_parse() {

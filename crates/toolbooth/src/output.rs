@@ -1,10 +1,6 @@
 //! What goes to standard output: one JSON document, or a table for people.
 //!
 //! Doc: formats.md
-#![expect(
-    clippy::print_stdout,
-    reason = "the command line's own output is printed here, and only here"
-)]
 
 use std::io::Write;
 

@@ -76,10 +76,7 @@ pub(super) const IDEMPOTENCY: [Field; 5] =
 
 impl Field {
     /// The spelling that `members` uses, and the value.
-    pub(super) fn get<'e>(
-        self,
-        members: &'e Map<String, Value>,
-    ) -> Option<(&'static str, &'e Value)> {
+    pub(super) fn get(self, members: &Map<String, Value>) -> Option<(&'static str, &Value)> {
         let spelled = |name: &'static str| members.get(name).map(|value| (name, value));
         spelled(self.canonical).or_else(|| spelled(self.snake))
     }

@@ -188,7 +188,7 @@ fn texts_of(value: &Value, path: &str, code: Code, report: &mut Report) {
         return;
     };
     for (index, item) in items.iter().enumerate() {
-        if !item.as_str().is_some_and(|text| !text.trim().is_empty()) {
+        if item.as_str().is_none_or(|text| text.trim().is_empty()) {
             report.error(
                 code,
                 &format!("{path}[{index}]"),

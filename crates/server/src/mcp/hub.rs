@@ -65,12 +65,14 @@ impl Hub {
     fn tell(&self) {
         let mut members = self.members();
         members.sessions.retain(|_, peer| !peer.is_transport_closed());
-        for peer in members.sessions.values().cloned() {
+        for peer in members.sessions.values() {
+            let peer = peer.clone();
             tokio::spawn(async move {
                 let _ = tokio::time::timeout(TELL_TIMEOUT, peer.notify_tool_list_changed()).await;
             });
         }
-        for sink in members.streams.values().cloned() {
+        for sink in members.streams.values() {
+            let sink = sink.clone();
             tokio::spawn(async move {
                 let _ = tokio::time::timeout(TELL_TIMEOUT, sink.notify_tool_list_changed()).await;
             });

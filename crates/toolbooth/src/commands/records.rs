@@ -205,7 +205,7 @@ fn print_events(
         events.iter().map(|placed| &placed.event).collect();
     match format {
         EventFormat::Json => output::json(&json!({ "events": events })),
-        EventFormat::Jsonl => events.iter().for_each(|event| output::json_line(event)),
+        EventFormat::Jsonl => events.iter().for_each(output::json_line),
         EventFormat::Csv => {
             let mut writer = csv::Writer::from_writer(Vec::new());
             let wrong = |error: csv::Error| Failure::usage(error.to_string());
