@@ -1,4 +1,6 @@
 //! The house as a whole: load and SIGTERM, bad input, flags, plans, numbers, HTTP, search, reload.
+//!
+//! Path: 1, 10. Doc: formats.md#exit-codes, formats.md#commands
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -1,5 +1,7 @@
 //! A real client, in both eras, over stdio and over HTTP, against real tools of every kind; after
 //! each call audit, agent log and receipt are read back and compared.
+//!
+//! Path: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10. Doc: records.md#of-one-call
 
 use std::path::Path;
 

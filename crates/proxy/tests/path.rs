@@ -1,0 +1,717 @@
+//! The path with every port mocked or in memory: order, bytes, codes, events, and what stays inside.
+//!
+//! Path: 2, 3, 4, 5, 6, 7, 8, 9. Doc: call-path.md#codes
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use mockall::mock;
+use serde_json::{Value, json};
+use toolbooth_audit::ledger::{
+    ClaimRequest, Claimed, Ledger, LedgerError, Moment, Refusal, Settlement, Swept,
+};
+use toolbooth_audit::memory::MemoryLedger;
+use toolbooth_audit::reads::{EventFilter, LogFilter};
+use toolbooth_audit::{Digester, LedgerReads, verify};
+use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::contract::{AdapterId, ToolContract};
+use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::event::{AuditEvent, AuditEventKind, EventBody};
+use toolbooth_contracts::port::{ExecutionError, InputNeeded};
+use toolbooth_contracts::receipt::Receipt;
+use toolbooth_contracts::{
+    CallRequest, Caller, ContentBlock, Conversation, Dispatch, Effect, ErrorCode, Executor, Guard,
+    Outcome, Status, ToolCall, ToolOutput, ToolResult,
+};
+use toolbooth_policy::{
+    Authorizer, CallerRights, EngineError, FeatureFlags, PolicyEngine, Question, Standing, Verdict,
+    Whitelist,
+};
+use toolbooth_proxy::{
+    Clock, Executors, IdSource, Limits, OutputRule, Parts, SystemClock, SystemIds, ToolProxy,
+    World, Worlds,
+};
+use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
+
+mock! {
+    Tool {}
+    #[async_trait]
+    impl Executor for Tool {
+        async fn execute(&self, dispatch: Dispatch, conversation: Conversation) -> Outcome;
+        async fn readiness(&self, contract: &ToolContract, probe: bool) -> Readiness;
+    }
+}
+
+mock! {
+    Book {}
+    #[async_trait]
+    impl Ledger for Book {
+        fn writer(&self) -> &str;
+        fn digester(&self) -> &Digester;
+        async fn claim(&self, request: ClaimRequest) -> Result<Claimed, LedgerError>;
+        async fn settle(&self, settlement: Arc<Settlement>) -> Result<Receipt, LedgerError>;
+        async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError>;
+        async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError>;
+        async fn renew(&self, at: Moment) -> Result<(), LedgerError>;
+        async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError>;
+        async fn close(&self, at: Moment) -> Result<(), LedgerError>;
+    }
+}
+
+fn entry() -> Value {
+    json!({
+        "name": "shop.order", "description": "Orders.", "execution": {"localRuntimeId": "shop"},
+        "input_schema": {"type": "object", "properties": {"n": {"type": "integer"}, "key": {}}},
+        "output_schema": {}, "permissions": ["write:orders"], "timeout_ms": 5000,
+        "idempotency": {"mode": "on-key"}
+    })
+}
+
+fn with(pointer: &str, value: Value) -> Value {
+    let mut entry = entry();
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    let parent = if parent.is_empty() { &mut entry } else { entry.pointer_mut(parent).unwrap() };
+    parent.as_object_mut().unwrap().insert(key.to_owned(), value);
+    entry
+}
+
+fn on() -> FeatureFlags {
+    FeatureFlags { mcp_tools: true, tools_policy: true }
+}
+
+fn world(entry: &Value, policy: Authorizer) -> World {
+    let mut registry = ToolRegistry::default();
+    let tool = RegisteredTool::from_entry(entry, Source::File, &Guard::default()).unwrap();
+    let _ = registry.register(tool);
+    World::new(policy).with_registry(registry)
+}
+
+fn limits() -> Limits {
+    Limits {
+        cancel_grace: Duration::from_millis(50),
+        settle_patience: Duration::from_millis(200),
+        ..Limits::default()
+    }
+}
+
+fn parts(world: World, ledger: Arc<dyn Ledger>, tool: impl Executor + 'static) -> Parts {
+    Parts {
+        worlds: Worlds::new(world),
+        ledger,
+        executors: Executors::default().with(AdapterId::Local("shop".into()), Arc::new(tool)),
+        clock: Arc::new(SystemClock::default()),
+        ids: Arc::new(SystemIds),
+        shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
+        limits: limits(),
+    }
+}
+
+fn memory() -> Arc<MemoryLedger> {
+    Arc::new(MemoryLedger::new("writer", &[3; 32], &SystemClock::default().now()))
+}
+
+fn answering(outcome: Outcome) -> MockTool {
+    let mut tool = MockTool::new();
+    tool.expect_execute().returning(move |_, _| outcome.clone());
+    tool
+}
+
+fn untouched() -> MockTool {
+    let mut tool = MockTool::new();
+    tool.expect_execute().never();
+    tool
+}
+
+fn request(args: &str, key: Option<&str>) -> CallRequest {
+    let mut request = CallRequest::new("shop.order", args).unwrap();
+    request.context.agent_id = Some("agent".into());
+    request.context.turn_index = Some(2);
+    request.context.idempotency_key = key.map(str::to_owned);
+    request
+}
+
+async fn call(proxy: &ToolProxy, request: CallRequest) -> ToolResult {
+    proxy.call(ToolCall::new(request, Caller::local()), Conversation::detached().0).await
+}
+
+/// The terminal event and the agent log of a call.
+async fn records(ledger: &MemoryLedger, call_id: &str) -> (Vec<AuditEvent>, Vec<AgentLog>) {
+    let filter = EventFilter { call: Some(call_id.into()), limit: 100, ..EventFilter::default() };
+    let events =
+        ledger.events(filter).await.unwrap().into_iter().map(|placed| placed.event).collect();
+    let filter = LogFilter { call: Some(call_id.into()), limit: 100, ..LogFilter::default() };
+    (events, ledger.agent_logs(filter).await.unwrap())
+}
+
+/// Everything that must hold of a call that ended with `code`.
+async fn holds(ledger: &MemoryLedger, result: &ToolResult, code: ErrorCode) {
+    let error = result.error.as_ref().unwrap_or_else(|| panic!("{code}: {result:?}"));
+    assert_eq!(error.code, code, "{result:?}");
+    assert_eq!((result.status, result.is_error), (code.status(), true));
+    assert!(!serde_json::to_string(result).unwrap().contains("internal cause"), "{result:?}");
+    let (events, logs) = records(ledger, &result.call_id).await;
+    assert_eq!(logs.len(), 1, "{code}: exactly one agent log");
+    let (log, terminal) = (&logs[0], &events.last().unwrap().body);
+    assert_eq!(Some(terminal.event), code.event(), "{code}");
+    let ends = events.iter().filter(|event| event.body.log_digest.is_some()).count();
+    assert_eq!(ends, 1, "{code}: exactly one terminal event");
+    assert_eq!((terminal.error_code, log.error_code), (Some(code), Some(code)));
+    assert_eq!((terminal.status, terminal.effect), (Some(code.status()), Some(result.effect)));
+    assert_eq!(
+        (terminal.tool_name.as_deref(), log.tool_name.as_str()),
+        (Some(result.tool_id.as_str()), result.tool_id.as_str())
+    );
+    assert_eq!((terminal.agent_id.as_deref(), terminal.turn_index), (Some("agent"), Some(2)));
+    assert_eq!(
+        (log.agent_id.as_deref(), log.turn_index, log.is_error),
+        (Some("agent"), Some(2), true)
+    );
+    assert_eq!(terminal.caller.as_deref(), Some("local"));
+    assert!(terminal.duration_ms.is_some() && terminal.error.is_some());
+    assert_eq!((&terminal.receipt_id, &log.receipt_id), (&result.receipt_id, &result.receipt_id));
+    assert!(verify::store(ledger).await.unwrap().ok);
+}
+
+/// A call that must be refused before the executor is touched.
+async fn refused(entry: Value, policy: Authorizer, request: CallRequest, code: ErrorCode) {
+    refused_in(world(&entry, policy), request, code).await;
+}
+
+async fn refused_in(world: World, request: CallRequest, code: ErrorCode) {
+    let ledger = memory();
+    let proxy = ToolProxy::new(parts(world, Arc::clone(&ledger) as _, untouched()));
+    let result = call(&proxy, request).await;
+    assert_eq!(result.effect, Effect::NotStarted);
+    holds(&ledger, &result, code).await;
+}
+
+#[tokio::test]
+async fn denied_and_invalid_calls_never_reach_an_executor() {
+    use ErrorCode as C;
+    let good = || request(r#"{"n":1}"#, None);
+    refused(entry(), Authorizer::new(FeatureFlags::default()), good(), C::ToolsDisabled).await;
+    let stranger = CallRequest { tool_id: "shop.other".into(), ..good() };
+    refused(entry(), Authorizer::new(on()), stranger, C::UnregisteredTool).await;
+    let blind = CallerRights { tools: Some(vec![]), ..CallerRights::everything() };
+    let hidden = Authorizer::new(on()).with_callers(BTreeMap::from([("l".into(), blind)]));
+    refused(entry(), hidden, good(), C::UnregisteredTool).await;
+    let listed = Authorizer::new(on()).with_whitelist(Whitelist::parse("other").unwrap());
+    refused(entry(), listed, good(), C::PolicyDenied).await;
+    let poor = CallerRights { grants: vec![], ..CallerRights::everything() };
+    let grants = Authorizer::new(on()).with_callers(BTreeMap::from([("l".into(), poor)]));
+    refused(entry(), grants, good(), C::PolicyDenied).await;
+    for (standing, code) in [
+        (Standing::Quarantined("changed".into()), C::QuarantinedTool),
+        (Standing::Paused, C::Paused),
+    ] {
+        let mut world = world(&entry(), Authorizer::new(on()));
+        world.standings.insert("shop.order".try_into().unwrap(), standing);
+        refused_in(world, good(), code).await;
+    }
+    for bad in [
+        r#"{"n":"x"}"#,
+        "[1]",
+        "null",
+        r#"{"n":1e400}"#,
+        r#"{"n":1,"n":2}"#,
+        r#"{"__proto__":1}"#,
+        r#"{"a":{"constructor":1}}"#,
+    ] {
+        refused(entry(), Authorizer::new(on()), request(bad, None), C::InvalidArgs).await;
+    }
+    let keyed = with("/idempotency", json!({"mode": "keyed", "key_field": "key"}));
+    for bad in ["{}", r#"{"key":null}"#, r#"{"key":" "}"#, r#"{"key":[1]}"#] {
+        refused(keyed.clone(), Authorizer::new(on()), request(bad, None), C::MissingIdempotencyKey)
+            .await;
+    }
+    let asking = with("/policy", json!({"approval": "always"}));
+    refused(asking, Authorizer::new(on()), good(), C::ApprovalRequired).await;
+    let none = with("/policy", json!({"rateLimitPerMin": 0}));
+    refused(none, Authorizer::new(on()), good(), C::RateLimited).await;
+    refused(entry(), Authorizer::new(on()).with_engine(Arc::new(Broken)), good(), C::PolicyDenied)
+        .await;
+}
+
+struct Broken;
+impl PolicyEngine for Broken {
+    fn judge(&self, _: &Question<'_>) -> Result<Verdict, EngineError> {
+        Err(EngineError("internal cause".into()))
+    }
+    fn version(&self) -> &str {
+        "0"
+    }
+}
+
+#[tokio::test]
+async fn each_outcome_of_an_executor_has_its_code_and_records() {
+    use ErrorCode as C;
+    let failed = |code, effect| {
+        Outcome::Failed(ExecutionError {
+            code,
+            effect,
+            safe: None,
+            internal: "internal cause".into(),
+        })
+    };
+    let block = |block: Value| {
+        Outcome::Done(ToolOutput {
+            content: Some(vec![ContentBlock(block)]),
+            ..ToolOutput::default()
+        })
+    };
+    let cases = [
+        (failed(C::AdapterFailed, Effect::Unknown), C::AdapterFailed, Effect::Unknown),
+        (failed(C::AdapterFailed, Effect::NotStarted), C::AdapterFailed, Effect::NotStarted),
+        (failed(C::NotConfigured, Effect::NotStarted), C::NotConfigured, Effect::NotStarted),
+        (failed(C::SandboxDenied, Effect::Unknown), C::SandboxDenied, Effect::Unknown),
+        (failed(C::Timeout, Effect::Unknown), C::Timeout, Effect::Unknown),
+        (failed(C::Cancelled, Effect::Unknown), C::Cancelled, Effect::Unknown),
+        (Outcome::Done(ToolOutput::text("no").into_error()), C::ToolError, Effect::Completed),
+        (Outcome::Done(ToolOutput::default()), C::MissingToolResult, Effect::Completed),
+        (block(json!("x")), C::InvalidToolResult, Effect::Completed),
+        (
+            Outcome::Done(ToolOutput { tool_id: Some("other".into()), ..ToolOutput::text("x") }),
+            C::ToolIdMismatch,
+            Effect::Completed,
+        ),
+        (
+            Outcome::Done(ToolOutput::text("x".repeat(11 << 20))),
+            C::ResultTooLarge,
+            Effect::Completed,
+        ),
+        (
+            Outcome::NeedsInput(InputNeeded { requests: json!({}), state: None }),
+            C::AdapterFailed,
+            Effect::Unknown,
+        ),
+    ];
+    for (outcome, code, effect) in cases {
+        let ledger = memory();
+        let world = world(&entry(), Authorizer::new(on()));
+        let proxy = ToolProxy::new(parts(world, Arc::clone(&ledger) as _, answering(outcome)));
+        let result = call(&proxy, request("{}", None)).await;
+        assert_eq!(result.effect, effect, "{code}");
+        assert!(result.receipt_id.is_some(), "{code}: a dispatched call has a receipt");
+        holds(&ledger, &result, code).await;
+    }
+    let ledger = memory();
+    let elsewhere = with("/execution", json!({"mcpServerId": "none"}));
+    let world = world(&elsewhere, Authorizer::new(on()));
+    let proxy = ToolProxy::new(parts(world, Arc::clone(&ledger) as _, untouched()));
+    let result = call(&proxy, request("{}", None)).await;
+    assert!(result.error.as_ref().unwrap().message.contains("[servers.none]"), "{result:?}");
+    holds(&ledger, &result, C::UnknownAdapter).await;
+}
+
+#[tokio::test]
+async fn required_containment_is_refused_where_there_is_none() {
+    let ledger = memory();
+    let contained = with("/sandbox", json!({"enforce": "required"}));
+    let world = world(&contained, Authorizer::new(on()));
+    let proxy = ToolProxy::new(parts(world, Arc::clone(&ledger) as _, untouched()));
+    holds(&ledger, &call(&proxy, request("{}", None)).await, ErrorCode::SandboxUnavailable).await;
+}
+
+#[tokio::test]
+async fn the_executor_gets_the_guarded_bytes_and_its_answer_comes_back() {
+    let ledger = memory();
+    let seen = Arc::new(Mutex::new(String::new()));
+    let heard = Arc::clone(&seen);
+    let mut tool = MockTool::new();
+    tool.expect_execute().times(1).returning(move |dispatch, _| {
+        *heard.lock().unwrap() = dispatch.arguments.get().to_owned();
+        Outcome::Done(ToolOutput {
+            structured_content: Some(json!({"half": 0.5, "unknown": [null]})),
+            meta: Some(json!({"x": 1}).as_object().unwrap().clone()),
+            ..ToolOutput {
+                content: Some(vec![ContentBlock(json!({"type": "hologram", "data": 1}))]),
+                ..ToolOutput::default()
+            }
+        })
+    });
+    let proxy = ToolProxy::new(parts(
+        world(&entry(), Authorizer::new(on())),
+        Arc::clone(&ledger) as _,
+        tool,
+    ));
+    let bytes = r#"{ "n" : 9007199254740993,   "key":"ä" }"#;
+    let result = call(&proxy, request(bytes, None)).await;
+    assert_eq!(*seen.lock().unwrap(), bytes);
+    assert_eq!(result.status, Status::Succeeded);
+    assert_eq!(result.content, [ContentBlock(json!({"type": "hologram", "data": 1}))]);
+    assert_eq!(result.structured_content, Some(json!({"half": 0.5, "unknown": [null]})));
+    assert_eq!(result.meta.unwrap()["x"], 1);
+    let (events, logs) = records(&ledger, &result.call_id).await;
+    let kinds: Vec<AuditEventKind> = events.iter().map(|event| event.body.event).collect();
+    assert_eq!(kinds, [AuditEventKind::ToolDispatched, AuditEventKind::ToolExecuted]);
+    assert!(!logs[0].is_error && logs[0].attempt == 1);
+}
+
+#[tokio::test]
+async fn panics_hangs_and_late_answers_are_outcomes() {
+    let ledger = memory();
+    let mut tool = MockTool::new();
+    tool.expect_execute().returning(|_, _| panic!("internal cause"));
+    let proxy = ToolProxy::new(parts(
+        world(&entry(), Authorizer::new(on())),
+        Arc::clone(&ledger) as _,
+        tool,
+    ));
+    let result = call(&proxy, request("{}", Some("k"))).await;
+    assert_eq!(result.effect, Effect::Unknown);
+    holds(&ledger, &result, ErrorCode::AdapterFailed).await;
+    let again = call(&proxy, request("{}", Some("k"))).await;
+    assert_eq!(
+        again.error.unwrap().code,
+        ErrorCode::CallInDoubt,
+        "the proxy goes on, and the key is in doubt"
+    );
+
+    struct Sleepy {
+        answers_when_told: bool,
+    }
+    #[async_trait]
+    impl Executor for Sleepy {
+        async fn execute(&self, _: Dispatch, conversation: Conversation) -> Outcome {
+            if self.answers_when_told {
+                conversation.cancelled().await;
+                return Outcome::Done(ToolOutput::text("too late"));
+            }
+            std::future::pending().await
+        }
+        async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
+            Readiness::Ready
+        }
+    }
+    for answers_when_told in [true, false] {
+        let ledger = memory();
+        let short = with("/timeout_ms", json!(30));
+        let tool = Sleepy { answers_when_told };
+        let proxy = ToolProxy::new(parts(
+            world(&short, Authorizer::new(on())),
+            Arc::clone(&ledger) as _,
+            tool,
+        ));
+        let result = call(&proxy, request("{}", None)).await;
+        assert_eq!(result.effect, Effect::Unknown);
+        holds(&ledger, &result, ErrorCode::Timeout).await;
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_call_is_settled_by_what_the_tool_says() {
+    struct Obedient;
+    #[async_trait]
+    impl Executor for Obedient {
+        async fn execute(&self, _: Dispatch, conversation: Conversation) -> Outcome {
+            conversation.cancelled().await;
+            Outcome::Done(ToolOutput::text("finished all the same"))
+        }
+        async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
+            Readiness::Ready
+        }
+    }
+    for (read_only, code) in [(false, None), (true, Some(ErrorCode::Cancelled))] {
+        let ledger = memory();
+        let entry = with("/policy", json!({"readOnly": read_only}));
+        let proxy = ToolProxy::new(parts(
+            world(&entry, Authorizer::new(on())),
+            Arc::clone(&ledger) as _,
+            Obedient,
+        ));
+        let (conversation, cancel) = Conversation::detached();
+        let calling = proxy.call(ToolCall::new(request("{}", None), Caller::local()), conversation);
+        let (result, ()) = tokio::join!(calling, async {
+            // The call is claimed once its dispatch is written.
+            loop {
+                let filter = EventFilter { limit: 10, ..EventFilter::default() };
+                if ledger.events(filter).await.unwrap().len() > 1 {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            cancel.cancel();
+        });
+        assert_eq!(result.error.map(|error| error.code), code);
+    }
+}
+
+#[tokio::test]
+async fn limits_and_conflicts_are_refused_at_the_claim() {
+    let ledger = memory();
+    let proxy = ToolProxy::new(parts(
+        world(&entry(), Authorizer::new(on())),
+        Arc::clone(&ledger) as _,
+        answering(Outcome::Done(ToolOutput::text("ok"))),
+    ));
+    let first = call(&proxy, request(r#"{"n":1}"#, Some("k"))).await;
+    let again = call(&proxy, request(r#"{"n":1}"#, Some("k"))).await;
+    assert!(
+        again.replayed && again.receipt_id == first.receipt_id && again.content == first.content
+    );
+    let (events, logs) = records(&ledger, &again.call_id).await;
+    assert_eq!(
+        (events.len(), events[0].body.event, logs.len()),
+        (1, AuditEventKind::ToolReplayed, 1)
+    );
+    holds(
+        &ledger,
+        &call(&proxy, request(r#"{"n":2}"#, Some("k"))).await,
+        ErrorCode::IdempotencyConflict,
+    )
+    .await;
+
+    let keyed = with("/idempotency", json!({"mode": "keyed", "key_field": "key"}));
+    let ledger = memory();
+    let mut tool = MockTool::new();
+    tool.expect_execute().times(1).returning(|_, _| Outcome::Done(ToolOutput::text("once")));
+    let proxy =
+        ToolProxy::new(parts(world(&keyed, Authorizer::new(on())), Arc::clone(&ledger) as _, tool));
+    let _ = call(&proxy, request(r#"{"key":"a","n":1}"#, None)).await;
+    let differs = call(&proxy, request(r#"{"key":"a","n":2}"#, None)).await;
+    assert!(differs.replayed && differs.warnings.contains(&"arguments-differ".to_owned()));
+    assert!(differs.content[0].as_text().unwrap().contains("not applied"));
+
+    let ledger = memory();
+    let mut small =
+        parts(world(&entry(), Authorizer::new(on())), Arc::clone(&ledger) as _, untouched());
+    small.limits.in_flight_max = 0;
+    holds(&ledger, &call(&ToolProxy::new(small), request("{}", None)).await, ErrorCode::Overloaded)
+        .await;
+    let mut small =
+        parts(world(&entry(), Authorizer::new(on())), Arc::clone(&ledger) as _, untouched());
+    small.limits.argument_bytes_max = 4;
+    holds(
+        &ledger,
+        &call(&ToolProxy::new(small), request(r#"{"n":12345}"#, None)).await,
+        ErrorCode::InvalidArgs,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn of_two_twins_one_runs_and_the_other_gets_its_outcome() {
+    let ledger = memory();
+    let (start, started) = async_channel::bounded::<()>(1);
+    let (go, gate) = async_channel::bounded::<()>(1);
+    struct Gated {
+        start: async_channel::Sender<()>,
+        gate: async_channel::Receiver<()>,
+    }
+    #[async_trait]
+    impl Executor for Gated {
+        async fn execute(&self, _: Dispatch, _: Conversation) -> Outcome {
+            self.start.send(()).await.unwrap();
+            let _ = self.gate.recv().await;
+            Outcome::Done(ToolOutput::text("one"))
+        }
+        async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
+            Readiness::Ready
+        }
+    }
+    // One slot: the twin that waits must not hold it.
+    let mut small = parts(
+        world(&entry(), Authorizer::new(on())),
+        Arc::clone(&ledger) as _,
+        Gated { start, gate },
+    );
+    small.limits.in_flight_max = 2;
+    let proxy = ToolProxy::new(small);
+    let first = tokio::spawn({
+        let proxy = proxy.clone();
+        async move { call(&proxy, request("{}", Some("k"))).await }
+    });
+    started.recv().await.unwrap();
+    let mut impatient = request("{}", Some("k"));
+    impatient.context.deadline_ms = Some(20);
+    holds(&ledger, &call(&proxy, impatient).await, ErrorCode::CallInFlight).await;
+    let second = tokio::spawn({
+        let proxy = proxy.clone();
+        async move { call(&proxy, request("{}", Some("k"))).await }
+    });
+    tokio::task::yield_now().await;
+    go.send(()).await.unwrap();
+    let (first, second) = (first.await.unwrap(), second.await.unwrap());
+    assert!(!first.replayed && second.replayed);
+    assert_eq!((first.receipt_id, first.content), (second.receipt_id, second.content));
+}
+
+#[tokio::test]
+async fn a_result_that_does_not_fit_warns_or_is_refused() {
+    let strict = with("/output_schema", json!({"type": "object", "required": ["id"]}));
+    for (rule, code) in
+        [(OutputRule::Warn, None), (OutputRule::Enforce, Some(ErrorCode::InvalidToolResult))]
+    {
+        let ledger = memory();
+        let mut parts = parts(
+            world(&strict, Authorizer::new(on())),
+            Arc::clone(&ledger) as _,
+            answering(Outcome::Done(ToolOutput::text("no data"))),
+        );
+        parts.limits.output = rule;
+        let result = call(&ToolProxy::new(parts), request("{}", None)).await;
+        let (events, _) = records(&ledger, &result.call_id).await;
+        assert!(events.iter().any(|event| event.body.event == AuditEventKind::ToolOutputMismatch));
+        assert_eq!(result.error.as_ref().map(|error| error.code), code);
+        assert_eq!(result.warnings.contains(&"output-mismatch".to_owned()), code.is_none());
+    }
+}
+
+fn away() -> MockBook {
+    let mut book = MockBook::new();
+    book.expect_digester().return_const(Digester::new(&[1; 32]));
+    book
+}
+
+fn unavailable<T>() -> Result<T, LedgerError> {
+    Err(LedgerError::Unavailable("internal cause".into()))
+}
+
+#[tokio::test]
+async fn without_a_record_nothing_runs_and_a_refusal_keeps_its_code() {
+    let mut book = away();
+    book.expect_claim().returning(|_| unavailable());
+    book.expect_settle().never();
+    let proxy =
+        ToolProxy::new(parts(world(&entry(), Authorizer::new(on())), Arc::new(book), untouched()));
+    let result = call(&proxy, request("{}", None)).await;
+    assert_eq!(result.error.as_ref().unwrap().code, ErrorCode::RecordUnavailable);
+    assert!(!serde_json::to_string(&result).unwrap().contains("internal cause"));
+
+    let mut book = away();
+    book.expect_refuse().times(1).returning(|_| unavailable());
+    book.expect_renew().returning(|_| Ok(()));
+    book.expect_sweep().returning(|_| Ok(Vec::new()));
+    book.expect_note().times(1).returning(|events| {
+        assert_eq!(events[0].event, AuditEventKind::AuditGap);
+        assert_eq!(events[0].facts.as_ref().unwrap()["missed"], 1);
+        Ok(())
+    });
+    let proxy =
+        ToolProxy::new(parts(world(&entry(), Authorizer::new(on())), Arc::new(book), untouched()));
+    let result = call(&proxy, request("[]", None)).await;
+    assert_eq!(result.error.unwrap().code, ErrorCode::InvalidArgs);
+    proxy.tend().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_outcome_without_a_record_says_that_the_tool_ran() {
+    let mut book = away();
+    book.expect_claim().returning(|request| {
+        Ok(Claimed::Fresh(toolbooth_audit::ledger::Claim::granted(request.receipt_id, 1, 1)))
+    });
+    book.expect_settle().returning(|_| unavailable());
+    let proxy = ToolProxy::new(parts(
+        world(&entry(), Authorizer::new(on())),
+        Arc::new(book),
+        answering(Outcome::Done(ToolOutput::text("the body"))),
+    ));
+    let result = call(&proxy, request("{}", None)).await;
+    assert_eq!(result.error.as_ref().unwrap().code, ErrorCode::OutcomeUnrecorded);
+    assert_eq!(result.effect, Effect::Completed);
+    assert!(result.receipt_id.is_some() && !format!("{result:?}").contains("the body"));
+}
+
+/// Writes down every call of every port.
+#[derive(Clone, Default)]
+struct Tape(Arc<Mutex<Vec<String>>>);
+
+impl Tape {
+    fn say(&self, what: &str) {
+        self.0.lock().unwrap().push(what.to_owned());
+    }
+}
+
+struct Taped<T>(Tape, T);
+
+#[async_trait]
+impl Ledger for Taped<Arc<MemoryLedger>> {
+    fn writer(&self) -> &str {
+        self.1.writer()
+    }
+    fn digester(&self) -> &Digester {
+        self.0.say("ledger.digester");
+        Ledger::digester(&*self.1)
+    }
+    async fn claim(&self, request: ClaimRequest) -> Result<Claimed, LedgerError> {
+        self.0.say("ledger.claim");
+        self.1.claim(request).await
+    }
+    async fn settle(&self, settlement: Arc<Settlement>) -> Result<Receipt, LedgerError> {
+        self.0.say("ledger.settle");
+        self.1.settle(settlement).await
+    }
+    async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError> {
+        self.0.say("ledger.refuse");
+        self.1.refuse(refusal).await
+    }
+    async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
+        self.1.note(events).await
+    }
+    async fn renew(&self, at: Moment) -> Result<(), LedgerError> {
+        self.1.renew(at).await
+    }
+    async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError> {
+        self.1.sweep(at).await
+    }
+    async fn close(&self, at: Moment) -> Result<(), LedgerError> {
+        self.1.close(at).await
+    }
+}
+
+struct TapedTool(Tape);
+
+#[async_trait]
+impl Executor for TapedTool {
+    async fn execute(&self, _: Dispatch, _: Conversation) -> Outcome {
+        self.0.say("executor.execute");
+        Outcome::Done(ToolOutput::text("ok"))
+    }
+    async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
+        Readiness::Ready
+    }
+}
+
+struct TapedEngine(Tape);
+
+impl PolicyEngine for TapedEngine {
+    fn judge(&self, _: &Question<'_>) -> Result<Verdict, EngineError> {
+        self.0.say("policy.judge");
+        Ok(Verdict::Permit { rule: "all".into(), approval: false })
+    }
+    fn version(&self) -> &str {
+        "1"
+    }
+}
+
+struct TapedIds(Tape);
+
+impl IdSource for TapedIds {
+    fn next(&self) -> String {
+        self.0.say("ids.next");
+        SystemIds.next()
+    }
+}
+
+#[tokio::test]
+async fn the_order_of_the_stages_is_the_recorded_one() {
+    let tape = Tape::default();
+    let policy = Authorizer::new(on()).with_engine(Arc::new(TapedEngine(tape.clone())));
+    let ledger = Arc::new(Taped(tape.clone(), memory()));
+    let mut parts = parts(world(&entry(), policy), ledger, TapedTool(tape.clone()));
+    parts.ids = Arc::new(TapedIds(tape.clone()));
+    let proxy = ToolProxy::new(parts);
+    for (name, args) in [("success", "{}"), ("invalid arguments", "[]")] {
+        tape.say(&format!("# {name}"));
+        let _ = call(&proxy, request(args, None)).await;
+    }
+    let recorded = format!("{}\n", tape.0.lock().unwrap().join("\n"));
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/order.txt");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::create_dir_all(golden.parent().unwrap()).unwrap();
+        std::fs::write(&golden, &recorded).unwrap();
+    }
+    assert_eq!(recorded, std::fs::read_to_string(golden).unwrap());
+}
