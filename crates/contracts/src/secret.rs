@@ -45,6 +45,10 @@ pub fn names_a_secret(key: &str) -> bool {
         .filter(|c| !matches!(c, ' ' | '-' | '_'))
         .flat_map(char::to_lowercase)
         .collect();
+    // The last words of a name are the end of it, so most names are done with here.
+    if !SECRET_WORDS.iter().any(|word| folded.ends_with(word)) {
+        return false;
+    }
     if SECRET_WORDS.contains(&folded.as_str()) {
         return true;
     }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -106,6 +106,12 @@ impl Permit {
     #[must_use]
     pub fn approval(&self) -> Option<&ApprovalNeed> {
         self.approval.as_ref()
+    }
+
+    /// The rule that permits.
+    #[must_use]
+    pub fn rule(&self) -> &str {
+        &self.rule
     }
 
     /// The permit as records keep it.
@@ -229,14 +235,14 @@ impl Authorizer {
 
     /// The rights of a caller; `None` where it has none at all.
     #[must_use]
-    pub fn rights(&self, caller: &Caller) -> Option<CallerRights> {
+    pub fn rights(&self, caller: &Caller) -> Option<&CallerRights> {
+        static EVERYTHING: LazyLock<CallerRights> = LazyLock::new(CallerRights::everything);
         let name = caller.name();
         self.callers
             .get(name)
             .or_else(|| self.callers.values().find(|rights| rights.matches(name, true)))
             .or_else(|| self.callers.values().find(|rights| rights.matches(name, false)))
-            .cloned()
-            .or_else(|| (name == "local").then(CallerRights::everything))
+            .or_else(|| (name == "local").then_some(&*EVERYTHING))
     }
 
     /// The caller as an operator.

@@ -6,9 +6,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use criterion::{Criterion, criterion_group, criterion_main};
 use serde_json::json;
+use toolbooth_audit::ledger::{Claim, ClaimRequest, Claimed, Moment, Refusal, Settlement, Swept};
 use toolbooth_audit::memory::MemoryLedger;
+use toolbooth_audit::{Digester, Ledger, LedgerError};
 use toolbooth_contracts::contract::{AdapterId, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::event::EventBody;
+use toolbooth_contracts::receipt::{ClaimState, Receipt, ReceiptKey};
 use toolbooth_contracts::{
     CallRequest, Caller, Conversation, Dispatch, Executor, Guard, Outcome, ToolCall, ToolOutput,
 };
@@ -31,7 +35,66 @@ impl Executor for Echo {
     }
 }
 
-fn proxy() -> ToolProxy {
+/// Grants every claim and forgets it: what is left is the path alone.
+struct NoStore(Digester);
+
+#[async_trait]
+impl Ledger for NoStore {
+    fn writer(&self) -> &str {
+        "none"
+    }
+    fn digester(&self) -> &Digester {
+        &self.0
+    }
+    async fn claim(&self, request: ClaimRequest) -> Result<Claimed, LedgerError> {
+        Ok(Claimed::Fresh(Claim::granted(request.receipt_id, 1, 1)))
+    }
+    async fn settle(&self, settlement: Arc<Settlement>) -> Result<Receipt, LedgerError> {
+        let log = &settlement.log;
+        Ok(Receipt {
+            receipt_id: settlement.claim.receipt_id().to_owned(),
+            call_id: log.call_id.clone(),
+            tool_id: log.tool_name.clone(),
+            contract_digest: String::new(),
+            caller: log.caller.clone(),
+            idempotency: ReceiptKey { mode: settlement.mode, key_digest: None, key_id: None },
+            args_digest: String::new(),
+            state: ClaimState::Succeeded,
+            status: Some(settlement.status),
+            effect: settlement.effect,
+            error_code: None,
+            fields: Default::default(),
+            result_digest: None,
+            result: None,
+            attempt: 1,
+            started_at: String::new(),
+            settled_at: None,
+            duration_ms: None,
+            writer: String::new(),
+            policy_version: String::new(),
+            sandbox_digest: None,
+            approval_id: None,
+            audit_seq: None,
+        })
+    }
+    async fn refuse(&self, _: Refusal) -> Result<(), LedgerError> {
+        Ok(())
+    }
+    async fn note(&self, _: Vec<EventBody>) -> Result<(), LedgerError> {
+        Ok(())
+    }
+    async fn renew(&self, _: Moment) -> Result<(), LedgerError> {
+        Ok(())
+    }
+    async fn sweep(&self, _: Moment) -> Result<Vec<Swept>, LedgerError> {
+        Ok(Vec::new())
+    }
+    async fn close(&self, _: Moment) -> Result<(), LedgerError> {
+        Ok(())
+    }
+}
+
+fn proxy(ledger: Arc<dyn Ledger>) -> ToolProxy {
     let entry = json!({
         "name": "bench.echo", "description": "Echoes.", "execution": {"localRuntimeId": "bench"},
         "input_schema": {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}},
@@ -44,7 +107,7 @@ fn proxy() -> ToolProxy {
     let clock = SystemClock::default();
     ToolProxy::new(Parts {
         worlds: Worlds::new(World::new(policy).with_registry(registry)),
-        ledger: Arc::new(MemoryLedger::new("bench", &[7; 32], &clock.now())),
+        ledger,
         executors: Executors::default().with(AdapterId::Local("bench".into()), Arc::new(Echo)),
         clock: Arc::new(clock),
         ids: Arc::new(SystemIds),
@@ -53,13 +116,13 @@ fn proxy() -> ToolProxy {
     })
 }
 
-fn benches(criterion: &mut Criterion) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
+fn measure(criterion: &mut Criterion, name: &str, ledger: impl Fn() -> Arc<dyn Ledger>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let arguments = json!({ "text": "x".repeat(80) }).to_string();
-    criterion.bench_function("path/one call with the ledger in memory", |b| {
+    criterion.bench_function(name, |b| {
         // Fresh for each run: the ledger in memory forgets nothing.
         b.iter_custom(|rounds| {
-            let proxy = proxy();
+            let proxy = proxy(ledger());
             runtime.block_on(async {
                 let began = std::time::Instant::now();
                 for _ in 0..rounds {
@@ -71,6 +134,16 @@ fn benches(criterion: &mut Criterion) {
                 began.elapsed()
             })
         });
+    });
+}
+
+fn benches(criterion: &mut Criterion) {
+    measure(criterion, "path/one call without a store", || {
+        Arc::new(NoStore(Digester::new(&[7; 32])))
+    });
+    measure(criterion, "path/one call with the ledger in memory", || {
+        let now = SystemClock::default().now();
+        Arc::new(MemoryLedger::new("bench", &[7; 32], &now))
     });
 }
 

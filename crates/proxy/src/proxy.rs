@@ -81,7 +81,7 @@ impl ToolProxy {
     /// Runs one call to its end. The call runs in a task of its own: dropping this future does
     /// not end it, only the conversation's cancel asks it to stop.
     pub async fn call(&self, call: ToolCall, conversation: Conversation) -> ToolResult {
-        self.run(call, conversation, None).await.0
+        self.run(call, conversation, None, false).await.0
     }
 
     /// As [`ToolProxy::call`], and tells what each stage did.
@@ -90,7 +90,7 @@ impl ToolProxy {
         call: ToolCall,
         conversation: Conversation,
     ) -> (ToolResult, Vec<StageNote>) {
-        self.run(call, conversation, None).await
+        self.run(call, conversation, None, true).await
     }
 
     /// Runs one call of a plan, which has a key of its own.
@@ -100,7 +100,7 @@ impl ToolProxy {
         conversation: Conversation,
         plan_key: String,
     ) -> ToolResult {
-        self.run(call, conversation, Some(plan_key)).await.0
+        self.run(call, conversation, Some(plan_key), false).await.0
     }
 
     async fn run(
@@ -108,11 +108,12 @@ impl ToolProxy {
         call: ToolCall,
         conversation: Conversation,
         plan_key: Option<String>,
+        explain: bool,
     ) -> (ToolResult, Vec<StageNote>) {
         let inner = Arc::clone(&self.0);
         let tool_id = call.request().tool_id.clone();
         let call_id = call.request().context.call_id.clone().unwrap_or_default();
-        let task = self.0.tasks.spawn(path::walk(inner, call, conversation, plan_key));
+        let task = self.0.tasks.spawn(path::walk(inner, call, conversation, plan_key, explain));
         match task.await {
             Ok(done) => done,
             Err(error) => {

@@ -124,6 +124,14 @@ impl RegisteredTool {
         &self.source
     }
 
+    /// The name of the target's owner: runtime, server or endpoint.
+    #[must_use]
+    pub fn target_owner(&self) -> &str {
+        match &self.adapter {
+            AdapterId::Local(name) | AdapterId::Mcp(name) | AdapterId::Endpoint(name) => name,
+        }
+    }
+
     /// The adapter that serves the tool.
     #[must_use]
     pub fn adapter(&self) -> &AdapterId {

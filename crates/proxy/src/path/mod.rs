@@ -172,8 +172,9 @@ pub(crate) async fn walk(
     call: ToolCall,
     conversation: Conversation,
     plan_key: Option<String>,
+    explain: bool,
 ) -> (ToolResult, Vec<StageNote>) {
-    let mut trace = Trace::begin(&inner);
+    let mut trace = Trace::begin(&inner, explain);
     let result = match up_to_claim(&inner, call, conversation, plan_key, &mut trace).await {
         Ok(claimed) => {
             let executed = execute(&inner, claimed).await;
@@ -216,11 +217,11 @@ async fn up_to_claim(
     let entered = enter(inner, call, conversation, plan_key)?;
     trace.stage(inner, "enter", &entered.story.call_id);
     let resolved = resolve(inner, entered)?;
-    trace.stage(inner, "resolve", &resolved.known.tool.adapter().to_string());
+    trace.stage(inner, "resolve", resolved.known.tool.target_owner());
     let guarded = guard(inner, resolved)?;
     trace.stage(inner, "guard", "arguments fit");
     let authorized = authorize(guarded)?;
-    trace.stage(inner, "authorize", &authorized.permit.note().rule);
+    trace.stage(inner, "authorize", authorized.permit.rule());
     let claimed = claim(inner, authorized).await?;
     trace.stage(inner, "claim", claimed.claim.receipt_id());
     Ok(claimed)
@@ -479,7 +480,7 @@ fn claim_request(
         rate_per_min: permit.charges().rate_per_min,
         concurrency_max: permit.charges().concurrency_max,
         approval_rule: permit.approval().map(|need| need.rule.clone()),
-        approval_id: parts.ids.next(),
+        approval_id: permit.approval().map_or_else(String::new, |_| parts.ids.next()),
         policy_version: story.policy_version.clone(),
         dispatched: story.event(AuditEventKind::ToolDispatched, &at),
         at,
@@ -583,16 +584,20 @@ pub(crate) fn broken(tool_id: String, call_id: String) -> ToolResult {
 
 /// What each stage did, with its time.
 struct Trace {
+    wanted: bool,
     last: Duration,
     notes: Vec<StageNote>,
 }
 
 impl Trace {
-    fn begin(inner: &Inner) -> Self {
-        Self { last: inner.parts.clock.monotonic(), notes: Vec::new() }
+    fn begin(inner: &Inner, wanted: bool) -> Self {
+        Self { wanted, last: inner.parts.clock.monotonic(), notes: Vec::new() }
     }
 
     fn stage(&mut self, inner: &Inner, stage: &str, note: &str) {
+        if !self.wanted {
+            return;
+        }
         let now = inner.parts.clock.monotonic();
         let ms = now.saturating_sub(self.last).as_secs_f64() * 1_000.0;
         self.last = now;

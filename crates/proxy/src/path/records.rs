@@ -133,17 +133,18 @@ impl Story {
 }
 
 fn logged_output(inner: &Inner, content: &[ContentBlock], structured: Option<&Value>) -> Value {
-    let mut output = Map::new();
-    output.insert("content".to_owned(), serde_json::to_value(content).unwrap_or_default());
-    if let Some(structured) = structured {
-        output.insert("structuredContent".to_owned(), structured.clone());
-    }
-    let output = Value::Object(output);
-    let bytes = output.to_string().len();
+    let bytes = super::screen::size(content, structured);
     if bytes > LOGGED_BYTES_MAX {
         return json!({ "omitted": true, "bytes": bytes });
     }
-    redact::value(&output, &inner.parts.shapes)
+    let shapes = &inner.parts.shapes;
+    let mut output = Map::new();
+    let blocks = content.iter().map(|block| redact::value(&block.0, shapes)).collect();
+    output.insert("content".to_owned(), Value::Array(blocks));
+    if let Some(structured) = structured {
+        output.insert("structuredContent".to_owned(), redact::value(structured, shapes));
+    }
+    Value::Object(output)
 }
 
 /// An answer without a result.

@@ -182,7 +182,8 @@ impl Screened {
     }
 }
 
-fn size(content: &[ContentBlock], structured: Option<&Value>) -> usize {
+/// Bytes of a result, as JSON.
+pub(super) fn size(content: &[ContentBlock], structured: Option<&Value>) -> usize {
     struct Count(usize);
     impl std::io::Write for Count {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
