@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(known, ["a.md#the-file", "a.md#other"]);
         let claiming = Module { sections: known.clone(), ..all(false) };
         assert!(problems(&[claiming.clone(), all(true)], &known, &[]).is_empty());
-        let without_test = problems(&[claiming.clone()], &known, &[]);
+        let without_test = problems(std::slice::from_ref(&claiming), &known, &[]);
         assert_eq!(without_test.len(), 10, "{without_test:?}");
         let gap = problems(&[all(false), all(true)], &known, &[]);
         assert_eq!(gap.len(), 2, "{gap:?}");
