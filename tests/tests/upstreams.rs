@@ -1,0 +1,168 @@
+//! Upstreams of every reach: a gateway in front of a gateway over HTTP and stdio (the modern era),
+//! a legacy server over streamable HTTP, handlers in Python, and what changes while it runs.
+//!
+//! Path: 7. Doc: execution.md#mcp-servers, execution.md#handlers
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use toolbooth_tests::{Gateway, Place, binary, set_up};
+
+fn until(what: &str, mut fits: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !fits() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn registry(names: &[&str]) -> String {
+    let tools: Vec<Value> = names
+        .iter()
+        .map(|name| {
+            json!({ "name": name, "description": "d", "input_schema": {"type": "object"}, "output_schema": {},
+                "idempotency": {"mode": "on-key"} })
+        })
+        .collect();
+    json!({ "version": "1.0.0", "tools": tools }).to_string()
+}
+
+const PYTHON: &str = r#"
+import sys
+
+def double(args):
+    print("chatter")
+    return {"n": args["n"] * 2}
+
+async def wait(args, context):
+    return context["toolId"]
+
+def one(args):
+    open("effects.txt", "a").write("one\n")
+    return "1"
+
+def broken(args):
+    raise ValueError("not today")
+"#;
+
+#[test]
+fn a_gateway_stands_behind_a_gateway() {
+    let behind = Place::new();
+    behind.write("tools.registry.json", &registry(&["py.one"])).write("handlers/py.py", PYTHON);
+    let upstream = behind.serve();
+    let front = Place::new();
+    let folder = behind.path().join(".toolbooth-stdio");
+    front.write(
+        "toolbooth.toml",
+        &format!(
+            "[servers.far]\nurl = \"{}\"\n[servers.near]\ncommand = {:?}\nargs = [\"stdio\", \"--data\", {folder:?}]\ncwd = {:?}\n",
+            upstream.url(),
+            binary(),
+            behind.path(),
+        ),
+    );
+    for server in ["far", "near"] {
+        let (result, exit) = front.json(&["call", &format!("{server}.calculator"), "--args", r#"{"expression":"2^64"}"#]);
+        assert_eq!((exit, &result["content"][0]["text"]), (0, &json!("18446744073709551616")), "{result}");
+        let (result, exit) = front.json(&["call", &format!("{server}.calculator"), "--args", r#"{"expression":"1/0"}"#]);
+        assert_eq!((exit, &result["error"]["code"], &result["effect"]), (1, &json!("tool-error"), &json!("completed")), "{result}");
+    }
+    // The key travels: the gateway behind sees one, and its tool has one effect.
+    let keyed = ["call", "far.py_one", "--idempotency-key", "k"];
+    let first = front.json(&keyed).0;
+    let second = front.json(&keyed).0;
+    assert_eq!((&first["replayed"], &second["replayed"]), (&json!(false), &json!(true)), "{first}");
+    let (receipts, _) = behind.json(&["receipts", "list", "--tool", "py.one"]);
+    assert!(receipts["receipts"][0]["idempotency"]["keyDigest"].is_string(), "{receipts}");
+    assert_eq!(std::fs::read_to_string(behind.path().join("handlers/effects.txt")).unwrap(), "one\n");
+
+    let gateway = front.serve();
+    let has = |gateway: &Gateway, tool: &str| gateway.get("/v1/tools").1.to_string().contains(tool);
+    assert!(has(&gateway, "far.py_one"));
+    behind.write("tools.registry.json", &registry(&["py.one", "py.wait"]));
+    until("a change behind is told in front", || has(&gateway, "far.py_wait"));
+    upstream.stop();
+    let gone = r#"{"toolId":"far.calculator","args":{"expression":"1"}}"#;
+    let (status, problem) = gateway.post("/v1/calls", gone);
+    assert_eq!((status, &problem["code"]), (502, &json!("adapter-failed")), "{problem}");
+    let call_id = problem["callId"].as_str().unwrap();
+    assert_eq!(front.records(call_id).receipts[0]["effect"], "not_started", "nothing was sent");
+    let (exit, ..) = gateway.stop();
+    assert_eq!(exit, Some(0));
+    front.assert_sound();
+    behind.assert_sound();
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_legacy_server_over_streamable_http_is_called() {
+    let Some(npm) = set_up("npm") else { return };
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let script = npm.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
+    let child = Command::new("node")
+        .arg(script)
+        .arg("streamableHttp")
+        .env("PORT", port.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _server = Server(child);
+    until("the server listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let place = Place::new();
+    place.write("toolbooth.toml", &format!("[servers.everything]\nurl = \"http://127.0.0.1:{port}/mcp\"\n"));
+    let (result, exit) = place.json(&["call", "everything.echo", "--args", r#"{"message":"over http"}"#]);
+    assert_eq!(exit, 0, "{result}");
+    assert!(result["content"][0]["text"].as_str().unwrap().contains("over http"), "{result}");
+    place.assert_sound();
+}
+
+#[test]
+fn handlers_in_python_run() {
+    let place = Place::new();
+    let names = ["py.double", "py.wait", "py.broken", "py.gone"];
+    place.write("tools.registry.json", &registry(&names)).write("handlers/py.py", PYTHON);
+    let (result, exit) = place.json(&["call", "py.double", "--args", r#"{"n":9007199254740993}"#]);
+    assert_eq!(exit, 0, "{result}");
+    assert_eq!(result["structuredContent"].to_string(), r#"{"n":18014398509481986}"#);
+    assert_eq!(place.json(&["call", "py.wait"]).0["content"][0]["text"], "py.wait");
+    let broken = place.json(&["call", "py.broken"]).0;
+    assert_eq!((&broken["error"]["code"], &broken["content"][0]["text"]), (&json!("tool-error"), &json!("not today")));
+    let (coverage, _) = place.json(&["coverage"]);
+    let state = |tool: &str| {
+        let row = coverage["tools"].as_array().unwrap().iter().find(|row| row["toolId"] == tool);
+        row.map(|row| row["state"].clone()).unwrap_or_default()
+    };
+    assert_eq!((state("py.double"), state("py.gone")), (json!("real"), json!("not_configured")));
+    assert_eq!(place.json(&["call", "py.gone"]).0["error"]["code"], "not-configured");
+}
+
+#[test]
+fn what_is_missing_is_said_before_and_at_the_call() {
+    let place = Place::new();
+    place.write("toolbooth.toml", "[permissions.\"send:sms\"]\nrequires = \"servers.sms\"\n").write(
+        "tools.registry.json",
+        r#"{"version":"1.0.0","tools":[{"name":"sms.send","description":"d","input_schema":{"type":"object"},"output_schema":{},"permissions":["send:sms"],"execution":{"localRuntimeId":"builtin"}},
+        {"name":"calculator","description":"ours","input_schema":{"type":"object"},"output_schema":{},"execution":{"endpointRef":"none"}}]}"#,
+    );
+    let (result, exit) = place.json(&["call", "sms.send"]);
+    assert_eq!((exit, &result["status"], &result["error"]["code"]), (1, &json!("not_configured"), &json!("not-configured")));
+    assert!(result["error"]["message"].as_str().unwrap().contains("servers.sms"));
+    let (result, _) = place.json(&["call", "calculator"]);
+    assert_eq!(result["error"]["code"], "unknown-adapter", "the file's tool takes the place of the built-in one");
+    let (tools, _) = place.json(&["list"]);
+    let state = tools["tools"].as_array().unwrap().iter().find(|tool| tool["toolId"] == "sms.send").unwrap();
+    assert_eq!(state["state"], "not_configured");
+    let exported = place.run(&["export", "--for", "mcp"]);
+    assert!(!String::from_utf8_lossy(&exported.stdout).contains("sms_send"), "agents are not shown what cannot run");
+}
