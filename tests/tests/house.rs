@@ -128,6 +128,7 @@ fn bad_input_to_every_command_is_refused_and_nothing_is_written() {
         &["call", "calculator", "--caller", "nobody"],
         &["plan", "{not json"],
         &["plan", "{\"steps\":[{\"id\":\"a\",\"tool\":\"t\",\"needs\":[\"b\"]}],\"x\":1}"],
+        &["plan", r#"{"steps":[{"id":"a","tool":"calculator","needs":["a"]}]}"#],
         &["serve", "--http", "nonsense"],
         &["serve", "--http", "0.0.0.0:0"],
         &["stdio", "--nonsense"],

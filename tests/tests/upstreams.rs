@@ -64,10 +64,28 @@ fn a_gateway_stands_behind_a_gateway() {
         ),
     );
     for server in ["far", "near"] {
-        let (result, exit) = front.json(&["call", &format!("{server}.calculator"), "--args", r#"{"expression":"2^64"}"#]);
-        assert_eq!((exit, &result["content"][0]["text"]), (0, &json!("18446744073709551616")), "{result}");
-        let (result, exit) = front.json(&["call", &format!("{server}.calculator"), "--args", r#"{"expression":"1/0"}"#]);
-        assert_eq!((exit, &result["error"]["code"], &result["effect"]), (1, &json!("tool-error"), &json!("completed")), "{result}");
+        let (result, exit) = front.json(&[
+            "call",
+            &format!("{server}.calculator"),
+            "--args",
+            r#"{"expression":"2^64"}"#,
+        ]);
+        assert_eq!(
+            (exit, &result["content"][0]["text"]),
+            (0, &json!("18446744073709551616")),
+            "{result}"
+        );
+        let (result, exit) = front.json(&[
+            "call",
+            &format!("{server}.calculator"),
+            "--args",
+            r#"{"expression":"1/0"}"#,
+        ]);
+        assert_eq!(
+            (exit, &result["error"]["code"], &result["effect"]),
+            (1, &json!("tool-error"), &json!("completed")),
+            "{result}"
+        );
     }
     // The key travels: the gateway behind sees one, and its tool has one effect.
     let keyed = ["call", "far.py_one", "--idempotency-key", "k"];
@@ -76,7 +94,10 @@ fn a_gateway_stands_behind_a_gateway() {
     assert_eq!((&first["replayed"], &second["replayed"]), (&json!(false), &json!(true)), "{first}");
     let (receipts, _) = behind.json(&["receipts", "list", "--tool", "py.one"]);
     assert!(receipts["receipts"][0]["idempotency"]["keyDigest"].is_string(), "{receipts}");
-    assert_eq!(std::fs::read_to_string(behind.path().join("handlers/effects.txt")).unwrap(), "one\n");
+    assert_eq!(
+        std::fs::read_to_string(behind.path().join("handlers/effects.txt")).unwrap(),
+        "one\n"
+    );
 
     let gateway = front.serve();
     let has = |gateway: &Gateway, tool: &str| gateway.get("/v1/tools").1.to_string().contains(tool);
@@ -120,8 +141,12 @@ fn a_legacy_server_over_streamable_http_is_called() {
     let _server = Server(child);
     until("the server listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
     let place = Place::new();
-    place.write("toolbooth.toml", &format!("[servers.everything]\nurl = \"http://127.0.0.1:{port}/mcp\"\n"));
-    let (result, exit) = place.json(&["call", "everything.echo", "--args", r#"{"message":"over http"}"#]);
+    place.write(
+        "toolbooth.toml",
+        &format!("[servers.everything]\nurl = \"http://127.0.0.1:{port}/mcp\"\n"),
+    );
+    let (result, exit) =
+        place.json(&["call", "everything.echo", "--args", r#"{"message":"over http"}"#]);
     assert_eq!(exit, 0, "{result}");
     assert!(result["content"][0]["text"].as_str().unwrap().contains("over http"), "{result}");
     place.assert_sound();
@@ -137,7 +162,10 @@ fn handlers_in_python_run() {
     assert_eq!(result["structuredContent"].to_string(), r#"{"n":18014398509481986}"#);
     assert_eq!(place.json(&["call", "py.wait"]).0["content"][0]["text"], "py.wait");
     let broken = place.json(&["call", "py.broken"]).0;
-    assert_eq!((&broken["error"]["code"], &broken["content"][0]["text"]), (&json!("tool-error"), &json!("not today")));
+    assert_eq!(
+        (&broken["error"]["code"], &broken["content"][0]["text"]),
+        (&json!("tool-error"), &json!("not today"))
+    );
     let (coverage, _) = place.json(&["coverage"]);
     let state = |tool: &str| {
         let row = coverage["tools"].as_array().unwrap().iter().find(|row| row["toolId"] == tool);
@@ -156,13 +184,27 @@ fn what_is_missing_is_said_before_and_at_the_call() {
         {"name":"calculator","description":"ours","input_schema":{"type":"object"},"output_schema":{},"execution":{"endpointRef":"none"}}]}"#,
     );
     let (result, exit) = place.json(&["call", "sms.send"]);
-    assert_eq!((exit, &result["status"], &result["error"]["code"]), (1, &json!("not_configured"), &json!("not-configured")));
+    assert_eq!(
+        (exit, &result["status"], &result["error"]["code"]),
+        (1, &json!("not_configured"), &json!("not-configured"))
+    );
     assert!(result["error"]["message"].as_str().unwrap().contains("servers.sms"));
     let (result, _) = place.json(&["call", "calculator"]);
-    assert_eq!(result["error"]["code"], "unknown-adapter", "the file's tool takes the place of the built-in one");
+    assert_eq!(
+        result["error"]["code"], "unknown-adapter",
+        "the file's tool takes the place of the built-in one"
+    );
     let (tools, _) = place.json(&["list"]);
-    let state = tools["tools"].as_array().unwrap().iter().find(|tool| tool["toolId"] == "sms.send").unwrap();
+    let state = tools["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|tool| tool["toolId"] == "sms.send")
+        .unwrap();
     assert_eq!(state["state"], "not_configured");
     let exported = place.run(&["export", "--for", "mcp"]);
-    assert!(!String::from_utf8_lossy(&exported.stdout).contains("sms_send"), "agents are not shown what cannot run");
+    assert!(
+        !String::from_utf8_lossy(&exported.stdout).contains("sms_send"),
+        "agents are not shown what cannot run"
+    );
 }

@@ -101,7 +101,8 @@ pub fn rate(tat_ms: Option<i64>, now_ms: i64, per_min: u64) -> Result<i64, u64> 
         // No calls at all: there is no time at which trying again would help; say a minute.
         return Err(MINUTE_MS as u64);
     };
-    let tat = tat_ms.unwrap_or(now_ms).max(now_ms);
+    // What is further ahead than a minute was written by a clock that was wrong.
+    let tat = tat_ms.unwrap_or(now_ms).clamp(now_ms, now_ms.saturating_add(MINUTE_MS));
     let next = tat + interval.max(1);
     let early = next - now_ms - MINUTE_MS;
     if early > 0 { Err(early.unsigned_abs()) } else { Ok(next) }

@@ -145,6 +145,7 @@ pub async fn suite<L: Ledger + LedgerReads>(make: impl AsyncFn() -> L) {
     limits_are_charged_and_given_back(&make().await).await;
     approvals_are_asked_once(&make().await).await;
     old_fences_match_nothing(&make().await).await;
+    settling_twice_is_settling_once(&make().await).await;
     records_are_read_back_and_verify(&make().await).await;
     a_closed_ledger_refuses(&make().await).await;
 }
@@ -276,6 +277,22 @@ pub async fn old_fences_match_nothing<L: Ledger + LedgerReads>(ledger: &L) {
         .await
         .expect("the new owner settles");
     assert_eq!(receipt.state, ClaimState::Succeeded);
+}
+
+/// A settlement whose answer was lost may be sent again; a second dispatch that did not start
+/// says nothing of what the first one did.
+pub async fn settling_twice_is_settling_once<L: Ledger + LedgerReads>(ledger: &L) {
+    let mode = IdempotencyMode::SafeRetry;
+    let claim = fresh(ledger, request("w1", mode, &["w"], "args")).await;
+    let unknown = settlement(claim, mode, Effect::Unknown, Some(ErrorCode::Timeout));
+    let first = ledger.settle(Arc::clone(&unknown)).await.expect("settles");
+    let again = ledger.settle(unknown).await.expect("settles again");
+    assert_eq!(first, again, "nothing is written twice");
+    let retry = fresh(ledger, request("w2", mode, &["w"], "args")).await;
+    let gone = settlement(retry, mode, Effect::NotStarted, Some(ErrorCode::AdapterFailed));
+    let receipt = ledger.settle(gone).await.expect("settles");
+    assert_eq!((receipt.state, receipt.effect), (ClaimState::InDoubt, Effect::Unknown));
+    assert!(verify::store(ledger).await.expect("reads").ok, "the records fit");
 }
 
 /// What was written is read back as it was, and verifies.

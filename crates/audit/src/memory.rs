@@ -20,7 +20,8 @@ use crate::ledger::{
     ClaimRequest, Claimed, Ledger, LedgerError, Moment, Refusal, Settlement, Swept,
 };
 use crate::reads::{
-    EventFilter, EventWithRecords, LedgerReads, LogFilter, PlacedEvent, ReceiptFilter, WriterHead,
+    EventFilter, EventWithRecords, LedgerReads, LogFilter, PlacedEvent, ReceiptFilter, Unaccounted,
+    WriterHead,
 };
 use crate::steps::{self, Records, Stored};
 
@@ -382,8 +383,8 @@ impl LedgerReads for MemoryLedger {
         }])
     }
 
-    async fn unaccounted(&self) -> Result<Vec<String>, LedgerError> {
-        Ok(Vec::new())
+    async fn unaccounted(&self) -> Result<Unaccounted, LedgerError> {
+        Ok(Unaccounted::default())
     }
 
     async fn healthy(&self) -> Result<(), LedgerError> {

@@ -142,17 +142,26 @@ pub trait LedgerReads: Send + Sync {
     /// [`LedgerError::Unavailable`].
     async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError>;
 
-    /// Ids of agent logs that no event accounts for, at most a hundred.
+    /// Records that no event accounts for, at most a hundred of each kind.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
-    async fn unaccounted(&self) -> Result<Vec<String>, LedgerError>;
+    async fn unaccounted(&self) -> Result<Unaccounted, LedgerError>;
 
     /// Whether the store takes records at the moment.
     ///
     /// # Errors
     /// A [`LedgerError::Unavailable`] that says why not.
     async fn healthy(&self) -> Result<(), LedgerError>;
+}
+
+/// Records that no event accounts for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unaccounted {
+    /// Ids of agent logs.
+    pub logs: Vec<String>,
+    /// Ids of receipts.
+    pub receipts: Vec<String>,
 }
 
 /// The head of a writer's log.

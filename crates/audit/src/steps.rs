@@ -287,17 +287,25 @@ fn charge(
 pub fn settle(records: &mut impl Records, settlement: &Settlement) -> Result<Receipt, LedgerError> {
     let id = settlement.claim.receipt_id();
     let stored = records.stored(id)?.ok_or_else(|| LedgerError::NotFound(id.to_owned()))?;
+    let own = stored.fence == settlement.claim.fence();
+    if own && stored.receipt.settled_at.is_some() {
+        // The same settlement again: its first answer was lost on the way.
+        return Ok(stored.receipt);
+    }
     let late = stored.receipt.state == ClaimState::InDoubt;
-    if stored.fence != settlement.claim.fence()
-        || !(late || stored.receipt.state == ClaimState::InFlight)
-    {
+    if !own || !(late || stored.receipt.state == ClaimState::InFlight) {
         return Err(LedgerError::Stale);
     }
-    let outcome = claim::settled(settlement.mode, settlement.effect, settlement.error_code);
+    // A second dispatch that did not start says nothing of what the first one did.
+    let effect = match settlement.effect {
+        Effect::NotStarted if stored.receipt.attempt > 1 => Effect::Unknown,
+        known => known,
+    };
+    let outcome = claim::settled(settlement.mode, effect, settlement.error_code);
     let mut receipt = stored.receipt;
     receipt.state = outcome.state;
     receipt.status = Some(settlement.status);
-    receipt.effect = settlement.effect;
+    receipt.effect = effect;
     receipt.error_code = settlement.error_code;
     receipt.fields = settlement.fields.clone();
     receipt.result_digest.clone_from(&settlement.result_digest);
@@ -320,7 +328,7 @@ pub fn settle(records: &mut impl Records, settlement: &Settlement) -> Result<Rec
     if !outcome.holds_key {
         records.free(id)?;
     }
-    if settlement.effect == Effect::NotStarted {
+    if effect == Effect::NotStarted {
         give_back(records, &receipt, settlement.rate_per_min)?;
     }
     records.put(&receipt, stored.fence, &settlement.at)?;
@@ -329,6 +337,7 @@ pub fn settle(records: &mut impl Records, settlement: &Settlement) -> Result<Rec
     log.attempt = receipt.attempt;
     let mut terminal = settlement.terminal.clone();
     terminal.receipt_id = Some(receipt.receipt_id.clone());
+    terminal.effect = Some(effect);
     terminal.receipt_digest = Some(of_record(&receipt));
     write_terminal(records, &log, terminal)?;
     Ok(receipt)

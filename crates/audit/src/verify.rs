@@ -4,16 +4,17 @@
 //!
 //! Doc: records.md#verification
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use toolbooth_contracts::event::AuditEvent;
+use serde_json::Value;
+use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 use toolbooth_contracts::receipt::Receipt;
 
 use crate::chain;
 use crate::digest::of_record;
-use crate::reads::{EventWithRecords, WriterHead};
+use crate::reads::{EventWithRecords, Unaccounted, WriterHead};
 
 /// Most problems that a report lists.
 pub const PROBLEMS_MAX: usize = 1_000;
@@ -21,8 +22,8 @@ pub const PROBLEMS_MAX: usize = 1_000;
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
-    /// `changed`, `missing`, `receipt-changed`, `receipt-missing`, `log-changed`, `log-missing`,
-    /// `log-unaccounted` or `head-differs`.
+    /// `changed`, `missing`, `unaccounted-event`, `receipt-changed`, `receipt-missing`,
+    /// `receipt-unaccounted`, `log-changed`, `log-missing`, `log-unaccounted` or `head-differs`.
     pub kind: String,
     /// The writer whose log it is; empty where there is none.
     pub writer: String,
@@ -54,6 +55,11 @@ struct Log {
 #[derive(Debug, Default)]
 pub struct Verifier {
     logs: BTreeMap<String, Log>,
+    /// What the beginnings of logs say of the logs before them.
+    befores: Vec<(String, u64, Option<String>)>,
+    /// Receipts of several attempts that a later event has to account for, and those it has.
+    owed: BTreeMap<String, (String, u64)>,
+    matched: BTreeSet<String>,
     events: u64,
     problems: Vec<Problem>,
 }
@@ -84,6 +90,14 @@ impl Verifier {
                 format!("event {seq} does not follow from event {before}, which was changed");
             self.problem("changed", writer, Some(before), message);
         }
+        if event.body.event == AuditEventKind::WriterStarted
+            && let Some(facts) = &event.body.facts
+            && let Some(before) = facts.get("before").and_then(Value::as_str)
+        {
+            let size = facts.get("size").and_then(Value::as_u64).unwrap_or_default();
+            let leaf = facts.get("lastLeaf").and_then(Value::as_str).map(str::to_owned);
+            self.befores.push((before.to_owned(), size, leaf));
+        }
         let leaf = chain::leaf(event);
         self.logs.insert(event.writer.clone(), Log { next: seq + 1, last: Some(leaf) });
     }
@@ -95,9 +109,19 @@ impl Verifier {
         let (writer, seq) = (event.writer.as_str(), Some(event.seq));
         if let Some(digest) = &event.body.receipt_digest {
             match &item.receipt {
-                Some(receipt) if of_record(receipt) == *digest => (),
-                // The claim was taken over since: its later terminal event names the receipt.
-                Some(receipt) if receipt.attempt > 1 && !ends_at(receipt, event) => (),
+                Some(receipt) if of_record(receipt) == *digest => {
+                    if receipt.attempt > 1 {
+                        self.matched.insert(receipt.receipt_id.clone());
+                    }
+                }
+                // The claim was taken over since: a later terminal event has to account for it,
+                // unless it still runs.
+                Some(receipt) if receipt.attempt > 1 && !ends_at(receipt, event) => {
+                    if receipt.settled_at.is_some() {
+                        let place = (event.writer.clone(), event.seq);
+                        self.owed.insert(receipt.receipt_id.clone(), place);
+                    }
+                }
                 Some(receipt) => {
                     let message = format!("receipt {} was changed", receipt.receipt_id);
                     self.problem("receipt-changed", writer, seq, message);
@@ -137,15 +161,20 @@ impl Verifier {
         }
     }
 
-    /// What the store keeps beside the events: where each log ends.
-    pub fn heads(&mut self, heads: &[WriterHead]) {
+    /// What the store keeps beside the events: where each log ended before they were read, and
+    /// where it ends now.
+    pub fn heads(&mut self, heads: &[WriterHead], now: &[WriterHead]) {
         for head in heads {
             let log = self.logs.get(&head.writer).cloned().unwrap_or(Log { next: 0, last: None });
-            if log.next != head.size {
+            let end = now.iter().find(|end| end.writer == head.writer).unwrap_or(head);
+            if log.next < head.size {
                 let message =
                     format!("the log should have {} events, it has {}", head.size, log.next);
-                self.problem("missing", &head.writer, Some(log.next.min(head.size)), message);
-            } else if log.last != head.last_leaf {
+                self.problem("missing", &head.writer, Some(log.next), message);
+            } else if log.next > end.size {
+                let message = format!("the log ends before event {}, but there is one", end.size);
+                self.problem("unaccounted-event", &head.writer, Some(end.size), message);
+            } else if log.next == head.size && log.last != head.last_leaf {
                 let at = head.size.saturating_sub(1);
                 let message = format!("event {at} was changed");
                 self.problem("changed", &head.writer, Some(at), message);
@@ -154,7 +183,7 @@ impl Verifier {
         let known: Vec<&String> = self.logs.keys().collect();
         let strangers: Vec<String> = known
             .into_iter()
-            .filter(|writer| !heads.iter().any(|head| head.writer == **writer))
+            .filter(|writer| !now.iter().any(|head| head.writer == **writer))
             .cloned()
             .collect();
         for writer in strangers {
@@ -167,21 +196,47 @@ impl Verifier {
         }
     }
 
-    /// Agent logs that no event accounts for.
-    pub fn unaccounted(&mut self, ids: &[String]) {
-        for id in ids {
-            self.problem(
-                "log-unaccounted",
-                "",
-                None,
-                format!("no event accounts for agent log {id}"),
-            );
+    /// Records that no event accounts for.
+    pub fn unaccounted(&mut self, records: &Unaccounted) {
+        for id in &records.logs {
+            let message = format!("no event accounts for agent log {id}");
+            self.problem("log-unaccounted", "", None, message);
+        }
+        for id in &records.receipts {
+            let message = format!("no event accounts for receipt {id}");
+            self.problem("receipt-unaccounted", "", None, message);
+        }
+    }
+
+    /// What later events have to say of earlier ones.
+    fn look_back(&mut self) {
+        for (writer, size, leaf) in std::mem::take(&mut self.befores) {
+            let log = self.logs.get(&writer).cloned().unwrap_or(Log { next: 0, last: None });
+            if log.next < size {
+                let message = format!(
+                    "the log had {size} events when the next one began, it has {}",
+                    log.next
+                );
+                self.problem("missing", &writer, Some(log.next), message);
+            } else if log.next == size && log.last != leaf {
+                let at = size.saturating_sub(1);
+                let message = format!("event {at} is not the one that the next log names");
+                self.problem("changed", &writer, Some(at), message);
+            }
+        }
+        let matched = std::mem::take(&mut self.matched);
+        for (id, (writer, seq)) in std::mem::take(&mut self.owed) {
+            if !matched.contains(&id) {
+                let message = format!("receipt {id} was changed");
+                self.problem("receipt-changed", &writer, Some(seq), message);
+            }
         }
     }
 
     /// The report.
     #[must_use]
-    pub fn finish(self) -> VerifyReport {
+    pub fn finish(mut self) -> VerifyReport {
+        self.look_back();
         VerifyReport { ok: self.problems.is_empty(), events: self.events, problems: self.problems }
     }
 }
@@ -202,21 +257,16 @@ pub async fn store(
     let mut verifier = Verifier::default();
     // Heads first: events that are written while this runs must not look like strangers' work.
     let heads = reads.heads().await?;
-    let sizes: BTreeMap<&str, u64> =
-        heads.iter().map(|head| (head.writer.as_str(), head.size)).collect();
     let mut after = None;
     loop {
         let page = reads.log_page(after.take(), PAGE).await?;
         let Some(last) = page.last() else { break };
         after = Some((last.event.writer.clone(), last.event.seq));
         for item in &page {
-            let size = sizes.get(item.event.writer.as_str());
-            if size.is_none_or(|size| item.event.seq < *size) {
-                verifier.event_with_records(item);
-            }
+            verifier.event_with_records(item);
         }
     }
-    verifier.heads(&heads);
+    verifier.heads(&heads, &reads.heads().await?);
     verifier.unaccounted(&reads.unaccounted().await?);
     Ok(verifier.finish())
 }
@@ -248,7 +298,7 @@ mod tests {
     fn problems(events: &[AuditEvent], head: &WriterHead) -> Vec<(String, Option<u64>)> {
         let mut verifier = Verifier::default();
         events.iter().for_each(|event| verifier.event(event));
-        verifier.heads(std::slice::from_ref(head));
+        verifier.heads(std::slice::from_ref(head), std::slice::from_ref(head));
         verifier.finish().problems.into_iter().map(|p| (p.kind, p.seq)).collect()
     }
 

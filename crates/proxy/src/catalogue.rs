@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use toolbooth_contracts::coverage::{CoverageReport, CoverageRow, CoverageState, Readiness};
 use toolbooth_contracts::declaration::Declaration;
 use toolbooth_contracts::port::ToolSource;
+use toolbooth_contracts::sandbox::Enforce;
 use toolbooth_contracts::{Caller, Guard, ToolId};
 use toolbooth_policy::Standing;
 use toolbooth_registry::discovered::{self, SourcePolicy};
@@ -239,6 +240,15 @@ impl Catalogue {
             let reason = format!("nothing is configured for `{}`", tool.adapter());
             return told(CoverageState::NotConfigured, reason);
         };
+        if let Some(profile) = &tool.contract().sandbox
+            && profile.enforce == Enforce::Required
+            && let Err(reason) = executor.contains(profile)
+        {
+            return told(
+                CoverageState::NotConfigured,
+                format!("its sandbox is required: {reason}"),
+            );
+        }
         if let Some(reason) = self.unhealthy().get(tool.source()).cloned() {
             return told(CoverageState::Unhealthy, reason);
         }

@@ -14,7 +14,7 @@ pub use catalogue::{Catalogue, SourceEntry, SourceState, View, Visible, declarat
 pub use executors::Executors;
 pub use limits::{Limits, OutputRule};
 pub use operations::Operations;
-pub use plan::InvalidPlan;
+pub use plan::{InvalidPlan, check_plan};
 pub use port::{Clock, IdSource, SystemClock, SystemIds};
 pub use proxy::{Parts, StageNote, ToolProxy};
 pub use world::{ToolState, World, Worlds};

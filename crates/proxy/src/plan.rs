@@ -42,18 +42,25 @@ struct Step {
     needs: BTreeSet<usize>,
 }
 
+/// Checks a plan without running it: ids, needs, cycles, references, size.
+///
+/// # Errors
+/// [`InvalidPlan`], for the first thing that is wrong.
+pub fn check_plan(plan: &Plan, steps_max: usize) -> Result<(), InvalidPlan> {
+    if plan.plan_id.as_ref().is_some_and(|id| id.trim().is_empty()) {
+        return Err(invalid(None, "`planId` must not be blank"));
+    }
+    checked(plan.clone(), steps_max).map(drop)
+}
+
 pub(crate) async fn run(
     proxy: &ToolProxy,
     plan: Plan,
     caller: &Caller,
+    context: &CallContext,
 ) -> Result<PlanReport, InvalidPlan> {
-    let plan_id = match plan.plan_id.clone() {
-        Some(id) if id.trim().is_empty() => {
-            return Err(invalid(None, "`planId` must not be blank"));
-        }
-        Some(id) => id,
-        None => proxy.parts().ids.next(),
-    };
+    check_plan(&plan, proxy.parts().limits.plan_steps_max)?;
+    let plan_id = plan.plan_id.clone().unwrap_or_else(|| proxy.parts().ids.next());
     let steps = checked(plan, proxy.parts().limits.plan_steps_max)?;
     let skipped = |reason: String| PlanReport {
         plan_id: plan_id.clone(),
@@ -100,7 +107,8 @@ pub(crate) async fn run(
                     })
                     .collect();
                 let args = resolved(&Value::Object(step.step.args.clone()), &results);
-                running.push(run_step(proxy, &plan_id, at, &step.step, args, caller));
+                let who = (caller, context);
+                running.push(run_step(proxy, &plan_id, at, &step.step, args, who));
             } else {
                 continue;
             }
@@ -127,12 +135,12 @@ async fn run_step(
     at: usize,
     step: &PlanStep,
     args: Result<Value, String>,
-    caller: &Caller,
+    who: (&Caller, &CallContext),
 ) -> (usize, StepReport, Option<Value>) {
     let parts = proxy.parts();
     let began = parts.clock.monotonic();
     let called = match args.and_then(|args| raw(&args)) {
-        Ok(args) => Ok(call_step(proxy, plan_id, step, args, caller).await),
+        Ok(args) => Ok(call_step(proxy, plan_id, step, args, who).await),
         Err(message) => Err(message),
     };
     let elapsed = parts.clock.monotonic().saturating_sub(began);
@@ -158,7 +166,7 @@ async fn call_step(
     plan_id: &str,
     step: &PlanStep,
     args: Box<RawValue>,
-    caller: &Caller,
+    (caller, context): (&Caller, &CallContext),
 ) -> ToolResult {
     let world = proxy.worlds().now();
     let tool_id = match world.registry.get(&step.tool) {
@@ -167,7 +175,8 @@ async fn call_step(
     };
     let digester = proxy.parts().ledger.digester();
     let key = digester.of_parts(&["plan", plan_id, &step.id]);
-    let context = CallContext { idempotency_key: None, ..CallContext::default() };
+    // A step has a call id and a key of its own.
+    let context = CallContext { call_id: None, idempotency_key: None, ..context.clone() };
     let request = CallRequest { tool_id, args: Some(args), context };
     let (conversation, _cancel) = Conversation::detached();
     proxy.call_of_plan(ToolCall::new(request, caller.clone()), conversation, key).await

@@ -14,6 +14,12 @@ pub trait Clock: Send + Sync {
     fn monotonic(&self) -> Duration;
 }
 
+/// A duration in milliseconds, to the microsecond.
+pub(crate) fn milliseconds(duration: Duration) -> f64 {
+    // A call never lasts so long that its microseconds are beyond a double.
+    duration.as_micros() as f64 / 1_000.0
+}
+
 /// Makes ids.
 pub trait IdSource: Send + Sync {
     /// A UUIDv7.

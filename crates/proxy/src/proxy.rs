@@ -13,7 +13,7 @@ use toolbooth_audit::{Ledger, LedgerError};
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::plan::{Plan, PlanReport};
 use toolbooth_contracts::secret::SecretShapes;
-use toolbooth_contracts::{Caller, Conversation, ToolCall, ToolResult};
+use toolbooth_contracts::{CallContext, Caller, Conversation, ToolCall, ToolResult};
 
 use crate::executors::Executors;
 use crate::limits::Limits;
@@ -124,12 +124,17 @@ impl ToolProxy {
         }
     }
 
-    /// Runs a plan; partial results always come back.
+    /// Runs a plan; partial results always come back. What the agent claims goes with each step.
     ///
     /// # Errors
     /// [`InvalidPlan`], before anything runs.
-    pub async fn plan(&self, plan: Plan, caller: &Caller) -> Result<PlanReport, InvalidPlan> {
-        plan::run(self, plan, caller).await
+    pub async fn plan(
+        &self,
+        plan: Plan,
+        caller: &Caller,
+        context: &CallContext,
+    ) -> Result<PlanReport, InvalidPlan> {
+        plan::run(self, plan, caller, context).await
     }
 
     /// The published world.

@@ -16,6 +16,8 @@ use crate::tool::{RegisteredTool, Source};
 pub struct ToolRegistry {
     tools: Arc<HashMap<ToolId, Arc<RegisteredTool>>>,
     order: Arc<Vec<ToolId>>,
+    /// Tools whose id another source has taken; they come back when it lets go.
+    shelf: Arc<HashMap<ToolId, Arc<RegisteredTool>>>,
 }
 
 /// What registering a tool did.
@@ -123,7 +125,9 @@ impl ToolRegistry {
             .map(|tool| (tool.id().clone(), tool.contract_digest().to_owned()))
             .collect();
         let all = Arc::make_mut(&mut self.tools);
+        let shelf = Arc::make_mut(&mut self.shelf);
         all.retain(|_, tool| tool.source() != source);
+        shelf.retain(|_, tool| tool.source() != source);
         let mut after = 0;
         for tool in tools {
             let id = tool.id().clone();
@@ -133,7 +137,13 @@ impl ToolRegistry {
                     outcome.shadowed.push(Shadowed { tool_id: id, held_by });
                     continue;
                 }
-                Some(held) => outcome.replaced.push((id.clone(), held.source().clone())),
+                Some(held) => {
+                    // Said once, not at each edit of the file.
+                    if !shelf.contains_key(&id) {
+                        outcome.replaced.push((id.clone(), held.source().clone()));
+                    }
+                    shelf.insert(id.clone(), Arc::clone(held));
+                }
                 None => (),
             }
             after += 1;
@@ -142,6 +152,13 @@ impl ToolRegistry {
             all.insert(id, Arc::new(tool));
         }
         outcome.changed |= after != before.len();
+        shelf.retain(|id, tool| {
+            let free = !all.contains_key(id);
+            if free {
+                all.insert(id.clone(), Arc::clone(tool));
+            }
+            !free
+        });
         let mut order: Vec<ToolId> = all.keys().cloned().collect();
         order.sort_unstable();
         self.order = Arc::new(order);
@@ -200,6 +217,18 @@ mod tests {
         let outcome = registry.replace_source(&command, vec![tool("calculator", command.clone())]);
         assert_eq!(outcome.shadowed.len(), 1);
         assert_eq!(registry.get("calculator").unwrap().source(), &Source::Builtin);
+    }
+
+    #[test]
+    fn a_tool_comes_back_when_the_file_lets_go_of_its_id() {
+        let mut registry = ToolRegistry::default();
+        registry.replace_source(&Source::Builtin, vec![tool("calculator", Source::Builtin)]);
+        let first = registry.replace_source(&Source::File, vec![tool("calculator", Source::File)]);
+        assert_eq!(first.replaced.len(), 1);
+        assert_eq!(registry.get("calculator").unwrap().source(), &Source::File);
+        registry.replace_source(&Source::File, vec![]);
+        assert_eq!(registry.get("calculator").unwrap().source(), &Source::Builtin);
+        assert_eq!(ids(&registry), ["calculator"]);
     }
 
     #[test]

@@ -81,6 +81,21 @@ async fn tampering_with_the_file_is_found() {
         ("DELETE FROM receipts", "receipt-missing"),
         ("UPDATE agent_logs SET body = json_set(body, '$.isError', json('true'))", "log-changed"),
         ("DELETE FROM agent_logs", "log-missing"),
+        ("UPDATE agent_logs SET is_error = 1", "log-changed"),
+        ("UPDATE events SET tool = 'other' WHERE seq = 2", "changed"),
+        ("UPDATE receipts SET state = 'failed'", "receipt-changed"),
+        (
+            "UPDATE receipts SET body = json_set(body, '$.attempt', 2, '$.auditSeq', json('{\"writer\":\"x\",\"seq\":9}'))",
+            "receipt-changed",
+        ),
+        (
+            "INSERT INTO receipts SELECT receipt_id || 'x', call_id, tool, state, writer, fence, json_set(body, '$.receiptId', receipt_id || 'x') FROM receipts",
+            "receipt-unaccounted",
+        ),
+        (
+            "INSERT INTO events (writer, seq, time, body) SELECT writer, 7, time, json_set(body, '$.seq', 7) FROM events WHERE seq = 2",
+            "unaccounted-event",
+        ),
         ("UPDATE events SET body = json_set(body, '$.toolName', 'other') WHERE seq = 2", "changed"),
         ("UPDATE events SET body = 'nonsense' WHERE seq = 1", "changed"),
         ("DELETE FROM events WHERE seq = 1", "missing"),

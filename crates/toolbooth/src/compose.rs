@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use toolbooth_adapters::builtin::{self, BuiltinSettings, SearchEndpoint};
 use toolbooth_adapters::command::{self, CommandExecutor, CommandSource, CommandTools};
 use toolbooth_adapters::handlers::{self, HandlerFolder, Handlers};
@@ -18,7 +19,7 @@ use toolbooth_audit::{Ledger, LedgerReads};
 use toolbooth_contracts::contract::{AdapterId, BUILTIN_RUNTIME, HANDLERS_RUNTIME};
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::secret::SecretShapes;
-use toolbooth_contracts::{Executor, Guard};
+use toolbooth_contracts::{Executor, Guard, ToolId};
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{
     Catalogue, Clock, Executors, IdSource, Limits, OutputRule, Parts, SourceEntry, SystemClock,
@@ -45,6 +46,8 @@ pub(crate) struct Frame {
     pub(crate) loaded: Loaded,
     pub(crate) worlds: Arc<Worlds>,
     pub(crate) catalogue: Arc<Catalogue>,
+    /// Tools of other sources that the registry file has taken the place of.
+    pub(crate) replaced: Vec<(ToolId, Source)>,
     executors: Executors,
 }
 
@@ -123,9 +126,13 @@ impl Frame {
             Failure::configuration(format!("a built-in tool is not a contract: {findings:?}"))
         })?;
         world.registry.replace_source(&Source::Builtin, tools);
+        let mut replaced = Vec::new();
         if let Some((name, text)) = read_registry(&loaded)? {
             let loaded = file::load(&text, &name, &guard).map_err(|error| rejected(&error))?;
-            world.registry.replace_source(&Source::File, loaded.tools);
+            replaced = world.registry.replace_source(&Source::File, loaded.tools).replaced;
+            for (id, source) in &replaced {
+                tracing::warn!(tool.id = %id, was = %source, now = "file", "a tool is replaced");
+            }
         }
         let handlers: Arc<dyn Executor> = Arc::new(Handlers::new(handler_folders(&loaded)));
         let mut executors = Executors::default()
@@ -167,7 +174,7 @@ impl Frame {
         let worlds = Worlds::new(world);
         let catalogue =
             Arc::new(Catalogue::new(Arc::clone(&worlds), executors.clone(), guard, sources));
-        Ok(Self { loaded, worlds, catalogue, executors })
+        Ok(Self { loaded, worlds, catalogue, replaced, executors })
     }
 
     /// Ends what was opened for discovery, where no gateway is built.
@@ -229,6 +236,14 @@ impl Gateway {
         event.facts = facts.as_object().cloned();
         if let Err(error) = self.proxy.note(vec![event]).await {
             tracing::error!(%error, "an event is not recorded");
+        }
+    }
+
+    /// Writes down which tools the registry file has taken the place of.
+    pub(crate) async fn note_replaced(&self, replaced: &[(ToolId, Source)]) {
+        for (id, source) in replaced {
+            let facts = json!({ "tool": id, "was": source.to_string(), "now": "file" });
+            self.note(AuditEventKind::ToolReplaced, facts).await;
         }
     }
 

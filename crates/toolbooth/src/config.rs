@@ -348,6 +348,7 @@ pub(crate) enum ErrorText {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Discovery {
     /// How often sources that cannot tell are asked again, in milliseconds.
+    #[serde(alias = "interval")]
     pub(crate) interval_ms: Option<u64>,
     /// Settings for all discovered tools.
     pub(crate) defaults: ToolDefaults,

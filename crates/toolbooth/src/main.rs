@@ -48,9 +48,15 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             if json {
-                let first = error.to_string();
-                let message = first.lines().next().unwrap_or_default();
-                let message = message.strip_prefix("error: ").unwrap_or(message);
+                let whole = error.to_string();
+                let said: Vec<&str> = whole
+                    .lines()
+                    .map(str::trim)
+                    .take_while(|line| !line.starts_with("Usage:"))
+                    .filter(|line| !line.is_empty())
+                    .collect();
+                let said = said.join(" ");
+                let message = said.strip_prefix("error: ").unwrap_or(&said);
                 let failure = Failure::usage(message).hint("see `toolbooth --help`");
                 output::json(&failure.json());
             } else {

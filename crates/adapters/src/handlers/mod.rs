@@ -173,7 +173,13 @@ impl Executor for Handlers {
             slot = slot.lock() => slot,
             () = conversation.cancelled() => return Outcome::Failed(cancelled(Effect::NotStarted)),
         };
-        let worker = match slot.worker(&file).await {
+        // A worker that is dropped while it starts is killed with its group.
+        let started = tokio::select! {
+            biased;
+            () = conversation.cancelled() => return Outcome::Failed(cancelled(Effect::NotStarted)),
+            started = slot.worker(&file) => started,
+        };
+        let worker = match started {
             Ok(worker) => worker,
             Err(internal) => {
                 return Outcome::Failed(ExecutionError::adapter(Effect::NotStarted, internal));
@@ -186,7 +192,11 @@ impl Executor for Handlers {
             "attempt": dispatch.attempt,
         });
         let asked = worker.ask(&handler, dispatch.arguments.get(), &context);
+        if conversation.is_cancelled() {
+            return Outcome::Failed(cancelled(Effect::NotStarted));
+        }
         let reply = tokio::select! {
+            biased;
             reply = asked => Some(reply),
             () = conversation.cancelled() => None,
         };
@@ -259,6 +269,13 @@ fn finished(reply: Reply, stderr: String, domain: &str, handler: &str) -> Outcom
     let internal = (!stderr.trim().is_empty()).then(|| format!("stderr: {stderr}"));
     match reply {
         Reply::Result(value) => Outcome::Done(ToolOutput { internal, ..output(value) }),
+        // The handler ran to its end; its key must stay held.
+        Reply::Unserialisable(reason) => Outcome::Failed(ExecutionError {
+            code: ErrorCode::InvalidToolResult,
+            effect: Effect::Completed,
+            safe: None,
+            internal: format!("the handler's result cannot be written as JSON: {reason}"),
+        }),
         Reply::Error(sentence) => Outcome::Done(ToolOutput {
             internal,
             ..ToolOutput::text(crate::text::plain(sentence.as_bytes())).into_error()

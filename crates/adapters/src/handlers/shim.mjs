@@ -37,14 +37,20 @@ for await (const line of createInterface({ input: process.stdin })) {
     send({ id, missing: true });
     continue;
   }
+  let result;
   try {
-    const result = await handlers[handler](args, context);
-    mark(id);
-    send({ id, result: result === undefined ? null : result });
+    result = await handlers[handler](args, context);
   } catch (error) {
     console.error(error);
     mark(id);
     send({ id, error: error instanceof Error ? error.message : String(error) });
+    continue;
+  }
+  mark(id);
+  try {
+    send({ id, result: result === undefined ? null : result });
+  } catch (error) {
+    send({ id, unserialisable: String(error) });
   }
 }
 process.exit(0);

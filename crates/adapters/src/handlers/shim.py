@@ -54,11 +54,13 @@ for line in sys.stdin:
         result = handler(*given)
         if inspect.isawaitable(result):
             result = asyncio.run(result)
-        text = json.dumps({"id": message["id"], "result": result})
-        mark(message["id"])
-        out.write(text + "\n")
-        out.flush()
     except Exception as error:
         traceback.print_exc()
         mark(message["id"])
         send({"id": message["id"], "error": str(error) or type(error).__name__})
+        continue
+    mark(message["id"])
+    try:
+        send({"id": message["id"], "result": result})
+    except (TypeError, ValueError) as error:
+        send({"id": message["id"], "unserialisable": str(error)})

@@ -33,6 +33,8 @@ pub(super) enum Reply {
     Result(Value),
     /// It threw; the sentence of the error.
     Error(String),
+    /// It returned something that JSON cannot say.
+    Unserialisable(String),
     /// There is no such export.
     Missing,
 }
@@ -219,6 +221,8 @@ impl Worker {
             Value::Object(mut members) => {
                 if members.contains_key("missing") {
                     Reply::Missing
+                } else if let Some(reason) = members.get("unserialisable").and_then(Value::as_str) {
+                    Reply::Unserialisable(reason.to_owned())
                 } else if let Some(error) = members.get("error").and_then(Value::as_str) {
                     Reply::Error(error.to_owned())
                 } else {

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt};
 use http::{HeaderName, HeaderValue, StatusCode};
 use rmcp::model::{
     ClientJsonRpcMessage, ClientRequest, CustomResult, RequestId, ServerJsonRpcMessage,
@@ -62,6 +62,26 @@ fn rewrite(text: &str, request: &RequestId, listing: bool) -> Option<String> {
         Value::String(result.get().to_owned())
     };
     Some(json!({ "jsonrpc": "2.0", "id": request, "result": passed }).to_string())
+}
+
+/// A body of events, which ends where one event is over the limit.
+fn bounded(
+    response: reqwest::Response,
+) -> impl Stream<Item = std::io::Result<bytes::Bytes>> + Send + 'static {
+    let mut since = 0usize;
+    response.bytes_stream().map(move |chunk| {
+        let chunk = chunk.map_err(std::io::Error::other)?;
+        // An event ends at a blank line; a chunk without one adds to the event before.
+        since = match chunk.windows(2).rposition(|pair| pair == b"\n\n" || pair == b"\r\r") {
+            Some(at) => chunk.len() - at,
+            None if chunk.windows(4).any(|four| four == b"\r\n\r\n") => chunk.len(),
+            None => since.saturating_add(chunk.len()),
+        };
+        if since > BODY_BYTES_MAX {
+            return Err(std::io::Error::other("an event is over the limit"));
+        }
+        Ok(chunk)
+    })
 }
 
 /// The result as it came, whichever way it travelled.
@@ -130,7 +150,7 @@ impl RawHttp {
         let session = header("mcp-session-id");
         let content_type = header("content-type").unwrap_or_default();
         if status.is_success() && content_type.starts_with("text/event-stream") {
-            let events = SseStream::from_bytes_stream(response.bytes_stream()).map(move |event| {
+            let events = SseStream::from_bytes_stream(bounded(response)).map(move |event| {
                 event.map(|mut event| {
                     let data = event.data.as_deref();
                     if let Some(data) = data.and_then(|data| rewrite(data, &request, listing)) {

@@ -32,6 +32,9 @@ use crate::process::CommandLine;
 /// Pages of a listing; a server whose cursor never ends is cut off there.
 const PAGES_MAX: usize = 1_000;
 
+/// Tools of one server.
+const TOOLS_MAX: usize = 20_000;
+
 /// How a server is reached.
 #[derive(Debug, Clone)]
 pub enum Reach {
@@ -113,6 +116,9 @@ impl ToolSource for McpServer {
                 .get("tools")
                 .and_then(Value::as_array)
                 .ok_or_else(|| SourceError("the server listed no tools".to_owned()))?;
+            if listing.tools.len() + tools.len() > TOOLS_MAX {
+                return Err(SourceError(format!("the server lists more than {TOOLS_MAX} tools")));
+            }
             for tool in tools {
                 match discovered(tool) {
                     Some(tool) => listing.tools.push(tool),

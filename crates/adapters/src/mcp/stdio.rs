@@ -171,11 +171,16 @@ impl Transport<RoleClient> for ChildTransport {
             let mut stdin = stdin.lock().await;
             let gone = || std::io::Error::from(std::io::ErrorKind::NotConnected);
             let stdin = stdin.as_mut().ok_or_else(gone)?;
-            // An error up to here means that nothing was sent; from the first byte on it may be.
-            let written = stdin.write(&line).await?;
-            if let Some(id) = id {
-                lock(&shared.sent).insert(id);
+            // From the first byte on it may be sent, and the child may answer, act and end before
+            // this line goes on; only an error of the first write means that nothing was.
+            if let Some(id) = &id {
+                lock(&shared.sent).insert(id.clone());
             }
+            let written = stdin.write(&line).await.inspect_err(|_| {
+                if let Some(id) = &id {
+                    lock(&shared.sent).remove(id);
+                }
+            })?;
             stdin.write_all(line.get(written..).unwrap_or_default()).await?;
             stdin.flush().await
         }
@@ -243,7 +248,10 @@ impl Transport<RoleClient> for ChildTransport {
     }
 
     async fn close(&mut self) -> Result<(), Self::Error> {
-        self.stdin.lock().await.take();
+        // A child that reads no more may hold up a message that is being written.
+        if let Ok(mut stdin) = tokio::time::timeout(END_GRACE, self.stdin.lock()).await {
+            stdin.take();
+        }
         let mut ended = tokio::time::timeout(END_GRACE, self.child.wait()).await.is_ok();
         if !ended {
             self.group.ask_to_end();

@@ -84,6 +84,7 @@ impl Guard {
             report.error(ContractCode::NotJsonSafe, &fault.dotted(), fault.message);
             return Err(report.findings);
         }
+        rules::texts(members, &mut report);
         secrets::examine(members, &self.shapes, &mut report);
         let entry = fields::Entry::read(members, &mut report);
         let schemas = rules::examine(&entry, &mut report);

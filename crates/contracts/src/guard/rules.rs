@@ -11,6 +11,7 @@ use crate::finding::ContractCode as Code;
 use crate::id::{ToolId, near_miss, nearest};
 use crate::json::{Step, dotted};
 use crate::sandbox::SandboxProfile;
+use crate::secret::names_a_secret;
 
 #[cfg(feature = "schema")]
 type Schema = crate::schema::CompiledSchema;
@@ -22,7 +23,6 @@ pub(super) type Schemas = (Option<Schema>, Option<Schema>);
 
 pub(super) fn examine(entry: &Entry<'_>, report: &mut Report) -> Schemas {
     tool_id(entry, report);
-    texts(entry, report);
     category(entry, report);
     let input = schema(entry, fields::INPUT_SCHEMA, Code::InvalidInputSchema, true, report);
     let output = schema(entry, fields::OUTPUT_SCHEMA, Code::InvalidOutputSchema, false, report);
@@ -63,15 +63,15 @@ fn tool_id(entry: &Entry<'_>, report: &mut Report) {
 }
 
 /// Fields that have no code of their own count as the entry's own shape.
-fn texts(entry: &Entry<'_>, report: &mut Report) {
+pub(super) fn texts(members: &Map<String, Value>, report: &mut Report) {
     for name in ["title", "description"] {
-        if let Some(value) = entry.plain(name)
+        if let Some(value) = members.get(name)
             && !value.is_string()
         {
             report.error(Code::InvalidRoot, name, format!("expected text, found {}", kind(value)));
         }
     }
-    if let Some(value) = entry.plain(fields::ANNOTATIONS)
+    if let Some(value) = members.get(fields::ANNOTATIONS)
         && !value.is_object()
     {
         let message = format!("expected an object, found {}", kind(value));
@@ -530,49 +530,55 @@ fn sandbox(entry: &Entry<'_>, report: &mut Report) {
     }
 }
 
+/// First the near misses, which are errors, then what is merely not known.
 fn unknown_keys(entry: &Entry<'_>, report: &mut Report) {
     let top: Vec<&str> = fields::TOP
         .iter()
         .flat_map(|field| [field.canonical, field.snake])
         .chain([fields::TIMEOUT_MS, fields::ANNOTATIONS])
         .collect();
-    unknown_in(entry.members, "", &top, report);
-    for (name, known) in [
-        ("capabilities", &fields::CAPABILITIES[..]),
-        ("execution", &fields::EXECUTION[..]),
-        ("policy", &fields::POLICY[..]),
-    ] {
-        if let Some(members) = entry.object(name) {
-            unknown_in(members, name, known, report);
+    let idempotency: Vec<&str> =
+        fields::IDEMPOTENCY.iter().flat_map(|field| [field.canonical, field.snake]).collect();
+    type Part<'p> = (Option<&'p Map<String, Value>>, &'p str, &'p [&'p str]);
+    let parts: [Part<'_>; 5] = [
+        (Some(entry.members), "", &top),
+        (entry.object("capabilities"), "capabilities", &fields::CAPABILITIES),
+        (entry.object("execution"), "execution", &fields::EXECUTION),
+        (entry.object("policy"), "policy", &fields::POLICY),
+        (entry.object("idempotency"), "idempotency", &idempotency),
+    ];
+    type Unknown<'p> = (String, &'p String, Option<&'p str>, &'p [&'p str]);
+    let mut unknown: Vec<Unknown<'_>> = Vec::new();
+    for (members, parent, known) in parts {
+        for key in members.into_iter().flat_map(Map::keys) {
+            // What was refused as a secret is not told again as a stranger.
+            if known.contains(&key.as_str()) || names_a_secret(key) {
+                continue;
+            }
+            let path = if parent.is_empty() { key.clone() } else { format!("{parent}.{key}") };
+            let meant = known.iter().find(|known| near_miss(key, known)).copied();
+            unknown.push((path, key, meant, known));
         }
     }
-    if let Some(members) = entry.object("idempotency") {
-        let known: Vec<&str> =
-            fields::IDEMPOTENCY.iter().flat_map(|field| [field.canonical, field.snake]).collect();
-        unknown_in(members, "idempotency", &known, report);
-    }
-}
-
-fn unknown_in(members: &Map<String, Value>, parent: &str, known: &[&str], report: &mut Report) {
-    for key in members.keys().filter(|key| !known.contains(&key.as_str())) {
-        let path = if parent.is_empty() { key.clone() } else { format!("{parent}.{key}") };
-        // `metadata` is a common extension and near to nothing; `timoutMs` must not vanish.
-        match known.iter().find(|known| near_miss(key, known)) {
-            Some(near) => report.error_with(
+    for (path, key, meant, _) in &unknown {
+        if let Some(near) = meant {
+            report.error_with(
                 Code::MisspelledField,
-                &path,
+                path,
                 format!(
                     "`{}` is no field, and so near to `{near}` that it may be meant",
                     shown(key)
                 ),
                 format!("write `{near}`"),
-            ),
-            None => {
-                let hint = nearest(key, known.iter().copied())
-                    .map(|near| format!("did you mean `{near}`?"));
-                let message = format!("`{}` is no field that this version knows", shown(key));
-                report.warning(Code::UnknownField, &path, message, hint);
-            }
+            );
+        }
+    }
+    for (path, key, meant, known) in &unknown {
+        if meant.is_none() {
+            let near = nearest(key, known.iter().copied());
+            let message = format!("`{}` is no field that this version knows", shown(key));
+            let hint = near.map(|near| format!("did you mean `{near}`?"));
+            report.warning(Code::UnknownField, path, message, hint);
         }
     }
 }

@@ -29,7 +29,9 @@ use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::json::{self, pointer};
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::result::ArgumentError;
-use toolbooth_contracts::{CallId, Conversation, Effect, ErrorCode, ToolCall, ToolResult};
+use toolbooth_contracts::{
+    CallId, CallRequest, Conversation, Effect, ErrorCode, ToolCall, ToolResult,
+};
 use toolbooth_policy::{Access, Denial, Permit};
 use toolbooth_registry::RegisteredTool;
 
@@ -154,12 +156,13 @@ impl Refused {
     }
 
     fn denied(mut story: Story, denial: Denial) -> Self {
+        // A hidden tool is answered and recorded exactly like an unknown one: nothing of it, not
+        // even how long its record takes to write, tells them apart.
+        if denial.code == ErrorCode::UnregisteredTool {
+            return Self::new(story, denial.code);
+        }
         story.decision = Some(denial.note());
         let refused = Self::new(story, denial.code);
-        // A hidden tool answers exactly like an unknown one.
-        if denial.code == ErrorCode::UnregisteredTool {
-            return refused;
-        }
         let refused = refused.saying(denial.reason).with("rule", denial.rule);
         if denial.missing.is_empty() { refused } else { refused.with("missing", denial.missing) }
     }
@@ -243,7 +246,17 @@ fn enter(
             Err(error) => (parts.ids.next(), Some(error.to_string())),
         },
     };
+    let too_long = too_long(&request);
     let mut story = Story::begin(inner, request.tool_id, call_id, caller, request.context);
+    if let Some(name) = too_long {
+        story.shorten();
+        // An id that no tool can have is unknown; anything else is the caller's slip.
+        if name == "toolId" {
+            return Err(Refused::new(story, ErrorCode::UnregisteredTool));
+        }
+        let message = format!("`{name}` has more than {NAME_BYTES_MAX} bytes");
+        return Err(Refused::new(story, ErrorCode::InvalidArgs).saying(message));
+    }
     // Absent arguments are `{}`; a `null` that was sent is not an object, and the guard says so.
     let arguments: Arc<RawValue> = match request.args {
         Some(raw) => Arc::from(raw),
@@ -276,6 +289,24 @@ fn enter(
         }
     };
     Ok(Entered { story, slot, arguments, conversation, deadline, plan_key })
+}
+
+/// Longest name that a caller may give anything, in bytes.
+const NAME_BYTES_MAX: usize = 512;
+
+/// The first name of a request that is too long to be kept.
+fn too_long(request: &CallRequest) -> Option<&'static str> {
+    let context = &request.context;
+    [
+        ("toolId", Some(&request.tool_id)),
+        ("agentId", context.agent_id.as_ref()),
+        ("phaseId", context.phase_id.as_ref()),
+        ("epicId", context.epic_id.as_ref()),
+        ("idempotencyKey", context.idempotency_key.as_ref()),
+    ]
+    .into_iter()
+    .find(|(_, text)| text.is_some_and(|text| text.len() > NAME_BYTES_MAX))
+    .map(|(name, _)| name)
 }
 
 /// Stage 3. In one world: the flag, the tool, whether the caller may know it, whether it stands.
@@ -535,7 +566,7 @@ async fn execute(inner: &Arc<Inner>, claimed: ClaimedCall) -> Executed {
     let began = inner.parts.clock.monotonic();
     let outcome = execute::run(inner, &claimed).await;
     let spent = inner.parts.clock.monotonic().saturating_sub(began);
-    Executed { claimed, outcome, execute_ms: spent.as_secs_f64() * 1_000.0 }
+    Executed { claimed, outcome, execute_ms: crate::port::milliseconds(spent) }
 }
 
 /// Stage 9. Receipt, agent log and events in one durable step, before the answer leaves.
@@ -551,7 +582,7 @@ async fn settle(inner: &Arc<Inner>, screened: Screened) -> ToolResult {
             if inner.gap.load(std::sync::atomic::Ordering::Relaxed) > 0 {
                 inner.tell_gap().await;
             }
-            ToolResult { receipt_id: Some(receipt.receipt_id), ..result }
+            ToolResult { receipt_id: Some(receipt.receipt_id), effect: receipt.effect, ..result }
         }
         Ok(Err(error)) => {
             tracing::error!(%error, receipt.id = settlement.claim.receipt_id(), "an outcome is not recorded");
@@ -599,7 +630,7 @@ impl Trace {
             return;
         }
         let now = inner.parts.clock.monotonic();
-        let ms = now.saturating_sub(self.last).as_secs_f64() * 1_000.0;
+        let ms = crate::port::milliseconds(now.saturating_sub(self.last));
         self.last = now;
         self.notes.push(StageNote { stage: stage.to_owned(), ms, note: note.to_owned() });
     }

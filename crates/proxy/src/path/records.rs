@@ -68,8 +68,26 @@ impl Story {
         }
     }
 
+    /// Cuts names that are too long to be kept.
+    pub(super) fn shorten(&mut self) {
+        let cut = |text: &mut String| {
+            if text.len() > super::NAME_BYTES_MAX {
+                let mut end = super::NAME_BYTES_MAX;
+                while !text.is_char_boundary(end) {
+                    end -= 1;
+                }
+                text.truncate(end);
+            }
+        };
+        cut(&mut self.tool_id);
+        let context = &mut self.context;
+        for name in [&mut context.agent_id, &mut context.phase_id, &mut context.epic_id] {
+            name.as_mut().map(cut).unwrap_or_default();
+        }
+    }
+
     fn duration_ms(&self, inner: &Inner) -> f64 {
-        inner.parts.clock.monotonic().saturating_sub(self.began).as_secs_f64() * 1_000.0
+        crate::port::milliseconds(inner.parts.clock.monotonic().saturating_sub(self.began))
     }
 
     /// An event about this call.
@@ -95,9 +113,10 @@ impl Story {
         }
         let value = match &self.input {
             Some(value) => value.clone(),
-            // What the gate refuses is logged as text.
-            None => toolbooth_contracts::json::parse(raw.get().as_bytes())
-                .unwrap_or_else(|_| Value::String(raw.get().to_owned())),
+            // What the gate refuses is logged as far as it can be read: as mere text the names of
+            // its secrets could not be told.
+            None => serde_json::from_str(raw.get())
+                .unwrap_or_else(|_| json!({ "omitted": true, "bytes": raw.get().len() })),
         };
         Some(redact::value(&value, &inner.parts.shapes))
     }

@@ -114,6 +114,12 @@ impl Screened {
             for block in &mut self.content {
                 block.0 = redact_text(&block.0, shapes);
             }
+            self.structured = self.structured.take().map(|data| redact_text(&data, shapes));
+            if let Some(meta) = &mut self.meta {
+                for value in meta.values_mut() {
+                    *value = redact_text(value, shapes);
+                }
+            }
             return;
         }
         self.judge_output(inner);

@@ -3,9 +3,10 @@
 //! Path: 1, 10. Doc: front-doors.md#http
 
 use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
 use axum::response::{IntoResponse, Json, Response};
-use http::{HeaderMap, StatusCode};
+use http::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use toolbooth_contracts::conversation::CancelHandle;
@@ -75,8 +76,12 @@ pub(super) struct Page {
 pub(super) async fn tools(
     State(door): State<HttpDoor>,
     Extension(caller): Extension<Caller>,
-    Query(page): Query<Page>,
+    page: Result<Query<Page>, QueryRejection>,
 ) -> Response {
+    let Ok(Query(page)) = page else {
+        let title = "the query takes `cursor` (text) and `limit` (a number)".to_owned();
+        return Problem::new(400, "invalid-request", title).into_response();
+    };
     let limit = page.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
     let cursor = page.cursor.as_deref().filter(|cursor| !cursor.is_empty());
     let (tools, next) = door.house.catalogue.view(&caller).all(cursor, limit);
@@ -84,17 +89,22 @@ pub(super) async fn tools(
         .iter()
         .map(|visible| {
             let contract = visible.tool.contract();
-            json!({
+            let mut row = json!({
                 "toolId": contract.tool_id,
                 "wireName": visible.wire_name,
                 "category": contract.category,
                 "source": visible.tool.source().to_string(),
                 "state": visible.state,
-                "title": contract.title,
-                "description": contract.description,
                 "inputSchema": contract.input_schema,
                 "outputSchema": contract.output_schema,
-            })
+            });
+            let texts = [("title", &contract.title), ("description", &contract.description)];
+            for (name, text) in texts {
+                if let (Some(text), Some(members)) = (text, row.as_object_mut()) {
+                    members.insert(name.to_owned(), json!(text));
+                }
+            }
+            row
         })
         .collect();
     let mut out = json!({ "tools": tools });
@@ -119,7 +129,11 @@ pub(super) async fn readyz(State(door): State<HttpDoor>) -> Response {
     }
 }
 
+pub(super) async fn method_not_allowed() -> Response {
+    let title = "this path does not take this method".to_owned();
+    Problem::new(405, "method-not-allowed", title).into_response()
+}
+
 pub(super) async fn not_found() -> Response {
-    let problem = Problem::new(404, "not-found", "there is nothing at this path".to_owned());
-    (StatusCode::NOT_FOUND, problem).into_response()
+    Problem::new(404, "not-found", "there is nothing at this path".to_owned()).into_response()
 }

@@ -409,8 +409,9 @@ pub(crate) async fn bind_sessions(
     let session =
         request.headers().get(SESSION).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let ends = request.method() == Method::DELETE;
+    // A session that nobody is known to have made is nobody's; its client begins anew.
     if let Some(session) = &session
-        && lock().get(session).is_some_and(|owner| Some(owner) != caller.as_ref())
+        && lock().get(session) != caller.as_ref()
     {
         return (StatusCode::NOT_FOUND, "session not found").into_response();
     }
@@ -419,12 +420,17 @@ pub(crate) async fn bind_sessions(
     match (session, fresh, caller) {
         (None, Some(fresh), Some(caller)) => {
             let mut owners = lock();
-            if owners.len() >= SESSIONS_MAX {
-                owners.clear();
+            if owners.len() >= SESSIONS_MAX
+                && let Some(one) = owners.keys().next().cloned()
+            {
+                owners.remove(&one);
             }
             owners.insert(fresh.to_owned(), caller);
         }
-        (Some(session), ..) if ends || response.status() == StatusCode::NOT_FOUND => {
+        (Some(session), ..)
+            if (ends && response.status().is_success())
+                || response.status() == StatusCode::NOT_FOUND =>
+        {
             lock().remove(&session);
         }
         _ => (),

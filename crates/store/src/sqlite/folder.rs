@@ -81,9 +81,12 @@ impl StoreFolder {
             .map_err(|source| Self::error(&path, source))
     }
 
-    /// The digest key, made at first start.
-    pub(super) fn digest_key(&self) -> Result<[u8; KEY_BYTES], OpenError> {
+    /// The digest key, made at first start and never again.
+    pub(super) fn digest_key(&self, may_make: bool) -> Result<[u8; KEY_BYTES], OpenError> {
         let path = self.0.join(KEY);
+        if !may_make && !path.is_file() {
+            return Err(OpenError::Key { path: path.display().to_string() });
+        }
         let mut fresh = [0u8; KEY_BYTES];
         getrandom::fill(&mut fresh)
             .map_err(|error| Self::error(&path, std::io::Error::other(error.to_string())))?;

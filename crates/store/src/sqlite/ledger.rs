@@ -16,7 +16,8 @@ use toolbooth_audit::chain::Head;
 use toolbooth_audit::digest::Digester;
 use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Moment, Refusal, Settlement, Swept};
 use toolbooth_audit::reads::{
-    EventFilter, EventWithRecords, LedgerReads, LogFilter, PlacedEvent, ReceiptFilter, WriterHead,
+    EventFilter, EventWithRecords, LedgerReads, LogFilter, PlacedEvent, ReceiptFilter, Unaccounted,
+    WriterHead,
 };
 use toolbooth_audit::{LedgerError, steps};
 use toolbooth_contracts::agent_log::AgentLog;
@@ -141,7 +142,11 @@ impl SqliteLedger {
         if found > schema::VERSION {
             return Err(OpenError::Newer { found, known: schema::VERSION });
         }
-        let digester = Digester::new(&folder.digest_key()?);
+        let used: bool = connection
+            .query_row("SELECT EXISTS (SELECT 1 FROM writers)", [], |row| row.get(0))
+            .map_err(database)?;
+        // Receipts depend on the key: a database that was used never gets another one silently.
+        let digester = Digester::new(&folder.digest_key(!used)?);
         let lock = folder.lock_writer(writer)?;
         let before: Option<(String, i64, Option<String>)> = {
             use rusqlite::OptionalExtension;
@@ -306,7 +311,7 @@ impl LedgerReads for SqliteLedger {
         self.reads.heads().await
     }
 
-    async fn unaccounted(&self) -> Result<Vec<String>, LedgerError> {
+    async fn unaccounted(&self) -> Result<Unaccounted, LedgerError> {
         self.reads.unaccounted().await
     }
 

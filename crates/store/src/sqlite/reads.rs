@@ -10,7 +10,8 @@ use rusqlite::types::ToSql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::reads::{
-    EventFilter, EventWithRecords, LedgerReads, LogFilter, PlacedEvent, ReceiptFilter, WriterHead,
+    EventFilter, EventWithRecords, LedgerReads, LogFilter, PlacedEvent, ReceiptFilter, Unaccounted,
+    WriterHead,
 };
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::{AuditEvent, AuditEventKind, EventBody};
@@ -114,6 +115,22 @@ impl Conditions {
 
 fn parse<T: serde::de::DeserializeOwned>(what: &str, body: &str) -> Result<T, LedgerError> {
     serde_json::from_str(body).map_err(|error| corrupt(what, &error))
+}
+
+/// A column as text; a number as its digits.
+fn column(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
+    use rusqlite::types::ValueRef;
+    Ok(match row.get_ref(at)? {
+        ValueRef::Null => None,
+        ValueRef::Integer(number) => Some(number.to_string()),
+        ValueRef::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        _ => Some(String::new()),
+    })
+}
+
+fn same(columns: &[Option<String>], own: &[Option<&str>]) -> bool {
+    columns.len() == own.len()
+        && columns.iter().zip(own).all(|(column, own)| column.as_deref() == *own)
 }
 
 fn limit(limit: usize) -> i64 {
@@ -237,7 +254,9 @@ impl LedgerReads for SqliteReads {
             });
             let mut statement = connection
                 .prepare_cached(
-                    "SELECT e.writer, e.seq, e.body, l.body, r.body
+                    "SELECT e.writer, e.seq, e.body, l.body, r.body,
+                         e.time, e.tool, e.agent, e.call_id, e.status, e.code,
+                         l.id, l.tool, l.agent, l.is_error, r.receipt_id, r.tool, r.state, r.writer
                      FROM events e
                      LEFT JOIN agent_logs l ON l.writer = e.writer AND l.seq = e.seq
                      LEFT JOIN receipts r ON r.receipt_id =
@@ -250,16 +269,31 @@ impl LedgerReads for SqliteReads {
                 .query_map((writer, seq, self::limit(limit)), |row| {
                     let texts: (String, Option<String>, Option<String>) =
                         (row.get(2)?, row.get(3)?, row.get(4)?);
-                    Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?, texts))
+                    // What is filtered by must say the same as the record itself.
+                    let columns: Vec<Option<String>> =
+                        (5..19).map(|at| column(row, at)).collect::<rusqlite::Result<_>>()?;
+                    Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?, texts, columns))
                 })
                 .map_err(unavailable)?;
             rows.map(|row| {
-                let (writer, seq, (body, log, receipt)) = row.map_err(unavailable)?;
+                let (writer, seq, (body, log, receipt), columns) = row.map_err(unavailable)?;
+                let of = |from: usize, to: usize| columns.get(from..to).unwrap_or_default();
                 // What cannot be read any more was changed: an empty event breaks the chain there.
                 let event = serde_json::from_str(&body)
                     .ok()
                     .filter(|event: &AuditEvent| {
-                        event.writer == writer && i64::try_from(event.seq) == Ok(seq)
+                        let body = &event.body;
+                        let own = [
+                            Some(body.time.as_str()),
+                            body.tool_name.as_deref(),
+                            body.agent_id.as_deref(),
+                            body.call_id.as_deref(),
+                            body.status.map(|status| status.as_str()),
+                            body.error_code.map(|code| code.as_str()),
+                        ];
+                        event.writer == writer
+                            && i64::try_from(event.seq) == Ok(seq)
+                            && same(of(0, 6), &own)
                     })
                     .unwrap_or_else(|| AuditEvent {
                         writer,
@@ -267,8 +301,35 @@ impl LedgerReads for SqliteReads {
                         prev: None,
                         body: EventBody::new(AuditEventKind::AuditGap, String::new()),
                     });
-                let log = log.and_then(|log| serde_json::from_str(&log).ok());
-                let receipt = receipt.and_then(|receipt| serde_json::from_str(&receipt).ok());
+                let log =
+                    log.and_then(|log| serde_json::from_str(&log).ok()).map(|mut log: AgentLog| {
+                        let error = if log.is_error { "1" } else { "0" };
+                        let own = [
+                            Some(log.id.as_str()),
+                            Some(log.tool_name.as_str()),
+                            log.agent_id.as_deref(),
+                            Some(error),
+                        ];
+                        if !same(of(6, 10), &own) {
+                            // A record that its row contradicts fits no digest.
+                            log.id.push_str(" (its row differs)");
+                        }
+                        log
+                    });
+                let receipt = receipt.and_then(|receipt| serde_json::from_str(&receipt).ok()).map(
+                    |mut receipt: Receipt| {
+                        let own = [
+                            Some(receipt.receipt_id.as_str()),
+                            Some(receipt.tool_id.as_str()),
+                            Some(receipt.state.as_str()),
+                            Some(receipt.writer.as_str()),
+                        ];
+                        if !same(of(10, 14), &own) {
+                            receipt.receipt_id.push_str(" (its row differs)");
+                        }
+                        receipt
+                    },
+                );
                 Ok(EventWithRecords { event, receipt, log })
             })
             .collect()
@@ -290,13 +351,18 @@ impl LedgerReads for SqliteReads {
         .await
     }
 
-    async fn unaccounted(&self) -> Result<Vec<String>, LedgerError> {
+    async fn unaccounted(&self) -> Result<Unaccounted, LedgerError> {
         self.run(|connection| {
-            let sql = "SELECT id FROM agent_logs l WHERE NOT EXISTS (
+            let logs = "SELECT id FROM agent_logs l WHERE NOT EXISTS (
                            SELECT 1 FROM events e WHERE e.writer = l.writer AND e.seq = l.seq
                                AND CASE WHEN json_valid(e.body) THEN e.body ->> 'logDigest' END IS NOT NULL)
                        ORDER BY id LIMIT 100";
-            Conditions::default().rows(connection, sql, |row| row.get(0))
+            let receipts = "SELECT receipt_id FROM receipts r WHERE NOT EXISTS (
+                           SELECT 1 FROM events e WHERE e.call_id = r.call_id
+                               AND CASE WHEN json_valid(e.body) THEN e.body ->> 'receiptId' END = r.receipt_id)
+                       ORDER BY receipt_id LIMIT 100";
+            let ids = |sql| Conditions::default().rows(connection, sql, |row| row.get(0));
+            Ok(Unaccounted { logs: ids(logs)?, receipts: ids(receipts)? })
         })
         .await
     }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use toolbooth_contracts::json::{self, JsonFaultKind};
 use toolbooth_contracts::plan::{Plan, StepStatus};
 use toolbooth_contracts::{CallContext, CallRequest, Conversation, Status, ToolCall};
+use toolbooth_proxy::{InvalidPlan, Limits, check_plan};
 use toolbooth_registry::Source;
 
 use super::{caller, text_argument};
@@ -160,6 +161,15 @@ pub(super) async fn plan(
         json::parse(&text).map_err(|fault| invalid(format!("the plan is no JSON: {fault}")))?;
     let plan: Plan = serde_json::from_value(value)
         .map_err(|error| invalid(format!("this is no plan: {error}")))?;
+    let refused = |error: InvalidPlan| {
+        let failure = invalid(error.message);
+        match error.step {
+            Some(step) => failure.at(format!("steps.{step}")),
+            None => failure,
+        }
+    };
+    // Before a source is asked or a record begun.
+    check_plan(&plan, Limits::default().plan_steps_max).map_err(refused)?;
     say_assumptions(&loaded);
     let caller = caller(&loaded.config, caller_name)?;
     let frame = Frame::build(loaded).await?;
@@ -170,15 +180,10 @@ pub(super) async fn plan(
         find(&frame, names.iter().map(String::as_str)).await;
     }
     let gateway = Gateway::build(frame).await?;
-    let report = gateway.proxy.plan(plan, &caller).await;
+    let context = CallContext { agent_id: Some("cli".to_owned()), ..CallContext::default() };
+    let report = gateway.proxy.plan(plan, &caller, &context).await;
     gateway.shut_down().await?;
-    let report = report.map_err(|error| {
-        let failure = invalid(error.message);
-        match error.step {
-            Some(step) => failure.at(format!("steps.{step}")),
-            None => failure,
-        }
-    })?;
+    let report = report.map_err(refused)?;
     let switched_off = report.skipped;
     let succeeded = switched_off || report.steps.iter().all(|step| step.success);
     if format.is_json() {

@@ -25,6 +25,9 @@ const WATCH_EVERY: Duration = Duration::from_millis(500);
 /// How often sources that cannot tell are asked again, where nothing is said.
 const INTERVAL: Duration = Duration::from_secs(60);
 
+/// How long the doors wait for sources that are slow to answer; clients are told of later ones.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -160,8 +163,16 @@ async fn begin(gateway: &Gateway) {
             json!({ "tools": world.registry.len(), "fromFile": from_file }),
         )
         .await;
+    gateway
+        .note(AuditEventKind::PolicyLoaded, json!({ "policyVersion": world.policy.version() }))
+        .await;
+    gateway.note_replaced(&gateway.frame.replaced).await;
     gateway.frame.catalogue.want_states().await;
-    gateway.frame.catalogue.refresh_all().await;
+    let catalogue = Arc::clone(&gateway.frame.catalogue);
+    let asking = tokio::spawn(async move { catalogue.refresh_all().await });
+    if tokio::time::timeout(START_PATIENCE, asking).await.is_err() {
+        tracing::warn!("some sources have not answered yet; their tools appear when they do");
+    }
     compose::remember_names(&gateway.frame);
 }
 
@@ -233,11 +244,7 @@ async fn reload_registry(gateway: &Gateway) {
     if !replaced.changed {
         return;
     }
-    for (id, source) in &replaced.replaced {
-        tracing::warn!(tool.id = %id, was = %source, now = "file", "a tool is replaced");
-        let facts = json!({ "tool": id, "was": source.to_string(), "now": "file" });
-        gateway.note(AuditEventKind::ToolReplaced, facts).await;
-    }
+    gateway.note_replaced(&replaced.replaced).await;
     tracing::info!(tools = count, "the registry file is loaded");
     gateway.note(AuditEventKind::RegistryLoaded, json!({ "fromFile": count })).await;
 }
