@@ -18,10 +18,10 @@ use rmcp::transport::streamable_http_client::{
     AuthRequiredError, HttpStatusError, SseError, StreamableHttpClient, StreamableHttpError,
     StreamableHttpPostResponse,
 };
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sse_stream::{Sse, SseStream};
+
+use super::answer;
 
 /// Bytes of one answer.
 const BODY_BYTES_MAX: usize = 16 << 20;
@@ -35,22 +35,11 @@ pub(super) struct RawHttp {
 
 type Error = StreamableHttpError<reqwest::Error>;
 
-#[derive(Deserialize)]
-struct Shallow<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    method: Option<&'a RawValue>,
-    result: Option<&'a RawValue>,
-}
-
 /// An answer whose result the SDK passes through as text. A listing stays typed, because the SDK
 /// learns from it which headers a call needs, and carries its text beside.
 fn rewrite(text: &str, request: &RequestId, listing: bool) -> Option<String> {
-    let shallow: Shallow<'_> = serde_json::from_str(text).ok()?;
-    let (Some(id), None, Some(result)) = (shallow.id, shallow.method, shallow.result) else {
-        return None;
-    };
-    if serde_json::from_str::<RequestId>(id.get()).ok()? != *request {
+    let (id, result) = answer(text.as_bytes()).ok()??;
+    if id != *request {
         return None;
     }
     let passed = if listing {

@@ -15,6 +15,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rmcp::model::{ErrorCode as RpcCode, RequestId};
 use rmcp::service::ServiceError;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::coverage::Readiness;
@@ -343,3 +345,19 @@ fn page(cursor: Option<String>) -> Value {
 
 /// The id of a request, for telling whether it was sent.
 type Sent = std::collections::HashSet<RequestId>;
+
+/// The id and the result of a message, where it is an answer.
+fn answer(message: &[u8]) -> serde_json::Result<Option<(RequestId, &RawValue)>> {
+    #[derive(Deserialize)]
+    struct Shallow<'a> {
+        #[serde(borrow)]
+        id: Option<&'a RawValue>,
+        method: Option<&'a RawValue>,
+        result: Option<&'a RawValue>,
+    }
+    let shallow: Shallow<'_> = serde_json::from_slice(message)?;
+    match (shallow.id, shallow.method, shallow.result) {
+        (Some(id), None, Some(result)) => Ok(Some((serde_json::from_str(id.get())?, result))),
+        _ => Ok(None),
+    }
+}

@@ -15,14 +15,12 @@ use rmcp::model::{
 };
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
-use serde::Deserialize;
 use serde_json::Value;
-use serde_json::value::RawValue;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::time::Instant;
 
-use super::Sent;
+use super::{Sent, answer};
 use crate::process::{CommandLine, GroupGuard, STDERR_BYTES_MAX};
 
 /// Longest message of a server, in bytes.
@@ -33,27 +31,17 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a server may take to end once its input is closed, and then once it is asked to.
 const END_GRACE: Duration = Duration::from_secs(2);
 
-#[derive(Deserialize)]
-struct Shallow<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    method: Option<&'a RawValue>,
-    result: Option<&'a RawValue>,
-}
-
 /// A message, with the result as a plain document where `raw` wants the id.
 fn message(
     line: &[u8],
     raw: impl FnOnce(&RequestId) -> bool,
 ) -> serde_json::Result<RxJsonRpcMessage<RoleClient>> {
-    let shallow: Shallow<'_> = serde_json::from_slice(line)?;
-    if let (Some(id), None, Some(result)) = (shallow.id, shallow.method, shallow.result) {
-        let id: RequestId = serde_json::from_str(id.get())?;
-        if raw(&id) {
-            let result: Value = serde_json::from_str(result.get())?;
-            let result = ServerResult::CustomResult(CustomResult(result));
-            return Ok(ServerJsonRpcMessage::response(result, id));
-        }
+    if let Some((id, result)) = answer(line)?
+        && raw(&id)
+    {
+        let result: Value = serde_json::from_str(result.get())?;
+        let result = ServerResult::CustomResult(CustomResult(result));
+        return Ok(ServerJsonRpcMessage::response(result, id));
     }
     serde_json::from_slice(line)
 }

@@ -1,0 +1,128 @@
+//! Every command as a new user would try it, with the formats that scripts rely on.
+//!
+//! Path: 10. Doc: formats.md#commands, execution.md#built-in-tools
+
+use serde_json::{Value, json};
+use toolbooth_tests::Place;
+
+fn stdout(place: &Place, arguments: &[&str]) -> String {
+    let output = place.run(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_new_user_gets_going() {
+    let place = Place::new();
+    stdout(&place, &["init"]);
+    let again = place.run(&["init"]);
+    assert_eq!(again.status.code(), Some(2), "nothing is overwritten");
+    let (checked, exit) = place.json(&["check"]);
+    assert_eq!((checked, exit), (json!({ "ok": true, "findings": [] }), 0));
+    let (doctor, exit) = place.json(&["doctor"]);
+    assert_eq!((&doctor["ok"], exit), (&json!(true), 0), "{doctor}");
+    assert!(
+        doctor["checks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|check| check["name"].is_string() && check["state"].is_string())
+    );
+    let table = stdout(&place, &["list"]);
+    assert!(table.starts_with("TOOL") && table.contains("calculator"), "{table}");
+    let (shown, _) = place.json(&["show", "calculator"]);
+    assert_eq!(shown["contract"]["toolId"], "calculator");
+    assert!(shown["contractDigest"].as_str().unwrap().len() == 64, "{shown}");
+    let (error, exit) = place.json(&["show", "calculater"]);
+    assert_eq!((exit, &error["error"]["hint"]), (1, &json!("did you mean `calculator`?")));
+}
+
+#[test]
+fn records_are_shown_in_every_form() {
+    let place = Place::new();
+    let (result, _) = place.json(&[
+        "call",
+        "calculator",
+        "--args",
+        r#"{"expression":"1+1"}"#,
+        "--explain",
+        "--agent",
+        "me",
+        "--turn",
+        "3",
+    ]);
+    let stages: Vec<&str> = result["explain"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|note| note["stage"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        stages,
+        ["enter", "resolve", "guard", "authorize", "claim", "execute", "guard-result", "settle"]
+    );
+    let id = result["receiptId"].as_str().unwrap();
+    let (listed, _) = place.json(&["receipts", "list"]);
+    let (receipt, exit) = place.json(&["receipts", "show", id]);
+    assert_eq!((exit, &listed["receipts"][0]), (0, &receipt));
+    let (logs, _) = place.json(&[
+        "logs", "query", "--agent", "me", "--turn", "3", "--error", "false", "--since", "1h",
+    ]);
+    let log = &logs["logs"][0];
+    assert_eq!(&place.json(&["logs", "show", log["id"].as_str().unwrap()]).0, log);
+    assert_eq!(place.json(&["logs", "query", "--agent", "other"]).0, json!({ "logs": [] }));
+    let csv = stdout(&place, &["audit", "query", "--tool", "calculator", "--format", "csv"]);
+    assert!(csv.starts_with("writer,seq,time,event,toolName") && csv.lines().count() == 3, "{csv}");
+    let lines = stdout(&place, &["audit", "query", "--format", "jsonl"]);
+    let events: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["WRITER_STARTED", "TOOL_DISPATCHED", "TOOL_EXECUTED", "WRITER_STOPPED"]);
+    let (tail, _) = place.json(&["audit", "tail", "-n", "2"]);
+    assert_eq!(tail["events"].as_array().unwrap().len(), 2);
+    let (one, _) = place.json(&["audit", "query", "--status", "succeeded", "--code", "timeout"]);
+    assert_eq!(one, json!({ "events": [] }));
+    place.assert_sound();
+}
+
+#[test]
+fn documents_are_parsed_in_a_worker_that_they_cannot_take_along() {
+    let place = Place::new();
+    place.write(
+        "page.html",
+        "<html><head><title>T</title></head><body><h1>Head</h1><p>text</p></body></html>",
+    );
+    let (result, exit) = place.json(&["call", "doc_parser", "--args", r#"{"path":"page.html"}"#]);
+    assert_eq!(exit, 0, "{result}");
+    assert_eq!(result["structuredContent"]["headings"], json!([{ "level": 1, "text": "Head" }]));
+    // Deep enough to break a parser that recurses; the gateway answers all the same. (A deeper
+    // page takes quadratic time, and is cut off with the worker.)
+    place.write("deep.html", &"<div>".repeat(2_000)).write("deep.json", &"[".repeat(400_000));
+    for name in ["deep.html", "deep.json", "page.html"] {
+        let (result, _) =
+            place.json(&["call", "doc_parser", "--args", &json!({ "path": name }).to_string()]);
+        assert!(result["status"].is_string(), "{result}");
+    }
+    place.assert_sound();
+}
+
+#[test]
+fn discovery_tells_of_each_source() {
+    let place = Place::new();
+    place.write("toolbooth.toml", "[commands.good]\ndiscover_command = \"cat good.json\"\ncall_command = \"true\"\n[commands.bad]\ndiscover_command = \"false\"\ncall_command = \"true\"\n")
+        .write("good.json", r#"[{"name":"one","description":"d"},{"description":"no name"}]"#);
+    let (told, exit) = place.json(&["discover"]);
+    assert_eq!(exit, 1, "a source does not answer");
+    assert_eq!(told["tools"][0]["toolId"], "one");
+    let source = |name: &str| {
+        told["sources"].as_array().unwrap().iter().find(|s| s["source"] == name).unwrap().clone()
+    };
+    assert_eq!(
+        (
+            &source("command:good")["tools"],
+            source("command:good")["problems"].as_array().unwrap().len()
+        ),
+        (&json!(1), 1)
+    );
+    assert!(source("command:bad")["unhealthy"].as_str().unwrap().contains("exit code 1"));
+}
