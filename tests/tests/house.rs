@@ -265,6 +265,8 @@ fn a_plan_gives_partial_results_and_repeats_nothing() {
     assert_eq!((kinds("POLICY_DENIED"), kinds("TOOL_DISPATCHED")), (2, 3), "{events}");
     place.assert_sound();
     assert_eq!(place.json(&["plan", r#"{"steps":[{"id":"a","tool":"t","needs":["a"]}]}"#]).1, 2);
+    place.write("plan.json", &plan);
+    assert_eq!(place.json(&["plan", "plan.json"]).0["planId"], "p1");
 }
 
 #[test]

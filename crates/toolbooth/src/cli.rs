@@ -128,8 +128,8 @@ pub(crate) enum Command {
     /// Runs a plan: several calls with their order.
     #[command(after_help = "Example: toolbooth plan '{\"tools\": [\"a\", \"b\"]}'")]
     Plan {
-        /// The plan: JSON, `@FILE`, or `-` for standard input.
-        #[arg(value_name = "JSON|@FILE|-", allow_hyphen_values = true)]
+        /// The plan: JSON, a file, or `-` for standard input.
+        #[arg(value_name = "JSON|FILE|-", allow_hyphen_values = true)]
         plan: String,
         /// As whom to call.
         #[arg(long, default_value = "local")]

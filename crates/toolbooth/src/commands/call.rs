@@ -155,7 +155,13 @@ pub(super) async fn plan(
     caller_name: &str,
     format: Format,
 ) -> Result<bool, Failure> {
-    let text = text_argument(given)?;
+    // A plan is an object; a path that is there needs no `@`.
+    let text = match std::path::Path::new(given) {
+        path if !given.trim_start().starts_with(['{', '@', '-']) && path.is_file() => {
+            text_argument(&format!("@{given}"))?
+        }
+        _ => text_argument(given)?,
+    };
     let invalid = |message: String| Failure::new(USAGE, "invalid-plan", message);
     let value =
         json::parse(&text).map_err(|fault| invalid(format!("the plan is no JSON: {fault}")))?;
