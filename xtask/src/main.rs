@@ -5,6 +5,8 @@ mod docs_map;
 mod run;
 mod setup;
 
+use std::process::ExitCode;
+
 use anyhow::{Result, bail};
 
 const USAGE: &str = "usage: cargo xtask COMMAND
@@ -16,7 +18,18 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   smoke                   let a real client call read_file on the real gateway
   ci                      everything that CI runs";
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match command() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The whole chain of causes, and no backtrace: these are letters to people.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn command() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
