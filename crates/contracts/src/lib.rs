@@ -20,6 +20,8 @@ pub mod result;
 pub mod sandbox;
 #[cfg(feature = "schema")]
 pub mod schema;
+#[cfg(feature = "schema")]
+mod schema_lint;
 pub mod secret;
 
 pub use call::{CallContext, CallRequest, Caller, ToolCall};

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::id::nearest;
 use crate::json::{Step, dotted};
 use crate::result::ArgumentError;
+use crate::schema_lint::lint;
 
 /// Most errors that one check reports.
 pub const ERRORS_MAX: usize = 100;
@@ -54,9 +55,13 @@ impl CompiledSchema {
     /// is ever fetched.
     ///
     /// # Errors
-    /// A [`SchemaFault`] where it is no schema, a pattern is not linear or too large, or a
-    /// reference leaves the document.
+    /// A [`SchemaFault`] where it is no schema, a pattern is not linear or too large, a reference
+    /// leaves the document, or references double or go in a circle.
     pub fn compile(schema: &Value) -> Result<Self, SchemaFault> {
+        lint(schema).map_err(|objection| SchemaFault {
+            path: objection.path,
+            message: objection.message,
+        })?;
         let validator = jsonschema::options()
             .offline()
             .should_validate_formats(true)
