@@ -174,43 +174,18 @@ impl Reading<'_> {
             self.file_finding("invalid-registry-root", "root", message, None, &[]);
             return None;
         };
-        match members.get("version") {
-            Some(Value::String(version)) => match major(version) {
-                Some(VERSION_MAJOR) => (),
-                Some(_) => {
-                    let message =
-                        format!("this build reads version {VERSION_MAJOR}, the file has another");
-                    let hint = Some(format!("write \"version\": \"{VERSION}\""));
-                    self.file_finding(
-                        "unsupported-version",
-                        "version",
-                        &message,
-                        hint,
-                        &[key("version")],
-                    );
-                }
-                None => {
-                    let hint = Some(format!("write \"version\": \"{VERSION}\""));
-                    let message = "expected a semantic version such as 1.0.0";
-                    self.file_finding(
-                        "invalid-registry-root",
-                        "version",
-                        message,
-                        hint,
-                        &[key("version")],
-                    );
-                }
-            },
-            _ => {
-                let hint = Some(format!("write \"version\": \"{VERSION}\""));
-                let message = "expected the text `version`";
-                self.file_finding(
-                    "invalid-registry-root",
-                    "version",
-                    message,
-                    hint,
-                    &[key("version")],
-                );
+        let hint = || Some(format!("write \"version\": \"{VERSION}\""));
+        let at = [key("version")];
+        match members.get("version").and_then(Value::as_str).and_then(major) {
+            Some(VERSION_MAJOR) => (),
+            Some(_) => {
+                let message =
+                    format!("this build reads version {VERSION_MAJOR}, the file has another");
+                self.file_finding("unsupported-version", "version", &message, hint(), &at);
+            }
+            None => {
+                let message = "expected the semantic version of the format, such as 1.0.0";
+                self.file_finding("invalid-registry-root", "version", message, hint(), &at);
             }
         }
         for name in members.keys() {
