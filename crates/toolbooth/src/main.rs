@@ -100,7 +100,7 @@ fn wants_json() -> bool {
 
 fn start_tracing(serving: bool) {
     use std::io::IsTerminal;
-    let standard = if serving { "info,rmcp=warn" } else { "warn,rmcp=error" };
+    let standard = if serving { "info,rmcp=warn" } else { "warn,rmcp=off" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("TOOLBOOTH_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(standard));
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();

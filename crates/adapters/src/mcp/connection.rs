@@ -194,6 +194,14 @@ impl Connection {
     }
 }
 
+/// The SDK's words without the types of its transports, which say nothing to an operator.
+fn without_types(text: &str) -> String {
+    const END: &str = "] error: ";
+    let cause = text.split_once("Transport [").and_then(|(_, rest)| rest.split_once(END));
+    let cause = cause.map_or(text, |(_, cause)| cause);
+    cause.split(", when send ").next().unwrap_or(cause).to_owned()
+}
+
 #[derive(Default)]
 struct State {
     connection: Option<Arc<Connection>>,
@@ -312,7 +320,7 @@ impl Link {
                 let service = listener
                     .serve_with_lifecycle(transport, auto())
                     .await
-                    .map_err(|error| error.to_string())?;
+                    .map_err(|error| without_types(&error.to_string()))?;
                 (service, None)
             }
         };
@@ -346,5 +354,17 @@ impl Link {
         if let Some(connection) = state.connection.take() {
             connection.close().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_told_without_types() {
+        let text = "Send message error Transport [a::B<c::D>] error: Client error: refused, when send discover request";
+        assert_eq!(without_types(text), "Client error: refused");
+        assert_eq!(without_types("connection closed"), "connection closed");
     }
 }
