@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::json::canonical;
@@ -30,19 +30,4 @@ pub fn of(value: &Value) -> String {
 pub fn of_contract(contract: &ToolContract) -> String {
     // A contract came from JSON, so it goes back to it.
     of(&serde_json::to_value(contract).unwrap_or_default())
-}
-
-/// The digest of what the source itself says of a tool: name, title, description, schemas,
-/// annotations. An operator's settings are not in it.
-#[must_use]
-pub fn of_source(contract: &ToolContract) -> String {
-    let name = contract.execution.target.as_deref().unwrap_or(contract.tool_id.as_str());
-    of(&json!({
-        "name": name,
-        "title": contract.title,
-        "description": contract.description,
-        "inputSchema": contract.input_schema,
-        "outputSchema": contract.output_schema,
-        "annotations": contract.annotations,
-    }))
 }

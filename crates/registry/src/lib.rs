@@ -4,7 +4,11 @@ pub mod coverage;
 pub mod digest;
 pub mod discovered;
 pub mod file;
+pub mod lock;
 mod registry;
+pub mod said;
+pub mod search;
+pub mod suspicion;
 mod tool;
 pub mod wire;
 

@@ -14,6 +14,7 @@ use toolbooth_contracts::schema::CompiledSchema;
 use toolbooth_contracts::{Guard, ToolId};
 
 use crate::digest;
+use crate::said::Said;
 
 /// Where a contract comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,7 +91,7 @@ impl RegisteredTool {
     pub fn new(guarded: Guarded, source: Source) -> Self {
         let Guarded { contract, warnings, input, output } = guarded;
         let contract_digest = digest::of_contract(&contract);
-        let source_digest = digest::of_source(&contract);
+        let source_digest = Said::of(&contract).digest();
         // The guard refuses a contract without a target.
         let adapter =
             contract.execution.adapter().unwrap_or_else(|| AdapterId::Local(String::new()));

@@ -1,0 +1,494 @@
+//! What changed between two JSON Schemas, by their structure, and whether it breaks callers.
+//!
+//! Arguments are written by callers: what was accepted must stay accepted. Results are read by
+//! them: what was promised must stay promised. What this does not understand counts as breaking.
+//!
+//! Doc: registry.md#what-changed
+
+use serde_json::{Map, Value};
+use toolbooth_contracts::json::canonical;
+
+use super::diff::{Compatibility, FieldChange, text_change};
+
+/// Deepest place that is compared piece by piece; below, a change is one change.
+const DEPTH_MAX: usize = 64;
+
+/// Who writes the values that a schema is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// The caller: arguments.
+    Input,
+    /// The tool: results.
+    Output,
+}
+
+/// How a schema's set of values changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// Fewer values.
+    Narrower,
+    /// More values.
+    Wider,
+    /// Neither, or it cannot be told.
+    Other,
+}
+
+/// Texts for people and models.
+const TEXTS: [&str; 3] = ["title", "description", "$comment"];
+/// Notes that change no set of values.
+const NOTES: [&str; 8] =
+    ["default", "examples", "deprecated", "readOnly", "writeOnly", "$schema", "$id", "$anchor"];
+/// Keywords with one schema below them.
+const SCHEMAS: [&str; 8] = [
+    "items",
+    "additionalProperties",
+    "propertyNames",
+    "contains",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "additionalItems",
+    "contentSchema",
+];
+/// Keywords with a list of schemas.
+const LISTS: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
+/// Keywords with schemas under names, beside `properties`.
+const NAMED: [&str; 4] = ["$defs", "definitions", "patternProperties", "dependentSchemas"];
+/// Limits below which values lie.
+const UPPER: [&str; 6] =
+    ["maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"];
+/// Limits above which values lie.
+const LOWER: [&str; 6] =
+    ["minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"];
+
+/// Tells every change between two schemas of a field.
+pub(super) fn compare(
+    field: &str,
+    direction: Direction,
+    before: &Value,
+    after: &Value,
+    changes: &mut Vec<FieldChange>,
+) {
+    Comparison { field, direction, changes, path: String::new(), depth: 0 }.schema(before, after);
+}
+
+struct Comparison<'c> {
+    field: &'c str,
+    direction: Direction,
+    changes: &'c mut Vec<FieldChange>,
+    path: String,
+    depth: usize,
+}
+
+impl Comparison<'_> {
+    fn verdict(&self, turn: Turn) -> Compatibility {
+        match (turn, self.direction) {
+            (Turn::Wider, Direction::Input) | (Turn::Narrower, Direction::Output) => {
+                Compatibility::Compatible
+            }
+            _ => Compatibility::Breaking,
+        }
+    }
+
+    fn tell(
+        &mut self,
+        before: Option<&Value>,
+        after: Option<&Value>,
+        verdict: Compatibility,
+        reason: impl Into<String>,
+    ) {
+        self.changes.push(FieldChange {
+            field: self.field.to_owned(),
+            path: self.path.clone(),
+            before: before.cloned(),
+            after: after.cloned(),
+            words: Vec::new(),
+            verdict,
+            reason: reason.into(),
+        });
+    }
+
+    fn turned(&mut self, before: Option<&Value>, after: Option<&Value>, turn: Turn, what: &str) {
+        let verdict = self.verdict(turn);
+        let how = match turn {
+            Turn::Narrower => "narrower",
+            Turn::Wider => "wider",
+            Turn::Other => "different",
+        };
+        self.tell(before, after, verdict, format!("{what} is {how}"));
+    }
+
+    fn below(&mut self, steps: &[&str], work: impl FnOnce(&mut Self)) {
+        let length = self.path.len();
+        for step in steps {
+            self.path.push('/');
+            self.path.push_str(&step.replace('~', "~0").replace('/', "~1"));
+        }
+        self.depth += 1;
+        work(self);
+        self.depth -= 1;
+        self.path.truncate(length);
+    }
+
+    fn schema(&mut self, before: &Value, after: &Value) {
+        if canonical(before) == canonical(after) {
+            return;
+        }
+        let (one, two) = match (before, after) {
+            (Value::Object(one), Value::Object(two)) if self.depth < DEPTH_MAX => (one, two),
+            (one, two) => {
+                let everything =
+                    |v: &Value| *v == Value::Bool(true) || v.as_object().is_some_and(Map::is_empty);
+                let turn = if everything(two) || *one == Value::Bool(false) {
+                    Turn::Wider
+                } else if everything(one) || *two == Value::Bool(false) {
+                    Turn::Narrower
+                } else {
+                    Turn::Other
+                };
+                return self.turned(Some(one), Some(two), turn, "the schema");
+            }
+        };
+        self.properties(one, two);
+        let fresh = two.keys().filter(|key| !one.contains_key(*key));
+        for key in one.keys().chain(fresh) {
+            let (one, two) = (one.get(key), two.get(key));
+            if matches!(key.as_str(), "properties" | "required") || one == two {
+                continue;
+            }
+            self.below(&[key], |this| this.keyword(key, one, two));
+        }
+    }
+
+    fn properties(&mut self, before: &Map<String, Value>, after: &Map<String, Value>) {
+        let empty = Map::new();
+        let of = |schema: &Map<String, Value>| -> Map<String, Value> {
+            schema.get("properties").and_then(Value::as_object).unwrap_or(&empty).clone()
+        };
+        let required = |schema: &Map<String, Value>| -> Vec<String> {
+            let names = schema.get("required").and_then(Value::as_array);
+            names.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let (one, two) = (of(before), of(after));
+        let (must, must_now) = (required(before), required(after));
+        for (name, schema) in &one {
+            self.below(&["properties", name], |this| match two.get(name) {
+                Some(now) => this.schema(schema, now),
+                None => {
+                    let verdict = Compatibility::Breaking;
+                    this.tell(Some(schema), None, verdict, "the property is removed");
+                }
+            });
+        }
+        for (name, schema) in two.iter().filter(|(name, _)| !one.contains_key(*name)) {
+            let needed = must_now.contains(name) && self.direction == Direction::Input;
+            let (verdict, reason) = if needed {
+                (Compatibility::Breaking, "a new required property")
+            } else {
+                (Compatibility::Compatible, "a new optional property")
+            };
+            let reason =
+                if self.direction == Direction::Output { "a new property" } else { reason };
+            self.below(&["properties", name], |this| {
+                this.tell(None, Some(schema), verdict, reason)
+            });
+        }
+        let known = |name: &String| one.contains_key(name) || !two.contains_key(name);
+        for name in must_now.iter().filter(|name| !must.contains(name) && known(name)) {
+            let verdict = self.verdict(Turn::Narrower);
+            self.below(&["required"], |this| {
+                this.tell(
+                    None,
+                    Some(&Value::from(name.as_str())),
+                    verdict,
+                    format!("`{}` is required now", name.escape_debug()),
+                );
+            });
+        }
+        for name in must.iter().filter(|name| !must_now.contains(name) && two.contains_key(*name)) {
+            let verdict = self.verdict(Turn::Wider);
+            self.below(&["required"], |this| {
+                this.tell(
+                    Some(&Value::from(name.as_str())),
+                    None,
+                    verdict,
+                    format!("`{}` is not required any more", name.escape_debug()),
+                );
+            });
+        }
+    }
+
+    fn keyword(&mut self, key: &str, before: Option<&Value>, after: Option<&Value>) {
+        let (field, path) = (self.field, self.path.clone());
+        match key {
+            _ if TEXTS.contains(&key) => match (text(before), text(after)) {
+                (Some(one), Some(two)) => {
+                    self.changes.extend(text_change(field, &path, one, two));
+                }
+                _ => self.turned(before, after, Turn::Other, "the text"),
+            },
+            _ if NOTES.contains(&key) => {
+                self.tell(before, after, Compatibility::Compatible, "a note is different");
+            }
+            "type" => self.turned(before, after, types(before, after), "the type"),
+            "enum" => self.turned(before, after, values(before, after), "the list of values"),
+            _ if UPPER.contains(&key) => {
+                self.turned(before, after, limit(before, after, true), "the limit")
+            }
+            _ if LOWER.contains(&key) => {
+                self.turned(before, after, limit(before, after, false), "the limit")
+            }
+            _ if SCHEMAS.contains(&key) => match (before, after) {
+                (Some(one), Some(two)) => self.schema(one, two),
+                (None, Some(two)) => self.schema(&Value::Bool(true), two),
+                (Some(one), None) => self.schema(one, &Value::Bool(true)),
+                (None, None) => (),
+            },
+            _ if NAMED.contains(&key) => self.named(key, before, after),
+            _ if LISTS.contains(&key) => self.list(key, before, after),
+            _ => {
+                let turn = match (before, after) {
+                    (None, _) => Turn::Narrower,
+                    (_, None) => Turn::Wider,
+                    _ => Turn::Other,
+                };
+                // `not`, `if` and what nobody knows may turn either way.
+                let turn = if CONSTRAINTS.contains(&key) { turn } else { Turn::Other };
+                self.turned(before, after, turn, &format!("`{}`", key.escape_debug()));
+            }
+        }
+    }
+
+    fn named(&mut self, key: &str, before: Option<&Value>, after: Option<&Value>) {
+        let empty = Map::new();
+        let one = before.and_then(Value::as_object).unwrap_or(&empty);
+        let two = after.and_then(Value::as_object).unwrap_or(&empty);
+        let fresh = two.keys().filter(|name| !one.contains_key(*name));
+        let definitions = matches!(key, "$defs" | "definitions");
+        for name in one.keys().chain(fresh) {
+            self.below(&[name], |this| match (one.get(name), two.get(name)) {
+                (Some(one), Some(two)) => this.schema(one, two),
+                (one, two) if definitions => {
+                    // Whoever refers to it is told where it refers.
+                    this.tell(one, two, Compatibility::Compatible, "a definition came or went");
+                }
+                (None, two) => this.turned(None, two, Turn::Narrower, "the schema"),
+                (one, None) => this.turned(one, None, Turn::Wider, "the schema"),
+            });
+        }
+    }
+
+    fn list(&mut self, key: &str, before: Option<&Value>, after: Option<&Value>) {
+        match (before.and_then(Value::as_array), after.and_then(Value::as_array)) {
+            (Some(one), Some(two)) if one.len() == two.len() => {
+                for (index, (one, two)) in one.iter().zip(two).enumerate() {
+                    self.below(&[&index.to_string()], |this| this.schema(one, two));
+                }
+            }
+            (Some(one), Some(two)) if key == "anyOf" => {
+                let has = |list: &[Value], value: &Value| {
+                    list.iter().any(|other| canonical(other) == canonical(value))
+                };
+                let turn = if one.iter().all(|value| has(two, value)) {
+                    Turn::Wider
+                } else if two.iter().all(|value| has(one, value)) {
+                    Turn::Narrower
+                } else {
+                    Turn::Other
+                };
+                self.turned(before, after, turn, "the choice");
+            }
+            (None, Some(_)) => self.turned(before, after, Turn::Narrower, "the schema"),
+            (Some(_), None) => self.turned(before, after, Turn::Wider, "the schema"),
+            _ => self.turned(before, after, Turn::Other, "the list of schemas"),
+        }
+    }
+}
+
+/// Keywords that take values away and never add any.
+const CONSTRAINTS: [&str; 9] = [
+    "const",
+    "pattern",
+    "format",
+    "multipleOf",
+    "uniqueItems",
+    "dependentRequired",
+    "contentEncoding",
+    "contentMediaType",
+    "$ref",
+];
+
+/// The text of a keyword: `Some(None)` where it is absent, `None` where it is no text.
+fn text(value: Option<&Value>) -> Option<Option<&str>> {
+    match value {
+        None => Some(None),
+        Some(value) => value.as_str().map(Some),
+    }
+}
+
+fn types(before: Option<&Value>, after: Option<&Value>) -> Turn {
+    let list = |value: &Value| -> Vec<String> {
+        match value {
+            Value::String(one) => vec![one.clone()],
+            Value::Array(some) => {
+                some.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+            }
+            _ => Vec::new(),
+        }
+    };
+    match (before, after) {
+        (None, _) => Turn::Narrower,
+        (_, None) => Turn::Wider,
+        (Some(one), Some(two)) => {
+            let (one, two) = (list(one), list(two));
+            let within = |all: &[String], name: &String| {
+                all.contains(name) || (name == "integer" && all.iter().any(|t| t == "number"))
+            };
+            if one.iter().all(|name| within(&two, name)) {
+                Turn::Wider
+            } else if two.iter().all(|name| within(&one, name)) {
+                Turn::Narrower
+            } else {
+                Turn::Other
+            }
+        }
+    }
+}
+
+fn values(before: Option<&Value>, after: Option<&Value>) -> Turn {
+    match (before.and_then(Value::as_array), after.and_then(Value::as_array)) {
+        (None, Some(_)) => Turn::Narrower,
+        (Some(_), None) => Turn::Wider,
+        (Some(one), Some(two)) => {
+            if one.iter().all(|value| two.contains(value)) {
+                Turn::Wider
+            } else if two.iter().all(|value| one.contains(value)) {
+                Turn::Narrower
+            } else {
+                Turn::Other
+            }
+        }
+        _ => Turn::Other,
+    }
+}
+
+/// How a limit turned; `upper` where values lie below it.
+fn limit(before: Option<&Value>, after: Option<&Value>, upper: bool) -> Turn {
+    let number = |value: Option<&Value>| value.map(|value| value.as_f64());
+    match (number(before), number(after)) {
+        (None, Some(Some(_))) => Turn::Narrower,
+        (Some(Some(_)), None) => Turn::Wider,
+        (Some(Some(one)), Some(Some(two))) if one != two => {
+            if (two > one) == upper {
+                Turn::Wider
+            } else {
+                Turn::Narrower
+            }
+        }
+        _ => Turn::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(direction: Direction, before: Value, after: Value) -> Vec<(String, Compatibility)> {
+        let mut changes = Vec::new();
+        compare("s", direction, &before, &after, &mut changes);
+        changes.into_iter().map(|change| (change.path, change.verdict)).collect()
+    }
+
+    #[test]
+    fn each_change_of_arguments_has_its_verdict() {
+        use Compatibility::{Breaking, Compatible};
+        let base = json!({"type": "object", "required": ["a"], "properties": {
+            "a": {"type": "integer", "maximum": 10}, "b": {"enum": ["x", "y"]}}});
+        let with = |pointer: &str, value: Value| {
+            let mut changed = base.clone();
+            let (parent, key) = pointer.rsplit_once('/').unwrap();
+            changed.pointer_mut(parent).unwrap()[key] = value;
+            changed
+        };
+        for (after, path, verdict) in [
+            (with("/properties/c", json!({"type": "string"})), "/properties/c", Compatible),
+            (with("/properties/a/type", json!("number")), "/properties/a/type", Compatible),
+            (with("/properties/a/type", json!("string")), "/properties/a/type", Breaking),
+            (with("/properties/a/maximum", json!(5)), "/properties/a/maximum", Breaking),
+            (with("/properties/a/maximum", json!(50)), "/properties/a/maximum", Compatible),
+            (with("/properties/a/minimum", json!(1)), "/properties/a/minimum", Breaking),
+            (with("/properties/b/enum", json!(["x"])), "/properties/b/enum", Breaking),
+            (with("/properties/b/enum", json!(["x", "y", "z"])), "/properties/b/enum", Compatible),
+            (with("/required", json!(["a", "b"])), "/required", Breaking),
+            (with("/required", json!([])), "/required", Compatible),
+            (with("/additionalProperties", json!(false)), "/additionalProperties", Breaking),
+            (
+                with("/properties/a/description", json!("d")),
+                "/properties/a/description",
+                Compatible,
+            ),
+            (with("/properties/a/pattern", json!("x")), "/properties/a/pattern", Breaking),
+            (with("/properties/a/if", json!({})), "/properties/a/if", Breaking),
+            (
+                with("/properties", json!({"a": {"type": "integer", "maximum": 10}})),
+                "/properties/b",
+                Breaking,
+            ),
+        ] {
+            assert_eq!(
+                told(Direction::Input, base.clone(), after.clone()),
+                [(path.to_owned(), verdict)],
+                "{after}"
+            );
+        }
+        let mut required = with("/properties/c", json!({"type": "string"}));
+        required["required"] = json!(["a", "c"]);
+        assert_eq!(
+            told(Direction::Input, base.clone(), required),
+            [("/properties/c".into(), Breaking)]
+        );
+    }
+
+    #[test]
+    fn results_are_judged_the_other_way() {
+        use Compatibility::{Breaking, Compatible};
+        let one = json!({"required": ["a"], "properties": {"a": {"type": "integer"}}});
+        let two = json!({"required": [], "properties": {"a": {"type": "number"}}});
+        let wider = told(Direction::Output, one.clone(), two.clone());
+        assert!(wider.iter().all(|(_, verdict)| *verdict == Breaking) && wider.len() == 2);
+        let narrower = told(Direction::Output, two, one);
+        assert!(narrower.iter().all(|(_, verdict)| *verdict == Compatible) && narrower.len() == 2);
+    }
+
+    #[test]
+    fn order_and_white_space_are_no_change() {
+        let one = json!({"type": "object", "properties": {"a": {"description": "x y"}, "b": {}}});
+        let two =
+            json!({"properties": {"b": {}, "a": {"description": " x\n y"}}, "type": "object"});
+        assert_eq!(told(Direction::Input, one, two), []);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_schema_never_differs_from_itself_and_always_from_another(
+            a in proptest::collection::vec(("[a-e]", 0u8..5), 0..5),
+            b in proptest::collection::vec(("[a-e]", 0u8..5), 0..5),
+        ) {
+            let schema = |parts: &[(String, u8)]| {
+                let mut out = json!({"type": "object", "properties": {}});
+                for (name, kind) in parts {
+                    out["properties"][name] = match kind {
+                        0 => json!({"type": "string"}), 1 => json!({"type": "integer"}),
+                        2 => json!(true), 3 => json!({"enum": [1, 2]}),
+                        _ => json!({"type": "object", "properties": {"x": {"type": "null"}}}),
+                    };
+                }
+                out
+            };
+            let (a, b) = (schema(&a), schema(&b));
+            proptest::prop_assert!(told(Direction::Input, a.clone(), a.clone()).is_empty());
+            proptest::prop_assert_eq!(told(Direction::Input, a.clone(), b.clone()).is_empty(), a == b);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Differences as text for people: words marked, invisible characters written out.
+//!
+//! Doc: registry.md#what-changed
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::diff::{Change, Compatibility, FieldChange, ToolDiff, WordChange};
+use crate::suspicion::visible;
+
+/// Longest value that is shown, in characters.
+const VALUE_MAX: usize = 160;
+
+/// The differences, one tool after the other. Removed words stand in `[-…-]`, added ones in
+/// `{+…+}`; nothing in it moves a cursor.
+#[must_use]
+pub fn text(diffs: &[ToolDiff]) -> String {
+    let mut out = String::new();
+    for diff in diffs {
+        let what = match diff.change {
+            Change::New => "new".to_owned(),
+            Change::Removed => "removed".to_owned(),
+            Change::Moved => "comes from another source now".to_owned(),
+            Change::Changed => match diff.verdict {
+                Compatibility::Compatible => "changed, calls stay right".to_owned(),
+                Compatibility::Breaking => "changed, breaking".to_owned(),
+            },
+        };
+        let _ = writeln!(out, "{} ({}): {what}", diff.tool_id, diff.source);
+        for change in &diff.changes {
+            field(change, &mut out);
+        }
+        for suspicion in &diff.suspicious {
+            let _ = writeln!(out, "  ! suspicious: {suspicion}");
+        }
+    }
+    out
+}
+
+fn field(change: &FieldChange, out: &mut String) {
+    let place = visible(&format!("{}{}", change.field, change.path));
+    let verdict = match change.verdict {
+        Compatibility::Compatible => "",
+        Compatibility::Breaking => "  BREAKING",
+    };
+    if !change.words.is_empty() {
+        let words: Vec<String> = change
+            .words
+            .iter()
+            .map(|word| match word.change {
+                WordChange::Kept => visible(&word.text),
+                WordChange::Added => format!("{{+{}+}}", visible(&word.text)),
+                WordChange::Removed => format!("[-{}-]", visible(&word.text)),
+            })
+            .collect();
+        let _ = writeln!(out, "  ~ {place}{verdict}\n      {}", words.join(" "));
+        return;
+    }
+    let line = match (&change.before, &change.after) {
+        (None, Some(after)) => format!("  + {place}: {}", value(after)),
+        (Some(before), None) => format!("  - {place}: {}", value(before)),
+        (before, after) => {
+            let shown = |side: &Option<Value>| side.as_ref().map(value).unwrap_or_default();
+            format!("  ~ {place}: {} -> {}", shown(before), shown(after))
+        }
+    };
+    let _ = writeln!(out, "{line}{verdict}\n      {}", change.reason);
+}
+
+fn value(value: &Value) -> String {
+    let text = visible(&value.to_string());
+    if text.chars().count() <= VALUE_MAX {
+        return text;
+    }
+    let head: String = text.chars().take(VALUE_MAX).collect();
+    format!("{head}…")
+}

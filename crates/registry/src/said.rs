@@ -1,0 +1,68 @@
+//! What a source says of a tool, and nothing that an operator says of it.
+//!
+//! Doc: registry.md#digests
+
+use serde_json::{Map, Value, json};
+use toolbooth_contracts::contract::ToolContract;
+use toolbooth_contracts::port::DiscoveredTool;
+
+use crate::digest;
+
+/// What a source says of a tool: the part that a model is shown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Said {
+    /// The name over there.
+    pub name: String,
+    /// A short name for people.
+    pub title: Option<String>,
+    /// What it does.
+    pub description: Option<String>,
+    /// JSON Schema of the arguments.
+    pub input_schema: Value,
+    /// JSON Schema of the structured result; `{}` = anything.
+    pub output_schema: Value,
+    /// The tool's own hints.
+    pub annotations: Option<Map<String, Value>>,
+}
+
+impl Said {
+    /// What the source said that a contract was made of.
+    #[must_use]
+    pub fn of(contract: &ToolContract) -> Self {
+        let name = contract.execution.target.as_deref().unwrap_or(contract.tool_id.as_str());
+        Self {
+            name: name.to_owned(),
+            title: contract.title.clone(),
+            description: contract.description.clone(),
+            input_schema: contract.input_schema.clone(),
+            output_schema: contract.output_schema.clone(),
+            annotations: contract.annotations.clone(),
+        }
+    }
+
+    /// The *source digest*: SHA-256 of the canonical JSON, in hex.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        digest::of(&json!({
+            "name": self.name,
+            "title": self.title,
+            "description": self.description,
+            "inputSchema": self.input_schema,
+            "outputSchema": self.output_schema,
+            "annotations": self.annotations,
+        }))
+    }
+
+    /// The same as a source would list it.
+    #[must_use]
+    pub fn into_discovered(self) -> DiscoveredTool {
+        DiscoveredTool {
+            name: self.name,
+            title: self.title,
+            description: self.description,
+            input_schema: self.input_schema,
+            output_schema: Some(self.output_schema),
+            annotations: self.annotations,
+        }
+    }
+}
