@@ -13,5 +13,7 @@ pub mod handlers;
 pub mod mcp;
 #[cfg(feature = "process")]
 pub mod process;
+#[cfg(feature = "secret-rules")]
+pub mod secret_rules;
 pub mod secrets;
 pub mod text;

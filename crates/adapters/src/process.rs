@@ -12,6 +12,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use toolbooth_contracts::Conversation;
+use toolbooth_contracts::coverage::Readiness;
+
+use crate::secrets::Setting;
 
 /// Variables of the gateway's own environment that a child sees. Everything else, and with it
 /// every secret, stays here unless configuration names it.
@@ -40,18 +43,50 @@ const TERM_GRACE: Duration = Duration::from_millis(300);
 #[derive(Debug, Clone, Default)]
 pub struct CommandLine {
     /// Program and arguments.
-    pub argv: Vec<String>,
+    pub argv: Vec<Setting>,
     /// Variables in addition to those that are passed on.
-    pub env: Vec<(String, String)>,
+    pub env: Vec<(String, Setting)>,
     /// Where it runs.
     pub cwd: Option<PathBuf>,
 }
 
 impl CommandLine {
-    /// The command, ready to be spawned in a group of its own.
+    /// The command line as people wrote it, without what it is filled in with.
     #[must_use]
-    pub fn command(&self) -> Command {
-        let mut argv = self.argv.iter();
+    pub fn shown(&self) -> String {
+        self.argv.iter().map(Setting::shown).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The program as people wrote it.
+    #[must_use]
+    pub fn program(&self) -> String {
+        self.argv.first().map(Setting::shown).unwrap_or_default()
+    }
+
+    /// Whether it could be started: its program is there, and so is what it is filled in with.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        let settings = self.argv.iter().chain(self.env.iter().map(|(_, value)| value));
+        if let Some(error) = settings.filter_map(|setting| setting.resolve().err()).next() {
+            return Readiness::NotConfigured(error.to_string());
+        }
+        match self.argv.first().map(Setting::expose) {
+            Some(Ok(program)) if findable(&program) => Readiness::Ready,
+            Some(Ok(program)) => {
+                Readiness::NotConfigured(format!("the program `{program}` is not there"))
+            }
+            _ => Readiness::NotConfigured("the command line is empty".to_owned()),
+        }
+    }
+
+    /// The command, ready to be spawned in a group of its own.
+    ///
+    /// # Errors
+    /// Where a setting cannot be resolved.
+    pub fn command(&self) -> std::io::Result<Command> {
+        let exposed = |setting: &Setting| setting.expose().map_err(std::io::Error::other);
+        let argv: Vec<String> = self.argv.iter().map(exposed).collect::<Result<_, _>>()?;
+        let mut argv = argv.iter();
         let mut command = Command::new(argv.next().map_or("", String::as_str));
         command.args(argv).env_clear().kill_on_drop(true);
         for name in PASSED_ON {
@@ -59,14 +94,16 @@ impl CommandLine {
                 command.env(name, value);
             }
         }
-        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        for (name, value) in &self.env {
+            command.env(name, exposed(value)?);
+        }
         if let Some(cwd) = &self.cwd {
             command.current_dir(cwd);
         }
         #[cfg(unix)]
         command.process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
+        Ok(command)
     }
 }
 
@@ -160,7 +197,7 @@ pub async fn run(
     stdout_max: usize,
     conversation: &Conversation,
 ) -> std::io::Result<Finished> {
-    let mut child = line.command().spawn()?;
+    let mut child = line.command()?.spawn()?;
     let mut guard = GroupGuard::of(&child);
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let feed = async move {
@@ -266,7 +303,7 @@ mod tests {
     use super::*;
 
     fn shell(script: &str) -> CommandLine {
-        let argv = ["sh", "-c", script].map(str::to_owned).to_vec();
+        let argv = ["sh", "-c", script].map(Setting::from).to_vec();
         CommandLine { argv, ..CommandLine::default() }
     }
 

@@ -1,15 +1,17 @@
-//! Resolves references to secrets at the last moment.
+//! Settings that may hold secrets, resolved at the last moment and never shown.
 //!
 //! Doc: execution.md#secrets
 
+use std::fmt;
 use std::path::Path;
 
+use secrecy::{ExposeSecret, SecretString};
 use toolbooth_contracts::secret::SecretLocation;
 
 /// Longest secret, in bytes.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
 
-/// Why a secret is not there; never the secret.
+/// Why a setting cannot be resolved; never a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the secret `{location}` cannot be used: {reason}")]
 pub struct SecretError {
@@ -19,30 +21,146 @@ pub struct SecretError {
     pub reason: String,
 }
 
+/// A value for a child process or a request. What it stands for is looked up when it is used.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Setting {
+    /// The text itself.
+    Literal(String),
+    /// Text in which `${NAME}` and `${NAME:-default}` stand for variables of the gateway.
+    Template(String),
+    /// A secret that is kept elsewhere.
+    Secret(SecretLocation),
+}
+
+impl From<String> for Setting {
+    fn from(text: String) -> Self {
+        Self::Literal(text)
+    }
+}
+
+impl From<&str> for Setting {
+    fn from(text: &str) -> Self {
+        Self::Literal(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // A literal may be a secret that somebody wrote where it does not belong.
+            Self::Literal(_) => f.write_str("Literal(…)"),
+            Self::Template(_) => f.write_str("Template(…)"),
+            Self::Secret(location) => write!(f, "Secret({location})"),
+        }
+    }
+}
+
+impl Setting {
+    /// The value.
+    ///
+    /// # Errors
+    /// [`SecretError`] where a variable is not set, a file can be read by others, or nothing is
+    /// kept under the reference.
+    pub fn resolve(&self) -> Result<SecretString, SecretError> {
+        match self {
+            Self::Literal(text) => Ok(SecretString::from(text.clone())),
+            Self::Template(text) => expand(text).map(SecretString::from),
+            Self::Secret(location) => resolve(location),
+        }
+    }
+
+    /// The text as configuration has it, for messages; a reference in place of a secret.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Literal(text) | Self::Template(text) => text.clone(),
+            Self::Secret(location) => format!("<{location}>"),
+        }
+    }
+
+    /// The value, to be handed on.
+    pub(crate) fn expose(&self) -> Result<String, SecretError> {
+        Ok(self.resolve()?.expose_secret().to_owned())
+    }
+}
+
+/// The text with its variables filled in.
+fn expand(text: &str) -> Result<String, SecretError> {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        out.push_str(before);
+        let Some((inner, after)) = after.split_once('}') else {
+            // Not closed: it is no variable.
+            out.push_str("${");
+            rest = after;
+            continue;
+        };
+        let (name, default) = match inner.split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (inner, None),
+        };
+        let set = std::env::var(name).ok().filter(|value| !value.is_empty());
+        match (set, default) {
+            (Some(value), _) => out.push_str(&value),
+            (None, Some(default)) => out.push_str(default),
+            (None, None) => {
+                let reason = "the variable is not set".to_owned();
+                return Err(SecretError { location: format!("${{{name}}}"), reason });
+            }
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
 /// The secret at `location`.
 ///
 /// # Errors
 /// [`SecretError`] where it is not there, or a file can be read by others.
-pub fn resolve(location: &SecretLocation) -> Result<String, SecretError> {
+pub fn resolve(location: &SecretLocation) -> Result<SecretString, SecretError> {
     let error = |reason: String| SecretError { location: location.to_string(), reason };
     match location {
         SecretLocation::Env(name) => std::env::var(name)
             .ok()
             .filter(|value| !value.is_empty())
+            .map(SecretString::from)
             .ok_or_else(|| error("the variable is not set".to_owned())),
         SecretLocation::File(path) => from_file(Path::new(path)).map_err(error),
-        SecretLocation::Keyring { .. } => {
-            Err(error("this build has no key ring; use `env:` or `file:`".to_owned()))
-        }
+        SecretLocation::Keyring { service, user } => from_keyring(service, user).map_err(error),
     }
 }
 
+#[cfg(feature = "keyring")]
+fn from_keyring(service: &str, user: &str) -> Result<SecretString, String> {
+    let entry = keyring::v1::Entry::new(service, user).map_err(|error| error.to_string())?;
+    // The library's message names what was looked for, never what was found.
+    entry.get_password().map(SecretString::from).map_err(|error| error.to_string())
+}
+
+#[cfg(not(feature = "keyring"))]
+fn from_keyring(_: &str, _: &str) -> Result<SecretString, String> {
+    Err("this build has no key ring (feature `keyring`); use `env:` or `file:`".to_owned())
+}
+
+/// A secret's file belongs to whoever runs the gateway, or to root, and nobody else reads it.
 #[cfg(unix)]
 fn private(file: &std::fs::File) -> Result<(), String> {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::MetadataExt;
     let metadata = file.metadata().map_err(|error| error.to_string())?;
-    if metadata.permissions().mode() & 0o077 != 0 {
+    if !metadata.is_file() {
+        return Err("it is no ordinary file".to_owned());
+    }
+    if metadata.mode() & 0o077 != 0 {
         return Err("others can read the file; make its mode 0600".to_owned());
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if metadata.uid() != own && metadata.uid() != 0 {
+        return Err(format!(
+            "the file belongs to user {}; it must be this user's ({own}) or root's",
+            metadata.uid()
+        ));
     }
     Ok(())
 }
@@ -52,11 +170,84 @@ fn private(_: &std::fs::File) -> Result<(), String> {
     Ok(())
 }
 
-fn from_file(path: &Path) -> Result<String, String> {
+fn from_file(path: &Path) -> Result<SecretString, String> {
     use std::io::Read;
+    // A pipe in its place must not hold up the call, so it is looked at before it is opened.
+    if !std::fs::metadata(path).map_err(|error| error.to_string())?.is_file() {
+        return Err("it is no ordinary file".to_owned());
+    }
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
     private(&file)?;
     let mut text = String::new();
     file.take(SECRET_BYTES_MAX).read_to_string(&mut text).map_err(|error| error.to_string())?;
-    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+    let kept = text.trim_end_matches(['\n', '\r']).len();
+    text.truncate(kept);
+    Ok(SecretString::from(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(reference: &str) -> Result<String, String> {
+        let location = SecretLocation::try_from(reference.to_owned()).unwrap();
+        Setting::Secret(location).expose().map_err(|error| error.to_string())
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn files_are_read_only_where_nobody_else_can() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        std::fs::write(&path, "hunter2\n").unwrap();
+        let reference = format!("file:{}", path.display());
+        let mode = |mode| std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        mode(0o600);
+        assert_eq!(at(&reference).unwrap(), "hunter2");
+        mode(0o640);
+        let error = at(&reference).unwrap_err();
+        assert!(error.contains("0600") && !error.contains("hunter2"), "{error}");
+        assert!(at(&format!("file:{}", folder.path().display())).unwrap_err().contains("ordinary"));
+        assert!(at("file:/no/such/file").is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_of_somebody_else_is_refused() {
+        let Ok(status) = std::process::Command::new("chown").arg("--version").output() else {
+            return;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        std::fs::write(&path, "hunter2").unwrap();
+        let given = std::process::Command::new("chown").arg("65534").arg(&path).status();
+        if !status.status.success() || !given.is_ok_and(|given| given.success()) {
+            println!("SKIPPED: this user cannot give files away");
+            return;
+        }
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, mode).unwrap();
+        assert!(at(&format!("file:{}", path.display())).unwrap_err().contains("65534"));
+    }
+
+    #[test]
+    fn templates_are_filled_in_and_literals_are_not() {
+        let filled = |text: &str| {
+            Setting::Template(text.to_owned()).expose().map_err(|error| error.to_string())
+        };
+        let path = std::env::var("PATH").unwrap();
+        assert_eq!(filled("a ${PATH} b").unwrap(), format!("a {path} b"));
+        assert_eq!(filled("${TOOLBOOTH_NO_SUCH:-x y}$HOME ${").unwrap(), "x y$HOME ${");
+        assert!(filled("${TOOLBOOTH_NO_SUCH}").unwrap_err().contains("TOOLBOOTH_NO_SUCH"));
+        assert_eq!(Setting::from("${PATH}").expose().unwrap(), "${PATH}");
+        assert!(at("env:TOOLBOOTH_NO_SUCH").is_err());
+        assert_eq!(format!("{:?}", Setting::from("hunter2")), "Literal(…)");
+    }
+
+    #[cfg(not(feature = "keyring"))]
+    #[test]
+    fn without_a_key_ring_its_secrets_are_not_there() {
+        assert!(at("keyring:mail/me").unwrap_err().contains("feature `keyring`"));
+    }
 }

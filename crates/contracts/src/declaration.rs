@@ -50,3 +50,118 @@ pub struct RenderedDeclarations {
     /// What could not be said.
     pub findings: Vec<DeclarationFinding>,
 }
+
+/// References that are followed from one another, before a schema counts as unknown.
+const REFERENCES_MAX: usize = 16;
+
+/// `arguments` without the nulls that a strict declaration made possible: of properties that
+/// `schema` does not require and that may not be null by it.
+#[must_use]
+pub fn without_widened_nulls(schema: &Value, arguments: Value) -> Value {
+    narrowed(schema, schema, arguments, 0)
+}
+
+fn narrowed(root: &Value, schema: &Value, value: Value, depth: usize) -> Value {
+    if depth > crate::json::DEPTH_MAX {
+        return value;
+    }
+    let schema = followed(root, schema);
+    match value {
+        Value::Object(members) => {
+            let required = schema.get("required").and_then(Value::as_array);
+            let is_required =
+                |name: &str| required.is_some_and(|names| names.iter().any(|own| own == name));
+            let properties = schema.get("properties");
+            let kept = members.into_iter().filter_map(|(name, member)| {
+                let Some(property) = properties.and_then(|own| own.get(&name)) else {
+                    return Some((name, member));
+                };
+                let widened =
+                    member.is_null() && !is_required(&name) && !accepts_null(root, property, 0);
+                (!widened).then(|| {
+                    let member = narrowed(root, property, member, depth + 1);
+                    (name, member)
+                })
+            });
+            Value::Object(kept.collect())
+        }
+        Value::Array(items) => {
+            let Some(inner) = schema.get("items") else { return Value::Array(items) };
+            items.into_iter().map(|item| narrowed(root, inner, item, depth + 1)).collect()
+        }
+        other => other,
+    }
+}
+
+/// The schema that a chain of references inside the document ends at.
+fn followed<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
+    let mut here = schema;
+    for _ in 0..REFERENCES_MAX {
+        let target = here.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix('#'));
+        match target.and_then(|pointer| root.pointer(pointer)) {
+            Some(next) => here = next,
+            None => break,
+        }
+    }
+    here
+}
+
+/// Whether a schema may accept null. What it cannot tell it takes for yes: nothing is dropped then.
+fn accepts_null(root: &Value, schema: &Value, depth: usize) -> bool {
+    if depth > REFERENCES_MAX {
+        return true;
+    }
+    let Value::Object(members) = followed(root, schema) else {
+        return *schema != Value::Bool(false);
+    };
+    let any = |list: &Value| {
+        list.as_array().is_none_or(|all| all.iter().any(|one| accepts_null(root, one, depth + 1)))
+    };
+    let every = |list: &Value| {
+        list.as_array().is_none_or(|all| all.iter().all(|one| accepts_null(root, one, depth + 1)))
+    };
+    members.iter().all(|(keyword, value)| match keyword.as_str() {
+        "type" => match value {
+            Value::Array(types) => types.iter().any(|name| name == "null"),
+            name => name == "null",
+        },
+        "enum" => value.as_array().is_none_or(|values| values.contains(&Value::Null)),
+        "const" => value.is_null(),
+        "anyOf" | "oneOf" => any(value),
+        "allOf" => every(value),
+        _ => true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_nulls_that_were_widened_are_dropped() {
+        let schema = json!({"type": "object", "required": ["must"], "properties": {
+            "must": {"type": "string"},
+            "free": {"type": "string"},
+            "null": {"type": ["string", "null"]},
+            "any": {"description": "anything"},
+            "choice": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/n"}]},
+            "inner": {"type": "object", "properties": {"x": {"enum": [1, 2]}}},
+            "list": {"type": "array", "items": {"$ref": "#/$defs/row"}}},
+            "$defs": {"n": {"type": "integer"}, "row": {"properties": {"y": {"const": 1}}}}});
+        let given = json!({"must": null, "free": null, "null": null, "any": null, "choice": null,
+            "inner": {"x": null, "z": null}, "list": [{"y": null}, null], "extra": null});
+        assert_eq!(
+            without_widened_nulls(&schema, given),
+            json!({"must": null, "null": null, "any": null, "inner": {"z": null}, "list": [{}, null], "extra": null})
+        );
+    }
+
+    #[test]
+    fn circles_of_references_end() {
+        let schema = json!({"properties": {"a": {"$ref": "#/properties/a"}, "b": {"anyOf": [{"$ref": "#/properties/b"}]}}});
+        let given = json!({"a": null, "b": null});
+        assert_eq!(without_widened_nulls(&schema, given.clone()), given);
+    }
+}

@@ -20,6 +20,7 @@ pub mod result;
 pub mod sandbox;
 #[cfg(feature = "schema")]
 pub mod schema;
+pub mod schema_dialect;
 #[cfg(feature = "schema")]
 mod schema_lint;
 pub mod secret;

@@ -86,12 +86,20 @@ fn words(key: &str) -> Vec<String> {
     words
 }
 
-/// A rule that tells a secret by its shape.
-pub trait SecretShape: Send + Sync {
+/// A secret in a text: where it stands, and by what it was recognised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundSecret<'s> {
+    /// Its bytes.
+    pub range: std::ops::Range<usize>,
     /// What was recognised, such as `a PEM private key`.
-    fn name(&self) -> &str;
-    /// The byte range of the first secret in `text`, if there is one.
-    fn find(&self, text: &str) -> Option<std::ops::Range<usize>>;
+    pub name: &'s str,
+}
+
+/// Rules that tell secrets by their shape.
+pub trait SecretShape: Send + Sync {
+    /// Every secret in `text`, in any order; ranges begin and end between characters. It must
+    /// take no longer than the length of the text warrants.
+    fn find_all<'s>(&'s self, text: &str) -> Vec<FoundSecret<'s>>;
 }
 
 /// The shapes by which values are judged.
@@ -130,27 +138,50 @@ impl SecretShapes {
         Self(all.into())
     }
 
-    /// The name of the first shape that `text` shows, if any.
+    /// What the first secret in `text` was recognised by, if there is one.
     #[must_use]
     pub fn recognise(&self, text: &str) -> Option<&str> {
-        self.0.iter().find(|shape| shape.find(text).is_some()).map(|shape| shape.name())
+        if text.len() < SECRET_BYTES_MIN {
+            return None;
+        }
+        self.0.iter().find_map(|shape| shape.find_all(text).first().map(|found| found.name))
     }
 
     /// `text` with every secret in it replaced by `[redacted]`.
     #[must_use]
     pub fn redact(&self, text: &str) -> String {
         let mut out = text.to_owned();
+        if text.len() < SECRET_BYTES_MIN {
+            return out;
+        }
         for shape in self.0.iter() {
-            // Each replacement shortens what is left to look at, so the loop ends.
+            let mut ranges: Vec<_> =
+                shape.find_all(&out).into_iter().map(|found| found.range).collect();
+            ranges.sort_by_key(|range| (range.start, range.end));
+            let mut clean = String::new();
             let mut from = 0;
-            while let Some(found) = out.get(from..).and_then(|rest| shape.find(rest)) {
-                out.replace_range(from + found.start..from + found.end, REDACTED);
-                from += found.start + REDACTED.len();
+            for range in ranges {
+                // Secrets that overlap are one.
+                if range.end <= from {
+                    continue;
+                }
+                if range.start >= from {
+                    clean.push_str(out.get(from..range.start).unwrap_or_default());
+                    clean.push_str(REDACTED);
+                }
+                from = range.end;
+            }
+            if from > 0 {
+                clean.push_str(out.get(from..).unwrap_or_default());
+                out = clean;
             }
         }
         out
     }
 }
+
+/// No shape is shorter.
+const SECRET_BYTES_MIN: usize = 6;
 
 /// What stands in place of a secret.
 pub const REDACTED: &str = "[redacted]";
@@ -162,8 +193,8 @@ enum Builtin {
     Authorization,
 }
 
-impl SecretShape for Builtin {
-    fn name(&self) -> &str {
+impl Builtin {
+    fn name(&self) -> &'static str {
         match self {
             Self::Pem => "a PEM private key",
             Self::Jwt => "a JSON Web Token",
@@ -179,6 +210,19 @@ impl SecretShape for Builtin {
             Self::UserInfo => find_user_info(text),
             Self::Authorization => find_authorization(text),
         }
+    }
+}
+
+impl SecretShape for Builtin {
+    fn find_all<'s>(&'s self, text: &str) -> Vec<FoundSecret<'s>> {
+        let mut all = Vec::new();
+        let mut from = 0;
+        while let Some(found) = text.get(from..).and_then(|rest| self.find(rest)) {
+            let range = from + found.start..from + found.end.max(found.start + 1);
+            from = range.end;
+            all.push(FoundSecret { range, name: self.name() });
+        }
+        all
     }
 }
 
@@ -228,7 +272,8 @@ fn find_jwt(text: &str) -> Option<std::ops::Range<usize>> {
                 return Some(start..signature_at + run(signature_at));
             }
         }
-        from = start + 3;
+        // What begins later in the same run ends with it too.
+        from = start + header.max(3);
     }
     None
 }
@@ -259,11 +304,16 @@ fn find_user_info(text: &str) -> Option<std::ops::Range<usize>> {
 }
 
 fn find_authorization(text: &str) -> Option<std::ops::Range<usize>> {
-    for scheme in ["Bearer ", "bearer ", "Basic ", "basic "] {
-        let mut from = 0;
-        while let Some(at) = text.get(from..)?.find(scheme) {
-            let start = from + at;
-            let value_at = start + scheme.len();
+    let mut from = 0;
+    // "earer " and "asic " are found in one pass, whatever their first letter is.
+    while let Some(at) = text.get(from..)?.find(['B', 'b']) {
+        let start = from + at;
+        from = start + 1;
+        let rest = text.get(start + 1..)?;
+        let length =
+            ["earer ", "asic "].iter().find(|tail| rest.starts_with(*tail)).map(|t| t.len());
+        if let Some(length) = length {
+            let value_at = start + 1 + length;
             let bounded = start == 0
                 || text.as_bytes().get(start - 1).is_some_and(|byte| !byte.is_ascii_alphanumeric());
             let rest = text.get(value_at..)?;
@@ -278,7 +328,6 @@ fn find_authorization(text: &str) -> Option<std::ops::Range<usize>> {
             if bounded && length >= 16 && value.bytes().any(|byte| byte.is_ascii_digit()) {
                 return Some(value_at..value_at + length);
             }
-            from = value_at;
         }
     }
     None

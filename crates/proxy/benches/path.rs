@@ -107,6 +107,7 @@ fn proxy(ledger: Arc<dyn Ledger>) -> ToolProxy {
     let clock = SystemClock::default();
     ToolProxy::new(Parts {
         worlds: Worlds::new(World::new(policy).with_registry(registry)),
+        catalogue: None,
         ledger,
         executors: Executors::default().with(AdapterId::Local("bench".into()), Arc::new(Echo)),
         clock: Arc::new(clock),

@@ -3,14 +3,15 @@
 //!
 //! Path: 3. Doc: registry.md#discovery
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::Value;
 use tokio::sync::watch;
+use toolbooth_contracts::contract::AdapterId;
 use toolbooth_contracts::coverage::{CoverageReport, CoverageRow, CoverageState, Readiness};
 use toolbooth_contracts::declaration::Declaration;
 use toolbooth_contracts::port::ToolSource;
@@ -18,10 +19,12 @@ use toolbooth_contracts::sandbox::Enforce;
 use toolbooth_contracts::{Caller, Guard, ToolId};
 use toolbooth_policy::Standing;
 use toolbooth_registry::discovered::{self, SourcePolicy};
+use toolbooth_registry::lock::Approvals;
+use toolbooth_registry::wire::WireCandidate;
 use toolbooth_registry::{RegisteredTool, Source, coverage};
 
 use crate::executors::Executors;
-use crate::world::{ToolState, World, Worlds};
+use crate::world::{Indices, ToolState, World, Worlds};
 
 /// How long further changes of a source are waited for, before it is asked again.
 const DEBOUNCE: Duration = Duration::from_millis(200);
@@ -34,6 +37,19 @@ pub struct SourceEntry {
     pub source: Arc<dyn ToolSource>,
     /// The operator's settings.
     pub policy: SourcePolicy,
+    /// Whether it is asked again before each call of its tools.
+    pub verify_calls: bool,
+}
+
+/// A tool that was put into quarantine; worth an audit event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quarantined {
+    /// The tool.
+    pub tool_id: ToolId,
+    /// Its source.
+    pub source: Source,
+    /// Why.
+    pub reason: String,
 }
 
 /// What came of asking a source.
@@ -43,8 +59,14 @@ pub struct SourceState {
     pub source: String,
     /// How many of its tools are registered.
     pub tools: usize,
-    /// Tools that were left out, each with the reason.
+    /// Tools that were left out, and settings that fit none, each with the reason.
     pub problems: Vec<String>,
+    /// Tools that are in quarantine, each with the reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub quarantined: Vec<String>,
+    /// Suspicious text that nobody has approved, by tool.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub suspicious: Vec<String>,
     /// Why it did not answer; its last tools are kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unhealthy: Option<String>,
@@ -57,6 +79,12 @@ pub struct Catalogue {
     guard: Guard,
     sources: Vec<SourceEntry>,
     unhealthy: Mutex<BTreeMap<Source, String>>,
+    /// The names that each source listed last; nothing of those that have not answered yet.
+    listed: Mutex<HashMap<Source, HashSet<String>>>,
+    /// When each source was last asked; held while it is.
+    asked: HashMap<Source, tokio::sync::Mutex<Option<Instant>>>,
+    /// Tools that were quarantined and that nobody has written down yet.
+    notices: Mutex<BTreeMap<ToolId, Quarantined>>,
     /// One change of the world at a time; readers are never held up.
     editing: tokio::sync::Mutex<()>,
     generation: watch::Sender<u64>,
@@ -73,12 +101,16 @@ impl Catalogue {
         guard: Guard,
         sources: Vec<SourceEntry>,
     ) -> Self {
+        let asked = sources.iter().map(|entry| (entry.id.clone(), tokio::sync::Mutex::default()));
         Self {
             worlds,
             executors,
             guard,
+            asked: asked.collect(),
             sources,
             unhealthy: Mutex::new(BTreeMap::new()),
+            listed: Mutex::default(),
+            notices: Mutex::default(),
             editing: tokio::sync::Mutex::new(()),
             generation: watch::Sender::new(0),
             states_wanted: AtomicBool::new(false),
@@ -103,21 +135,81 @@ impl Catalogue {
         &self.guard
     }
 
-    /// Changes the world and publishes it, with the state of every tool worked out again where
-    /// that is wanted.
+    /// Changes the world and publishes it: discovered tools are judged again, and the state of
+    /// every tool is worked out where that is wanted.
     pub async fn edit<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
         let _editing = self.editing.lock().await;
-        let before = self.worlds.now();
-        let mut world = World::clone(&before);
+        let mut world = World::clone(&self.worlds.now());
         let out = change(&mut world);
-        world.names = world.names.with(world.registry.iter().map(|tool| tool.id().as_str()));
+        self.publish(world).await;
+        out
+    }
+
+    /// Judges a changed world and publishes it; `editing` is held.
+    async fn publish(&self, mut world: World) {
+        let quarantined = world.judge();
+        for (tool_id, reason) in quarantined {
+            tracing::warn!(tool.id = %tool_id, reason, "a tool is quarantined");
+            let Some(tool) = world.registry.get(tool_id.as_str()) else { continue };
+            let source = tool.source().clone();
+            let notice = Quarantined { tool_id: tool_id.clone(), source, reason };
+            lock(&self.notices).insert(tool_id, notice);
+        }
+        self.doubt_unverified(&mut world);
+        let tools = world.registry.iter();
+        world.names = world.names.with(tools.map(|tool| WireCandidate::of(tool)));
         if self.states_wanted.load(Ordering::Relaxed) {
             world.states = self.states(&world, false).await;
         }
-        world.generation = before.generation + 1;
+        world.indices = Indices::default();
+        world.generation += 1;
         self.worlds.publish(world);
         self.generation.send_modify(|generation| *generation += 1);
-        out
+    }
+
+    /// Tools of a source that is asked before each call, and did not answer, are not called.
+    fn doubt_unverified(&self, world: &mut World) {
+        let unhealthy = lock(&self.unhealthy);
+        for entry in self.sources.iter().filter(|entry| entry.verify_calls) {
+            if !unhealthy.contains_key(&entry.id) {
+                continue;
+            }
+            let doubtful = world.registry.iter().filter(|tool| *tool.source() == entry.id);
+            for id in doubtful.map(|tool| tool.id().clone()).collect::<Vec<_>>() {
+                let reason = "its source did not answer, and is to be asked before each call";
+                world.standings.entry(id).or_insert(Standing::Quarantined(reason.to_owned()));
+            }
+        }
+    }
+
+    /// The tools that were quarantined since this was last asked.
+    #[must_use]
+    pub fn take_quarantined(&self) -> Vec<Quarantined> {
+        std::mem::take(&mut *lock(&self.notices)).into_values().collect()
+    }
+
+    /// Judges all discovered tools by other approvals from now on.
+    pub async fn approve_by(&self, approvals: Approvals) {
+        self.edit(|world| world.approvals = Arc::new(approvals)).await;
+    }
+
+    /// Registers what the lock has of every source, until the source itself has answered: a
+    /// source that is away loses none of its approved tools.
+    pub async fn restore_locked(&self) {
+        self.edit(|world| {
+            let approvals = Arc::clone(&world.approvals);
+            let Some(locked) = &approvals.lock else { return };
+            for entry in &self.sources {
+                let listing = locked.listing(&entry.id);
+                let (tools, problems) =
+                    discovered::register_all(&entry.id, listing, &entry.policy, &self.guard);
+                for problem in problems {
+                    tracing::warn!(source = %entry.id, problem, "an approved tool is left out");
+                }
+                let _ = world.registry.replace_source(&entry.id, tools);
+            }
+        })
+        .await;
     }
 
     /// Swaps in the tools of a source that needs no asking, such as the registry file.
@@ -147,6 +239,39 @@ impl Catalogue {
         states
     }
 
+    /// Whether a source has listed its tools, and answered when it was last asked.
+    #[must_use]
+    pub fn has_answered(&self, source: &Source) -> bool {
+        lock(&self.listed).contains_key(source) && !lock(&self.unhealthy).contains_key(source)
+    }
+
+    /// Asks the source of a tool again, where it is to be asked before each call and the caller
+    /// may call the tool. Calls that come while a source is asked share the next asking.
+    pub(crate) async fn verify(&self, tool_id: &str, caller: &Caller) {
+        if self.sources.iter().all(|entry| !entry.verify_calls) {
+            return;
+        }
+        let came = Instant::now();
+        let world = self.worlds.now();
+        let Some(tool) = world.registry.get(tool_id) else { return };
+        let entry = self.sources.iter().find(|entry| entry.id == *tool.source());
+        let Some(entry) = entry.filter(|entry| entry.verify_calls) else { return };
+        // For whom the tool is hidden, nothing may take longer than for one that is not there.
+        let policy = &world.policy;
+        if policy.enabled().is_err()
+            || policy.access(caller, tool.contract(), &Standing::Active).is_err()
+        {
+            return;
+        }
+        let Some(asked) = self.asked.get(&entry.id) else { return };
+        let mut asked = asked.lock().await;
+        if asked.is_some_and(|asked| asked >= came) {
+            return;
+        }
+        *asked = Some(Instant::now());
+        let _ = self.refresh(entry).await;
+    }
+
     async fn refresh(&self, entry: &SourceEntry) -> SourceState {
         let name = entry.id.to_string();
         let listed = match tokio::time::timeout(entry.source.timeout(), entry.source.list()).await {
@@ -156,37 +281,78 @@ impl Catalogue {
         };
         match listed {
             Err(reason) => {
-                tracing::warn!(
-                    source = name,
-                    reason,
-                    "a source does not answer, its last tools are kept"
-                );
-                self.unhealthy().insert(entry.id.clone(), reason.clone());
-                let tools = self.edit(|world| count(world, &entry.id)).await;
-                SourceState { source: name, tools, problems: Vec::new(), unhealthy: Some(reason) }
+                let before = lock(&self.unhealthy).insert(entry.id.clone(), reason.clone());
+                if before.as_ref() != Some(&reason) {
+                    tracing::warn!(
+                        source = name,
+                        reason,
+                        "a source does not answer, its last tools are kept"
+                    );
+                    self.edit(|_| ()).await;
+                }
+                SourceState { unhealthy: Some(reason), ..self.told(entry, Vec::new()) }
             }
             Ok(listing) => {
-                let (tools, mut problems) =
+                let names = listing.tools.iter().map(|tool| tool.name.clone()).collect();
+                let mut problems = entry.policy.idle_settings(&names);
+                let (tools, left_out) =
                     discovered::register_all(&entry.id, listing, &entry.policy, &self.guard);
-                self.unhealthy().remove(&entry.id);
-                let replaced = self.replace_source(&entry.id, tools).await;
-                for shadowed in &replaced.shadowed {
+                problems.extend(left_out);
+                let recovered = lock(&self.unhealthy).remove(&entry.id).is_some();
+                let known = lock(&self.listed).insert(entry.id.clone(), names.clone());
+                let replaced = self.swap(entry, tools, recovered || known != Some(names)).await;
+                for shadowed in replaced.shadowed.iter().filter(|shadowed| !shadowed.adopted) {
                     problems.push(format!(
                         "`{}` is left out: {} has a tool of this id (shadowed-tool)",
                         shadowed.tool_id, shadowed.held_by
                     ));
                 }
                 for problem in &problems {
-                    tracing::warn!(source = name, problem, "a tool of a source is left out");
+                    tracing::warn!(source = name, problem, "a source lists what cannot be taken");
                 }
-                let tools = count(&self.worlds.now(), &entry.id);
-                SourceState { source: name, tools, problems, unhealthy: None }
+                self.told(entry, problems)
             }
         }
     }
 
-    fn unhealthy(&self) -> std::sync::MutexGuard<'_, BTreeMap<Source, String>> {
-        self.unhealthy.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Swaps in what a source has listed; a listing that changes nothing publishes nothing.
+    async fn swap(
+        &self,
+        entry: &SourceEntry,
+        tools: Vec<RegisteredTool>,
+        publish: bool,
+    ) -> toolbooth_registry::Replaced {
+        let _editing = self.editing.lock().await;
+        let mut world = World::clone(&self.worlds.now());
+        let replaced = world.registry.replace_source(&entry.id, tools);
+        if publish || replaced.changed {
+            self.publish(world).await;
+        }
+        replaced
+    }
+
+    /// How a source stands in the world as it is now.
+    fn told(&self, entry: &SourceEntry, problems: Vec<String>) -> SourceState {
+        let world = self.worlds.now();
+        let mut state = SourceState {
+            source: entry.id.to_string(),
+            tools: 0,
+            problems,
+            quarantined: Vec::new(),
+            suspicious: Vec::new(),
+            unhealthy: None,
+        };
+        for tool in world.registry.iter().filter(|tool| *tool.source() == entry.id) {
+            state.tools += 1;
+            if let Standing::Quarantined(reason) = world.standing(tool) {
+                state.quarantined.push(format!("`{}`: {reason}", tool.id()));
+            }
+            let objection = world.objections.get(tool.id().as_str());
+            for suspicion in objection.into_iter().flat_map(|objection| &objection.suspicions) {
+                state.suspicious.push(format!("`{}`: {suspicion}", tool.id()));
+            }
+        }
+        state
     }
 
     /// Asks sources again when they say that they changed, and all that cannot say so every
@@ -202,7 +368,7 @@ impl Catalogue {
         loop {
             match &changes {
                 Some(changes) => {
-                    let lost = self.unhealthy().contains_key(&entry.id);
+                    let lost = lock(&self.unhealthy).contains_key(&entry.id);
                     tokio::select! {
                         told = changes.recv() => if told.is_err() { return },
                         // A source that was lost cannot say that it is back.
@@ -249,14 +415,37 @@ impl Catalogue {
                 format!("its sandbox is required: {reason}"),
             );
         }
-        if let Some(reason) = self.unhealthy().get(tool.source()).cloned() {
+        if let Some(reason) = lock(&self.unhealthy).get(tool.source()).cloned() {
             return told(CoverageState::Unhealthy, reason);
+        }
+        if let Some(reason) = self.missing_at_server(world, tool) {
+            return told(CoverageState::NotConfigured, reason);
         }
         match executor.readiness(tool.contract(), probe).await {
             Readiness::Ready => ToolState { state: CoverageState::Real, reason: None },
             Readiness::NotConfigured(reason) => told(CoverageState::NotConfigured, reason),
             Readiness::Unhealthy(reason) => told(CoverageState::Unhealthy, reason),
         }
+    }
+
+    /// Why a tool that an operator wrote for a server is not one that the server, or the lock,
+    /// lists.
+    fn missing_at_server(&self, world: &World, tool: &RegisteredTool) -> Option<String> {
+        let AdapterId::Mcp(server) = tool.adapter() else { return None };
+        if tool.source().is_discovered() {
+            return None;
+        }
+        let source = Source::Mcp(server.clone());
+        let listed = lock(&self.listed);
+        let there = match listed.get(&source) {
+            Some(names) => names.contains(tool.target()),
+            None => {
+                let locked = world.approvals.lock.as_ref()?.listing(&source);
+                locked.tools.iter().any(|locked| locked.name == tool.target())
+            }
+        };
+        let missing = format!("the server `{server}` lists no tool `{}`", tool.target());
+        (!there).then_some(missing)
     }
 
     /// The coverage of every registered tool; `probe` really connects.
@@ -291,8 +480,8 @@ impl Catalogue {
     }
 }
 
-fn count(world: &World, source: &Source) -> usize {
-    world.registry.iter().filter(|tool| tool.source() == source).count()
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A tool that a caller may see.
@@ -350,6 +539,16 @@ impl View {
         }
     }
 
+    /// The best `limit` tools for agents, for the words of `query`; best first.
+    #[must_use]
+    pub fn search(&self, query: &str, limit: usize) -> Vec<Visible> {
+        let index = self.world.indices.of(&self.caller, || {
+            let sees = |tool: &RegisteredTool| self.world.lists(&self.caller, tool);
+            self.world.registry.list(None, usize::MAX, sees).0
+        });
+        index.search(query, limit).into_iter().map(|tool| self.visible(tool)).collect()
+    }
+
     /// One tool that the caller sees in a listing, by its id or its name on the wire.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<Visible> {
@@ -384,9 +583,9 @@ pub fn declaration(visible: &Visible) -> Declaration {
         tool_id: contract.tool_id.to_string(),
         title: contract.title.clone(),
         description: contract.description.clone(),
-        parameters: contract.input_schema.clone(),
+        parameters: visible.tool.shown_input().clone(),
         output_schema: (!anything && contract.output_schema != Value::Bool(true))
-            .then(|| contract.output_schema.clone()),
+            .then(|| visible.tool.shown_output().clone()),
         annotations: contract.annotations.clone(),
     }
 }

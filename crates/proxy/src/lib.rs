@@ -10,7 +10,7 @@ mod port;
 mod proxy;
 mod world;
 
-pub use catalogue::{Catalogue, SourceEntry, SourceState, View, Visible, declaration};
+pub use catalogue::{Catalogue, Quarantined, SourceEntry, SourceState, View, Visible, declaration};
 pub use executors::Executors;
 pub use limits::{Limits, OutputRule};
 pub use operations::Operations;

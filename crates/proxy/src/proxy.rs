@@ -15,6 +15,7 @@ use toolbooth_contracts::plan::{Plan, PlanReport};
 use toolbooth_contracts::secret::SecretShapes;
 use toolbooth_contracts::{CallContext, Caller, Conversation, ToolCall, ToolResult};
 
+use crate::catalogue::Catalogue;
 use crate::executors::Executors;
 use crate::limits::Limits;
 use crate::path;
@@ -26,6 +27,8 @@ use crate::world::Worlds;
 pub struct Parts {
     /// The published world.
     pub worlds: Arc<Worlds>,
+    /// Who refreshes the world, where sources may have to be asked before a call.
+    pub catalogue: Option<Arc<Catalogue>>,
     /// Where records go.
     pub ledger: Arc<dyn Ledger>,
     /// The ways to reach tools.

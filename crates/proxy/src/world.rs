@@ -3,12 +3,15 @@
 //! Path: 3. Doc: call-path.md#the-world
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use toolbooth_contracts::coverage::CoverageState;
 use toolbooth_contracts::{Caller, ToolId};
 use toolbooth_policy::{Authorizer, Standing};
+use toolbooth_registry::lock::{Approvals, Objection};
+use toolbooth_registry::search::SearchIndex;
+use toolbooth_registry::wire::WireCandidate;
 use toolbooth_registry::{RegisteredTool, ToolRegistry, WireNames};
 
 /// Whether a tool can run, as it was when the world was published.
@@ -29,6 +32,10 @@ pub struct World {
     pub policy: Authorizer,
     /// The names on the wire.
     pub names: WireNames,
+    /// By what discovered tools are judged.
+    pub approvals: Arc<Approvals>,
+    /// What is held against discovered tools, by id.
+    pub objections: Arc<HashMap<String, Objection>>,
     /// Tools that are quarantined or paused.
     pub standings: HashMap<ToolId, Standing>,
     /// Whether each tool can run.
@@ -37,6 +44,35 @@ pub struct World {
     pub unmet: BTreeMap<String, String>,
     /// Grows with each change of what is listed.
     pub generation: u64,
+    /// Indices for searching, one per caller that has searched in this world.
+    pub(crate) indices: Indices,
+}
+
+/// Indices by caller, made when they are first wanted.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Indices(Arc<Mutex<HashMap<String, Arc<SearchIndex>>>>);
+
+/// Callers whose indices are kept at once.
+const INDICES_MAX: usize = 32;
+
+impl Indices {
+    /// The index of a caller; `make` gives the tools that it sees.
+    pub(crate) fn of(
+        &self,
+        caller: &Caller,
+        make: impl FnOnce() -> Vec<Arc<RegisteredTool>>,
+    ) -> Arc<SearchIndex> {
+        let mut indices = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = indices.get(caller.name()) {
+            return Arc::clone(index);
+        }
+        if indices.len() >= INDICES_MAX {
+            indices.clear();
+        }
+        let index = Arc::new(SearchIndex::new(make()));
+        indices.insert(caller.name().to_owned(), Arc::clone(&index));
+        index
+    }
 }
 
 impl World {
@@ -47,19 +83,49 @@ impl World {
             registry: ToolRegistry::default(),
             policy,
             names: WireNames::default(),
+            approvals: Arc::default(),
+            objections: Arc::default(),
             standings: HashMap::new(),
             states: HashMap::new(),
             unmet: BTreeMap::new(),
             generation: 0,
+            indices: Indices::default(),
         }
     }
 
     /// The same with the tools of `registry`, and names for them.
     #[must_use]
     pub fn with_registry(mut self, registry: ToolRegistry) -> Self {
-        self.names = self.names.with(registry.iter().map(|tool| tool.id().as_str()));
+        self.names = self.names.with(registry.iter().map(|tool| WireCandidate::of(tool)));
         self.registry = registry;
         self
+    }
+
+    /// Judges the discovered tools by the approvals. Gives the tools that are quarantined now and
+    /// were not before, or for another reason, each with the reason.
+    pub fn judge(&mut self) -> Vec<(ToolId, String)> {
+        let tools = self.registry.iter().map(AsRef::as_ref);
+        self.objections = Arc::new(self.approvals.judge(tools));
+        let before = std::mem::take(&mut self.standings);
+        let mut fresh = Vec::new();
+        for tool in self.registry.iter() {
+            let id = tool.id();
+            let objection = self.objections.get(id.as_str());
+            match objection.and_then(|objection| objection.quarantine.clone()) {
+                Some(reason) => {
+                    let standing = Standing::Quarantined(reason.clone());
+                    if before.get(id) != Some(&standing) {
+                        fresh.push((id.clone(), reason));
+                    }
+                    self.standings.insert(id.clone(), standing);
+                }
+                None if before.get(id) == Some(&Standing::Paused) => {
+                    self.standings.insert(id.clone(), Standing::Paused);
+                }
+                None => (),
+            }
+        }
+        fresh
     }
 
     /// Where a tool stands.

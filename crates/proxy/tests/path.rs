@@ -101,6 +101,7 @@ fn limits() -> Limits {
 fn parts(world: World, ledger: Arc<dyn Ledger>, tool: impl Executor + 'static) -> Parts {
     Parts {
         worlds: Worlds::new(world),
+        catalogue: None,
         ledger,
         executors: Executors::default().with(AdapterId::Local("shop".into()), Arc::new(tool)),
         clock: Arc::new(SystemClock::default()),

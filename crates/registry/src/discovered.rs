@@ -4,53 +4,95 @@
 //!
 //! Doc: registry.md#discovery
 
+use std::collections::{BTreeMap, HashSet};
+
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::Guard;
 use toolbooth_contracts::contract::{IdempotencyMode, TIMEOUT_MS_DEFAULT};
-use toolbooth_contracts::id::TOOL_ID_MAX;
+use toolbooth_contracts::id::{TOOL_ID_MAX, nearest};
 use toolbooth_contracts::port::{DiscoveredTool, Listing};
 
 use crate::digest::sha256_hex;
 use crate::tool::{RegisteredTool, Source};
 
-/// What the operator says of the tools of a source.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SourcePolicy {
+/// What the operator says of discovered tools; what is not said is left to the wider setting.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ToolSettings {
     /// Wall time of one execution, in milliseconds.
-    pub timeout_ms: u64,
+    pub timeout_ms: Option<u64>,
     /// The trust level.
-    pub trust_level: String,
+    pub trust_level: Option<String>,
     /// Calls per minute of one caller.
     pub rate_limit_per_min: Option<u64>,
     /// What a caller must be granted.
-    pub permissions: Vec<String>,
+    pub permissions: Option<Vec<String>>,
     /// The idempotency mode.
-    pub idempotency: IdempotencyMode,
+    pub idempotency: Option<IdempotencyMode>,
     /// The operator's word that the tools change nothing.
     pub read_only: Option<bool>,
+}
+
+impl ToolSettings {
+    /// These, with what they leave open taken from `wider`.
+    #[must_use]
+    pub fn or(&self, wider: &Self) -> Self {
+        Self {
+            timeout_ms: self.timeout_ms.or(wider.timeout_ms),
+            trust_level: self.trust_level.clone().or_else(|| wider.trust_level.clone()),
+            rate_limit_per_min: self.rate_limit_per_min.or(wider.rate_limit_per_min),
+            permissions: self.permissions.clone().or_else(|| wider.permissions.clone()),
+            idempotency: self.idempotency.or(wider.idempotency),
+            read_only: self.read_only.or(wider.read_only),
+        }
+    }
+}
+
+/// What the operator says of the tools of a source.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SourcePolicy {
+    /// Settings of all its tools.
+    pub settings: ToolSettings,
+    /// Settings of single tools, by their names over there.
+    pub overrides: BTreeMap<String, ToolSettings>,
     /// Names that are taken; `None` = all.
     pub tools: Option<Vec<String>>,
     /// Names that are left out.
     pub deny: Vec<String>,
     /// Names that get another id.
-    pub rename: Vec<(String, String)>,
+    pub rename: BTreeMap<String, String>,
 }
 
-impl Default for SourcePolicy {
-    fn default() -> Self {
-        Self {
-            timeout_ms: TIMEOUT_MS_DEFAULT,
-            trust_level: "untrusted".to_owned(),
-            rate_limit_per_min: None,
-            permissions: Vec::new(),
-            idempotency: IdempotencyMode::OnKey,
-            read_only: None,
-            tools: None,
-            deny: Vec::new(),
-            rename: Vec::new(),
+impl SourcePolicy {
+    /// The settings of one tool.
+    fn of(&self, name: &str) -> ToolSettings {
+        match self.overrides.get(name) {
+            Some(own) => own.or(&self.settings),
+            None => self.settings.clone(),
         }
     }
+
+    /// Settings that name tools which the source does not list, each as a sentence.
+    #[must_use]
+    pub fn idle_settings(&self, listed: &HashSet<String>) -> Vec<String> {
+        let named = self.tools.iter().flatten().map(|name| ("tools", name));
+        let named = named
+            .chain(self.deny.iter().map(|name| ("deny", name)))
+            .chain(self.rename.keys().map(|name| ("rename", name)))
+            .chain(self.overrides.keys().map(|name| ("overrides", name)));
+        let mut idle = Vec::new();
+        for (setting, name) in named.filter(|(_, name)| !listed.contains(*name)) {
+            let mut told = format!("`{setting}` names `{name}`, which the source does not list");
+            if let Some(near) = nearest(name, listed.iter().map(String::as_str)) {
+                told.push_str(&format!("; did you mean `{}`?", near.escape_debug()));
+            }
+            idle.push(told);
+        }
+        idle
+    }
 }
+
+/// The trust level of discovered tools, where nothing is said.
+const TRUST_LEVEL_DEFAULT: &str = "untrusted";
 
 /// The tools of `listing`, and what is wrong with those that were left out. One bad tool never
 /// drops its source.
@@ -85,9 +127,9 @@ pub fn register_all(
 /// The contract of a discovered tool, in canonical form and not yet guarded.
 #[must_use]
 pub fn entry(source: &Source, tool: &DiscoveredTool, policy: &SourcePolicy) -> Value {
-    let renamed = policy.rename.iter().find(|(name, _)| *name == tool.name);
-    let id = match (renamed, source) {
-        (Some((_, id)), _) => id.clone(),
+    let settings = policy.of(&tool.name);
+    let id = match (policy.rename.get(&tool.name), source) {
+        (Some(id), _) => id.clone(),
         (None, Source::Mcp(server)) => tool_id(&format!("{server}.{}", tool.name)),
         (None, _) => tool_id(&tool.name),
     };
@@ -111,8 +153,11 @@ pub fn entry(source: &Source, tool: &DiscoveredTool, policy: &SourcePolicy) -> V
         "outputSchema": tool.output_schema.clone().unwrap_or_else(|| json!({})),
         "capabilities": {},
         "execution": execution,
-        "policy": { "timeoutMs": policy.timeout_ms, "trustLevel": policy.trust_level },
-        "idempotency": { "mode": policy.idempotency },
+        "policy": {
+            "timeoutMs": settings.timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT),
+            "trustLevel": settings.trust_level.as_deref().unwrap_or(TRUST_LEVEL_DEFAULT),
+        },
+        "idempotency": { "mode": settings.idempotency.unwrap_or(IdempotencyMode::OnKey) },
     });
     if let Some(members) = out.as_object_mut() {
         for (name, text) in [("title", &tool.title), ("description", &tool.description)] {
@@ -123,15 +168,15 @@ pub fn entry(source: &Source, tool: &DiscoveredTool, policy: &SourcePolicy) -> V
         if let Some(annotations) = &tool.annotations {
             members.insert("annotations".to_owned(), Value::Object(annotations.clone()));
         }
-        if !policy.permissions.is_empty() {
-            members.insert("permissions".to_owned(), json!(policy.permissions));
+        if let Some(permissions) = settings.permissions.filter(|list| !list.is_empty()) {
+            members.insert("permissions".to_owned(), json!(permissions));
         }
     }
     if let Some(members) = out.get_mut("policy").and_then(Value::as_object_mut) {
-        if let Some(limit) = policy.rate_limit_per_min {
+        if let Some(limit) = settings.rate_limit_per_min {
             members.insert("rateLimitPerMin".to_owned(), json!(limit));
         }
-        if let Some(read_only) = policy.read_only {
+        if let Some(read_only) = settings.read_only {
             members.insert("readOnly".to_owned(), json!(read_only));
         }
     }
@@ -216,7 +261,7 @@ mod tests {
         let source = Source::Mcp("s".into());
         let policy = SourcePolicy {
             deny: vec!["b".into()],
-            rename: vec![("a".into(), "mine.a".into())],
+            rename: [("a".into(), "mine.a".into())].into(),
             ..SourcePolicy::default()
         };
         let listing =
@@ -224,5 +269,32 @@ mod tests {
         let (tools, _) = register_all(&source, listing, &policy, &Guard::default());
         assert_eq!(tools.len(), 1);
         assert_eq!(tools[0].id().as_str(), "mine.a");
+    }
+
+    #[test]
+    fn settings_of_a_tool_come_before_those_of_its_source() {
+        let source = Source::Mcp("s".into());
+        let own = ToolSettings { timeout_ms: Some(5), ..ToolSettings::default() };
+        let wide = ToolSettings {
+            timeout_ms: Some(50),
+            rate_limit_per_min: Some(6),
+            ..ToolSettings::default()
+        };
+        let policy = SourcePolicy {
+            settings: wide,
+            overrides: [("a".to_owned(), own)].into(),
+            tools: Some(vec!["a".into(), "b".into(), "bb".into()]),
+            ..SourcePolicy::default()
+        };
+        let listing =
+            Listing { tools: vec![tool("a", json!({})), tool("b", json!({}))], problems: vec![] };
+        let names = listing.tools.iter().map(|tool| tool.name.clone()).collect();
+        let (tools, _) = register_all(&source, listing, &policy, &Guard::default());
+        let of = |at: usize| &tools[at].contract().policy;
+        assert_eq!((of(0).timeout_ms, of(1).timeout_ms), (5, 50));
+        assert_eq!(of(0).rate_limit_per_min, of(1).rate_limit_per_min);
+        let idle = policy.idle_settings(&names);
+        assert_eq!(idle.len(), 1);
+        assert!(idle[0].contains("`bb`"), "{idle:?}");
     }
 }

@@ -4,12 +4,13 @@
 //!
 //! Doc: registry.md#the-file
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use toolbooth_contracts::finding::ContractFinding;
 use toolbooth_contracts::json::{self, JsonFault, JsonFaultKind, Step};
 use toolbooth_contracts::{Guard, Severity};
@@ -20,6 +21,9 @@ use crate::tool::{RegisteredTool, Source};
 pub const VERSION_MAJOR: u64 = 1;
 /// The version that this build writes.
 pub const VERSION: &str = "1.0.0";
+
+/// A registry file without tools.
+pub const EMPTY: &str = "{\n  \"version\": \"1.0.0\",\n  \"tools\": []\n}\n";
 
 /// A registry file, as it is written.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
@@ -106,6 +110,56 @@ pub fn load(text: &[u8], file: &str, guard: &Guard) -> Result<Loaded, Rejected> 
         return Err(Rejected { findings });
     }
     Ok(Loaded { tools, warnings: findings })
+}
+
+/// The text of a registry file with further entries at its end, and how many there are; what
+/// stands in it stays as it is. Entries whose id is there already are left out.
+///
+/// # Errors
+/// All findings, where the file is refused as it is, or would be with the entries.
+pub fn with_entries(
+    text: &[u8],
+    file: &str,
+    entries: &[Value],
+    guard: &Guard,
+) -> Result<(String, usize), Rejected> {
+    let before = load(text, file, guard)?;
+    let known: HashSet<&str> = before.tools.iter().map(|tool| tool.id().as_str()).collect();
+    let fresh: Vec<&Value> =
+        entries.iter().filter(|entry| id_of(entry).is_none_or(|id| !known.contains(id))).collect();
+    let (mut list, mut last) = (0, None);
+    let _ = json::parse_observed(text, &mut |path, _, at| match path {
+        [Step::Key(key)] if key == "tools" => list = at,
+        [Step::Key(key), Step::Index(_)] if key == "tools" => last = Some(at),
+        _ => (),
+    });
+    // Behind the last entry, or behind the bracket of an empty list.
+    let at = match last {
+        Some(start) => {
+            let rest = text.get(start..).unwrap_or_default();
+            let mut documents = serde_json::Deserializer::from_slice(rest).into_iter::<&RawValue>();
+            let _ = documents.next();
+            start + documents.byte_offset()
+        }
+        None => list + 1,
+    };
+    let mut added = String::new();
+    for (index, entry) in fresh.iter().enumerate() {
+        if last.is_some() || index > 0 {
+            added.push(',');
+        }
+        let shown = serde_json::to_string_pretty(entry).unwrap_or_default();
+        added.push_str("\n    ");
+        added.push_str(&shown.replace('\n', "\n    "));
+    }
+    if last.is_none() && !fresh.is_empty() {
+        added.push_str("\n  ");
+    }
+    let mut out = text.to_vec();
+    out.splice(at..at, added.into_bytes());
+    load(&out, file, guard)?;
+    // What was loaded is UTF-8.
+    Ok((String::from_utf8_lossy(&out).into_owned(), fresh.len()))
 }
 
 struct Reading<'t> {
@@ -380,6 +434,23 @@ mod tests {
       "execution": { "localRuntimeId": "x" }, "policy": { "timeoutMs": 5, "trustLevel": "trusted" } }
   ]
 }"#;
+
+    #[test]
+    fn entries_are_added_and_the_rest_stays_as_it_is() {
+        let guard = Guard::default();
+        let entry = |id: &str| serde_json::json!({"name": id, "description": "d", "input_schema": {"type": "object"}, "output_schema": {}});
+        let both = [entry("os.create_task"), entry("os.other")];
+        let (text, count) = with_entries(GOOD.as_bytes(), "f.json", &both, &guard).unwrap();
+        assert_eq!(count, 1, "one is there already");
+        let kept = GOOD.rsplit_once("\n  ]").unwrap().0;
+        assert!(text.starts_with(kept) && text.ends_with("\n    }\n  ]\n}"), "{text}");
+        assert_eq!(load(text.as_bytes(), "f.json", &guard).unwrap().tools.len(), 3);
+        let (text, count) = with_entries(EMPTY.as_bytes(), "f.json", &both, &guard).unwrap();
+        assert_eq!((count, load(text.as_bytes(), "f", &guard).unwrap().tools.len()), (2, 2));
+        assert_eq!(with_entries(EMPTY.as_bytes(), "f", &[], &guard).unwrap().0, EMPTY);
+        let wrong = [serde_json::json!({"name": "one-part"})];
+        assert!(with_entries(EMPTY.as_bytes(), "f.json", &wrong, &guard).is_err());
+    }
 
     fn findings(text: &str) -> Vec<(String, Option<usize>, String, usize, usize)> {
         let rejected = load(text.as_bytes(), "f.json", &Guard::default()).unwrap_err();

@@ -46,6 +46,8 @@ pub struct Shadowed {
     pub tool_id: ToolId,
     /// The source that has it.
     pub held_by: Source,
+    /// Whether an operator wrote a contract of his own for the very same tool: that is meant.
+    pub adopted: bool,
 }
 
 impl ToolRegistry {
@@ -134,7 +136,8 @@ impl ToolRegistry {
             match all.get(&id) {
                 Some(held) if source.is_discovered() || held.source() == source => {
                     let held_by = held.source().clone();
-                    outcome.shadowed.push(Shadowed { tool_id: id, held_by });
+                    let adopted = held_by == Source::File && held.same_target(&tool);
+                    outcome.shadowed.push(Shadowed { tool_id: id, held_by, adopted });
                     continue;
                 }
                 Some(held) => {

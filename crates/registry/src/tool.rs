@@ -11,6 +11,7 @@ use toolbooth_contracts::finding::ContractFinding;
 use toolbooth_contracts::guard::Guarded;
 use toolbooth_contracts::result::ArgumentError;
 use toolbooth_contracts::schema::CompiledSchema;
+use toolbooth_contracts::schema_dialect::in_2020_12;
 use toolbooth_contracts::{Guard, ToolId};
 
 use crate::digest;
@@ -71,6 +72,9 @@ pub struct RegisteredTool {
     contract_digest: String,
     source_digest: String,
     warnings: Vec<ContractFinding>,
+    /// The schemas in draft 2020-12, where they are in an older one.
+    shown_input: Option<Value>,
+    shown_output: Option<Value>,
 }
 
 impl RegisteredTool {
@@ -95,6 +99,8 @@ impl RegisteredTool {
         // The guard refuses a contract without a target.
         let adapter =
             contract.execution.adapter().unwrap_or_else(|| AdapterId::Local(String::new()));
+        let shown_input = in_2020_12(&contract.input_schema);
+        let shown_output = in_2020_12(&contract.output_schema);
         Self {
             contract: Arc::new(contract),
             source,
@@ -104,6 +110,8 @@ impl RegisteredTool {
             contract_digest,
             source_digest,
             warnings,
+            shown_input,
+            shown_output,
         }
     }
 
@@ -133,6 +141,18 @@ impl RegisteredTool {
         }
     }
 
+    /// The tool's name at its target.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        self.contract.execution.target.as_deref().unwrap_or(self.contract.tool_id.as_str())
+    }
+
+    /// Whether both call the same tool of the same owner.
+    #[must_use]
+    pub fn same_target(&self, other: &Self) -> bool {
+        self.adapter == other.adapter && self.target() == other.target()
+    }
+
     /// The adapter that serves the tool.
     #[must_use]
     pub fn adapter(&self) -> &AdapterId {
@@ -149,6 +169,18 @@ impl RegisteredTool {
     #[must_use]
     pub fn source_digest(&self) -> &str {
         &self.source_digest
+    }
+
+    /// The input schema as clients are shown it: in draft 2020-12.
+    #[must_use]
+    pub fn shown_input(&self) -> &Value {
+        self.shown_input.as_ref().unwrap_or(&self.contract.input_schema)
+    }
+
+    /// The output schema as clients are shown it: in draft 2020-12.
+    #[must_use]
+    pub fn shown_output(&self) -> &Value {
+        self.shown_output.as_ref().unwrap_or(&self.contract.output_schema)
     }
 
     /// What the guard warned of.

@@ -4,7 +4,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use serde::{Deserialize, Serialize};
+
 use crate::digest::sha256_hex;
+use crate::discovered::tool_id;
+use crate::tool::{RegisteredTool, Source};
 
 /// Longest name on the wire.
 pub const WIRE_NAME_MAX: usize = 64;
@@ -19,69 +23,164 @@ pub enum Naming {
     Native,
 }
 
+/// Whether the name of an upstream tool begins with its server's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Prefix {
+    /// Always.
+    #[default]
+    Always,
+    /// Only where two sources have a tool of the same name.
+    Conflict,
+    /// Never: whoever comes later gets a suffix.
+    Never,
+}
+
+/// A tool that wants a name.
+#[derive(Debug, Clone, Copy)]
+pub struct WireCandidate<'t> {
+    /// Its id.
+    pub id: &'t str,
+    /// Its name at its source, for tools of servers that have their server's name before it.
+    pub bare: Option<&'t str>,
+}
+
+impl<'t> WireCandidate<'t> {
+    /// The candidate that a tool is.
+    #[must_use]
+    pub fn of(tool: &'t RegisteredTool) -> Self {
+        // A tool that an operator renamed has the name that he gave it.
+        let bare = match tool.source() {
+            Source::Mcp(server) => {
+                let id = tool_id(&format!("{server}.{}", tool.target()));
+                (id == tool.id().as_str()).then(|| tool.target())
+            }
+            _ => None,
+        };
+        Self { id: tool.id().as_str(), bare }
+    }
+}
+
+/// All names that were ever given, as they are kept from run to run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenNames {
+    /// How names were made.
+    #[serde(default)]
+    scheme: String,
+    /// The name of each tool.
+    #[serde(default)]
+    names: BTreeMap<String, String>,
+    /// The tool of each name that was ever given.
+    #[serde(default)]
+    ever: BTreeMap<String, String>,
+}
+
+impl GivenNames {
+    /// Reads what was kept, also in its first form, a plain map from ids to names.
+    #[must_use]
+    pub fn read(text: &[u8]) -> Option<Self> {
+        if let Ok(names) = serde_json::from_slice::<BTreeMap<String, String>>(text) {
+            let ever = names.iter().map(|(id, name)| (name.clone(), id.clone())).collect();
+            return Some(Self { scheme: scheme(Prefix::Always), names, ever });
+        }
+        serde_json::from_slice(text).ok()
+    }
+}
+
+fn scheme(prefix: Prefix) -> String {
+    let prefix = match prefix {
+        Prefix::Always => "always",
+        Prefix::Conflict => "conflict",
+        Prefix::Never => "never",
+    };
+    format!("short, prefix {prefix}")
+}
+
 /// Which name belongs to which tool. A name that was given once is never given to another tool.
 #[derive(Debug, Clone, Default)]
 pub struct WireNames {
     naming: Naming,
-    /// Every name that was ever given, by tool id.
-    given: BTreeMap<String, String>,
-    ids: HashMap<String, String>,
+    prefix: Prefix,
+    given: GivenNames,
 }
 
 impl WireNames {
-    /// Names that were given before, by tool id.
+    /// Names that were given before. Where they were made in another way, tools get new ones;
+    /// the old ones are still understood, and never given to another tool.
     #[must_use]
-    pub fn new(naming: Naming, given: BTreeMap<String, String>) -> Self {
-        let ids = given.iter().map(|(id, name)| (name.clone(), id.clone())).collect();
-        Self { naming, given, ids }
+    pub fn new(naming: Naming, prefix: Prefix, mut given: GivenNames) -> Self {
+        if given.scheme != scheme(prefix) {
+            given.names.clear();
+            given.scheme = scheme(prefix);
+        }
+        Self { naming, prefix, given }
     }
 
-    /// The same names, and new ones for the `tool_ids` that have none yet.
+    /// The same names, and new ones for the candidates that have none yet.
     #[must_use]
-    pub fn with<'i>(&self, tool_ids: impl Iterator<Item = &'i str>) -> Self {
+    pub fn with<'i>(&self, candidates: impl Iterator<Item = WireCandidate<'i>>) -> Self {
         let mut next = self.clone();
         if self.naming == Naming::Native {
             return next;
         }
-        let mut fresh: Vec<&str> = tool_ids.filter(|id| !self.given.contains_key(*id)).collect();
+        let mut fresh: Vec<WireCandidate<'_>> =
+            candidates.filter(|one| !self.given.names.contains_key(one.id)).collect();
+        let mut wanted: HashMap<String, usize> = HashMap::new();
+        for bare in fresh.iter().filter_map(|one| one.bare) {
+            *wanted.entry(short(bare)).or_default() += 1;
+        }
         // Ids that are names already keep themselves; the others follow in a stable order.
-        fresh.sort_unstable_by_key(|id| (short(id) != **id, *id));
-        for id in fresh {
-            let name = next.free_name(id);
-            next.ids.insert(name.clone(), id.to_owned());
-            next.given.insert(id.to_owned(), name);
+        fresh.sort_unstable_by_key(|one| (short(one.id) != *one.id, one.id));
+        for one in fresh {
+            let base = match (self.prefix, one.bare) {
+                (Prefix::Never, Some(bare)) => short(bare),
+                (Prefix::Conflict, Some(bare)) => {
+                    let bare = short(bare);
+                    let alone = wanted.get(&bare) == Some(&1) && next.is_free(&bare, one.id);
+                    if alone { bare } else { short(one.id) }
+                }
+                _ => short(one.id),
+            };
+            let name = next.free_name(&base, one.id);
+            next.given.ever.insert(name.clone(), one.id.to_owned());
+            next.given.names.insert(one.id.to_owned(), name);
         }
         next
     }
 
-    fn free_name(&self, id: &str) -> String {
-        let base = short(id);
-        if !self.ids.contains_key(&base) {
-            return base;
+    fn is_free(&self, name: &str, id: &str) -> bool {
+        self.given.ever.get(name).is_none_or(|holder| holder == id)
+    }
+
+    fn free_name(&self, base: &str, id: &str) -> String {
+        if self.is_free(base, id) {
+            return base.to_owned();
         }
         let digest = sha256_hex(id.as_bytes());
         (8..=digest.len().min(WIRE_NAME_MAX - 2))
-            .map(|length| suffixed(&base, digest.get(..length).unwrap_or_default()))
-            .find(|name| !self.ids.contains_key(name))
+            .map(|length| suffixed(base, digest.get(..length).unwrap_or_default()))
+            .find(|name| self.is_free(name, id))
             // 62 hex digits of two different ids are never alike.
-            .unwrap_or(base)
+            .unwrap_or_else(|| base.to_owned())
     }
 
     /// The name of the tool, its id where it has none.
     #[must_use]
     pub fn name_of<'n>(&'n self, tool_id: &'n str) -> &'n str {
-        self.given.get(tool_id).map_or(tool_id, String::as_str)
+        self.given.names.get(tool_id).map_or(tool_id, String::as_str)
     }
 
     /// The tool that is called by `name`: by name first, by id only where no name equals it.
     #[must_use]
     pub fn tool_id<'n>(&'n self, name: &'n str) -> &'n str {
-        self.ids.get(name).map_or(name, String::as_str)
+        match self.naming {
+            Naming::Native => name,
+            Naming::Short => self.given.ever.get(name).map_or(name, String::as_str),
+        }
     }
 
-    /// Every name that was ever given, by tool id; to be kept for the next run.
+    /// Every name that was ever given; to be kept for the next run.
     #[must_use]
-    pub fn given(&self) -> &BTreeMap<String, String> {
+    pub fn given(&self) -> &GivenNames {
         &self.given
     }
 }
@@ -110,40 +209,131 @@ fn suffixed(name: &str, suffix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn plain<'i>(ids: &[&'i str]) -> impl Iterator<Item = WireCandidate<'i>> {
+        let ids = ids.to_vec();
+        ids.into_iter().map(|id| WireCandidate { id, bare: None })
+    }
 
     #[test]
     fn names_are_collision_free_and_stable() {
-        let first = WireNames::default().with(["a.b", "a_b", "a/b"].into_iter());
+        let first = WireNames::default().with(plain(&["a.b", "a_b", "a/b"]));
         assert_eq!(first.name_of("a_b"), "a_b", "an id that is a name keeps itself");
-        let names: std::collections::HashSet<&str> =
+        let names: HashSet<&str> =
             ["a.b", "a_b", "a/b"].iter().map(|id| first.name_of(id)).collect();
         assert_eq!(names.len(), 3);
         for id in ["a.b", "a_b", "a/b"] {
             assert_eq!(first.tool_id(first.name_of(id)), id);
         }
-        let later = WireNames::default().with(["a.b"].into_iter()).with(["a_b"].into_iter());
+        let later = WireNames::default().with(plain(&["a.b"])).with(plain(&["a_b"]));
         assert_eq!(later.name_of("a.b"), "a_b", "a name once given stays");
         assert!(later.name_of("a_b").starts_with("a_b_"));
     }
 
+    fn upstream<'i>(tools: &[(&'i str, &'i str)]) -> impl Iterator<Item = WireCandidate<'i>> {
+        let tools = tools.to_vec();
+        tools.into_iter().map(|(id, bare)| WireCandidate { id, bare: Some(bare) })
+    }
+
     #[test]
-    fn ten_thousand_long_names_fit_and_differ() {
-        let ids: Vec<String> = (0..10_000)
-            .map(|n| format!("{}.{}{n}", "domain".repeat(12), if n % 2 == 0 { "x/" } else { "x." }))
-            .collect();
-        let names = WireNames::default().with(ids.iter().map(String::as_str));
-        let distinct: std::collections::HashSet<&str> =
-            ids.iter().map(|id| names.name_of(id)).collect();
-        assert_eq!(distinct.len(), ids.len());
-        assert!(distinct.iter().all(|name| name.len() <= WIRE_NAME_MAX));
+    fn a_prefix_is_there_always_at_need_or_never() {
+        let tools = [("a.read", "read"), ("b.read", "read"), ("b.write", "write")];
+        let names = |prefix| {
+            let names = WireNames::new(Naming::Short, prefix, GivenNames::default());
+            let names = names.with(upstream(&tools));
+            tools.map(|(id, _)| names.name_of(id).to_owned())
+        };
+        assert_eq!(names(Prefix::Always), ["a_read", "b_read", "b_write"]);
+        assert_eq!(names(Prefix::Conflict), ["a_read", "b_read", "write"]);
+        let [first, second, third] = names(Prefix::Never);
+        assert_eq!((first.as_str(), third.as_str()), ("read", "write"));
+        assert!(second.starts_with("read_"), "{second}");
+    }
+
+    #[test]
+    fn another_way_of_naming_gives_new_names_and_keeps_the_old_ones_reserved() {
+        let first = WireNames::default().with(upstream(&[("a.read", "read")]));
+        let text = serde_json::to_vec(first.given()).unwrap();
+        let kept = GivenNames::read(&text).unwrap();
+        let bare = WireNames::new(Naming::Short, Prefix::Never, kept);
+        let bare = bare.with(upstream(&[("a.read", "read"), ("a_read", "a_read")]));
+        assert_eq!(bare.name_of("a.read"), "read");
+        assert_eq!(bare.tool_id("a_read"), "a.read", "the old name still means what it meant");
+        assert!(bare.name_of("a_read").starts_with("a_read_"));
+        let old = GivenNames::read(br#"{"a.b":"a_b"}"#).unwrap();
+        assert_eq!(WireNames::new(Naming::Short, Prefix::Always, old).tool_id("a_b"), "a.b");
     }
 
     #[test]
     fn names_are_looked_up_before_ids() {
-        let names = WireNames::default().with(["a.b"].into_iter());
+        let names = WireNames::default().with(plain(&["a.b"]));
         assert_eq!(names.tool_id("a_b"), "a.b");
         assert_eq!(names.tool_id("a.b"), "a.b");
         assert_eq!(short("9lives"), "_9lives");
+    }
+
+    fn fits(name: &str) -> bool {
+        let mut characters = name.chars();
+        characters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+            && name.len() <= WIRE_NAME_MAX
+            && characters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+    }
+
+    /// Ten thousand different ids of few characters, so that many make the same name; some of
+    /// them are longer than a name may be.
+    fn many(seed: u64) -> Vec<String> {
+        let mut state = seed;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            usize::try_from(state >> 33).unwrap() % below
+        };
+        let mut ids = HashSet::new();
+        while ids.len() < 10_000 {
+            let length = if random(4) == 0 { 60 + random(68) } else { 1 + random(12) };
+            let id: String = (0..length).map(|_| char::from(b"ab._/-"[random(6)])).collect();
+            ids.insert(id);
+        }
+        let mut ids: Vec<String> = ids.into_iter().collect();
+        ids.sort_unstable();
+        // A shuffle, by the same chance.
+        for at in (1..ids.len()).rev() {
+            ids.swap(at, random(at + 1));
+        }
+        ids
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { max_shrink_iters: 0, ..ProptestConfig::with_cases(3) })]
+
+        #[test]
+        fn ten_thousand_names_are_exact_and_stable(seed: u64, split in 0usize..10_000) {
+            let ids = many(seed);
+            let all: Vec<&str> = ids.iter().map(String::as_str).collect();
+            let names = WireNames::default().with(plain(&all));
+            let distinct: HashSet<&str> = all.iter().map(|id| names.name_of(id)).collect();
+            prop_assert_eq!(distinct.len(), all.len());
+            for id in &all {
+                let name = names.name_of(id);
+                prop_assert!(fits(name), "{}", name);
+                prop_assert_eq!(names.tool_id(name), *id);
+            }
+            // The order in which they come in one go does not matter.
+            let mut backwards = all.clone();
+            backwards.reverse();
+            let again = WireNames::default().with(plain(&backwards));
+            prop_assert_eq!(again.given(), names.given());
+            // And what was given stays, whoever comes later.
+            let (one, two) = all.split_at(split);
+            let early = WireNames::default().with(plain(one));
+            let late = early.with(plain(two));
+            for id in one {
+                prop_assert_eq!(early.name_of(id), late.name_of(id));
+            }
+        }
     }
 }

@@ -15,4 +15,16 @@ pub struct House {
     pub proxy: ToolProxy,
     /// What callers may see.
     pub catalogue: Arc<Catalogue>,
+    /// What MCP clients are listed.
+    pub listing: Listing,
+}
+
+/// What MCP clients are listed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Listing {
+    /// Every tool that the caller may see.
+    #[default]
+    All,
+    /// Two tools, by which agents find and call the others.
+    Search,
 }

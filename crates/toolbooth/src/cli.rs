@@ -97,6 +97,20 @@ pub(crate) enum Command {
         #[command(flatten)]
         shown: Shown,
     },
+    /// Finds tools by words: what they are called, what they do, what they take.
+    #[command(after_help = "Example: toolbooth search 'send a message' --limit 5")]
+    Search {
+        /// What to look for.
+        query: String,
+        /// As whom to look.
+        #[arg(long, default_value = "local")]
+        caller: String,
+        /// At most so many.
+        #[arg(long, default_value_t = 10)]
+        limit: usize,
+        #[command(flatten)]
+        shown: Shown,
+    },
     /// Shows one tool: its contract, where it comes from, whether it can run.
     Show {
         /// The tool, by its id or its name on the wire.
@@ -147,7 +161,30 @@ pub(crate) enum Command {
     /// Serves MCP over standard input and output.
     Stdio,
     /// Asks the configured sources for their tools, and prints the contracts.
+    #[command(
+        after_help = "Examples:\n  toolbooth discover\n  toolbooth discover --source mcp:files --write"
+    )]
     Discover {
+        /// Only this source, such as `mcp:files`; may be given more than once.
+        #[arg(long, value_name = "SOURCE")]
+        source: Vec<String>,
+        /// Write the contracts that the registry file does not have into it, for review.
+        #[arg(long)]
+        write: bool,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Writes down what servers and commands say of their tools; what changes later is not used
+    /// until it is approved.
+    #[command(
+        after_help = "Examples:\n  toolbooth lock                 approve everything, the first time\n  toolbooth lock diff            what has changed since\n  toolbooth lock approve files.read_file"
+    )]
+    Lock {
+        #[command(subcommand)]
+        action: Option<LockAction>,
+        /// Approve every change too.
+        #[arg(long)]
+        all: bool,
         #[command(flatten)]
         shown: Shown,
     },
@@ -187,6 +224,23 @@ pub(crate) enum Command {
     Receipts(Receipts),
     /// Finds out what is wrong with the set-up, and says what to do.
     Doctor {
+        #[command(flatten)]
+        shown: Shown,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LockAction {
+    /// Shows what differs from the lock: words of texts, structure of schemas.
+    Diff {
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Approves tools as their sources describe them now.
+    Approve {
+        /// The tools, by id; one that is gone is forgotten.
+        #[arg(required = true)]
+        tools: Vec<String>,
         #[command(flatten)]
         shown: Shown,
     },

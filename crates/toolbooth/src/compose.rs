@@ -13,7 +13,7 @@ use toolbooth_adapters::command::{self, CommandExecutor, CommandSource, CommandT
 use toolbooth_adapters::handlers::{self, HandlerFolder, Handlers};
 use toolbooth_adapters::mcp::{McpServer, Reach, ServerSettings};
 use toolbooth_adapters::process::CommandLine;
-use toolbooth_adapters::secrets;
+use toolbooth_adapters::{secret_rules, secrets};
 use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_audit::{Ledger, LedgerReads};
 use toolbooth_contracts::contract::{AdapterId, BUILTIN_RUNTIME, HANDLERS_RUNTIME};
@@ -25,10 +25,11 @@ use toolbooth_proxy::{
     Catalogue, Clock, Executors, IdSource, Limits, OutputRule, Parts, SourceEntry, SystemClock,
     SystemIds, ToolProxy, World, Worlds,
 };
-use toolbooth_registry::discovered::SourcePolicy;
-use toolbooth_registry::wire::Naming;
+use toolbooth_registry::discovered::{SourcePolicy, ToolSettings};
+use toolbooth_registry::lock::{Approvals, LockFile, NewTools, Suspicious};
+use toolbooth_registry::wire::{GivenNames, Naming, Prefix};
 use toolbooth_registry::{RegisteredTool, Source, WireNames, file};
-use toolbooth_server::House;
+use toolbooth_server::{House, Listing};
 use toolbooth_store::sqlite::{Durability, SqliteLedger};
 
 use crate::config::{self, Config, Loaded, Setting, ToolDefaults};
@@ -59,6 +60,11 @@ pub(crate) struct Gateway {
     clock: Arc<dyn Clock>,
 }
 
+/// By what secrets are known: the neutral shapes and a maintained set of rules.
+pub(crate) fn shapes() -> SecretShapes {
+    SecretShapes::with([secret_rules::shapes()])
+}
+
 /// Says on standard error what is assumed where there is no configuration.
 pub(crate) fn say_assumptions(loaded: &Loaded) {
     if loaded.file.is_none() {
@@ -72,6 +78,18 @@ pub(crate) fn say_assumptions(loaded: &Loaded) {
             "no {} found: {tools}, records under {}",
             config::FILE,
             loaded.data.display()
+        ));
+    }
+}
+
+/// Says once that nothing pins what sources say.
+pub(crate) fn say_unlocked(frame: &Frame) {
+    let world = frame.worlds.now();
+    let discovered = world.registry.iter().filter(|tool| tool.source().is_discovered()).count();
+    if world.approvals.lock.is_none() && discovered > 0 {
+        crate::note(&format!(
+            "no {}: all {discovered} discovered tool(s) are accepted as they come; `toolbooth lock` pins them",
+            config::LOCK
         ));
     }
 }
@@ -109,13 +127,25 @@ impl Frame {
     pub(crate) async fn build(loaded: Loaded) -> Result<Self, Failure> {
         let config = &loaded.config;
         let policy = authorizer(config)?;
-        let guard = Guard::new(SecretShapes::builtin());
+        let guard = Guard::new(shapes());
         let mut world = World::new(policy);
         let naming = match config.mcp.names {
             config::Names::Short => Naming::Short,
             config::Names::Native => Naming::Native,
         };
-        world.names = WireNames::new(naming, remembered_names(&loaded));
+        let prefix = match config.mcp.prefix {
+            config::Prefix::Always => Prefix::Always,
+            config::Prefix::Conflict => Prefix::Conflict,
+            config::Prefix::Never => Prefix::Never,
+        };
+        if naming == Naming::Native && prefix != Prefix::Always {
+            return Err(Failure::configuration(
+                "`prefix` is about short names; ids stay as they are",
+            )
+            .at("mcp.prefix")
+            .hint("take `prefix` or `names = \"native\"` out"));
+        }
+        world.names = WireNames::new(naming, prefix, remembered_names(&loaded));
         world.unmet = unmet(config);
         let (builtins, entries) = builtin::tools(builtin_settings(&loaded)?);
         let tools: Result<Vec<RegisteredTool>, _> = entries
@@ -143,15 +173,19 @@ impl Frame {
         }
         let mut sources = Vec::new();
         for (name, pair) in &config.commands {
+            if pair.enabled == Some(false) {
+                continue;
+            }
             let tools = command_tools(&loaded, name, pair)?;
             let id = Source::Command(name.clone());
             let adapter = AdapterId::Local(id.to_string());
             executors = executors.with(adapter, Arc::new(CommandExecutor::new(tools.clone())));
-            sources.push(SourceEntry {
-                id,
-                source: Arc::new(CommandSource::new(tools)),
-                policy: source_policy(config, &pair.defaults),
-            });
+            let mut policy = source_policy(config, &pair.defaults, &pair.overrides);
+            policy.tools.clone_from(&pair.tools);
+            policy.deny.clone_from(&pair.deny);
+            policy.rename.clone_from(&pair.rename);
+            let source = Arc::new(CommandSource::new(tools));
+            sources.push(SourceEntry { id, source, policy, verify_calls: false });
         }
         for (name, server) in &config.servers {
             if server.enabled == Some(false) {
@@ -160,20 +194,21 @@ impl Frame {
             let upstream = McpServer::new(server_settings(&loaded, name, server)?);
             executors = executors
                 .with(AdapterId::Mcp(name.clone()), Arc::clone(&upstream) as Arc<dyn Executor>);
-            let mut policy = source_policy(config, &server.defaults);
-            if let Some(timeout) = server.timeout_ms {
-                policy.timeout_ms = timeout;
-            }
+            let mut policy = source_policy(config, &server.defaults, &server.overrides);
+            policy.settings.timeout_ms = server.timeout_ms.or(policy.settings.timeout_ms);
             policy.tools.clone_from(&server.tools);
             policy.deny.clone_from(&server.deny);
-            policy.rename =
-                server.rename.iter().map(|(name, id)| (name.clone(), id.clone())).collect();
-            sources.push(SourceEntry { id: Source::Mcp(name.clone()), source: upstream, policy });
+            policy.rename.clone_from(&server.rename);
+            let verify_calls = server.verify == config::Verify::Call;
+            let id = Source::Mcp(name.clone());
+            sources.push(SourceEntry { id, source: upstream, policy, verify_calls });
         }
-        world.names = world.names.with(world.registry.iter().map(|tool| tool.id().as_str()));
-        let worlds = Worlds::new(world);
+        world.approvals = Arc::new(approvals(&loaded)?);
+        let registry = std::mem::take(&mut world.registry);
+        let worlds = Worlds::new(world.with_registry(registry));
         let catalogue =
             Arc::new(Catalogue::new(Arc::clone(&worlds), executors.clone(), guard, sources));
+        catalogue.restore_locked().await;
         Ok(Self { loaded, worlds, catalogue, replaced, executors })
     }
 
@@ -215,11 +250,12 @@ impl Gateway {
         };
         let proxy = ToolProxy::new(Parts {
             worlds: Arc::clone(&frame.worlds),
+            catalogue: Some(Arc::clone(&frame.catalogue)),
             ledger,
             executors: frame.executors.clone(),
             clock: Arc::clone(&clock),
             ids,
-            shapes: SecretShapes::builtin(),
+            shapes: shapes(),
             limits: limits(config),
         });
         proxy.tend().await.map_err(|error| Failure::store(error.to_string()))?;
@@ -227,7 +263,12 @@ impl Gateway {
     }
 
     pub(crate) fn house(&self) -> House {
-        House { proxy: self.proxy.clone(), catalogue: Arc::clone(&self.frame.catalogue) }
+        let listing = match self.frame.loaded.config.mcp.listing {
+            config::Listing::All => Listing::All,
+            config::Listing::Search => Listing::Search,
+        };
+        let catalogue = Arc::clone(&self.frame.catalogue);
+        House { proxy: self.proxy.clone(), catalogue, listing }
     }
 
     /// Writes down that a registry was loaded or refused, and which tools it replaced.
@@ -244,6 +285,18 @@ impl Gateway {
         for (id, source) in replaced {
             let facts = json!({ "tool": id, "was": source.to_string(), "now": "file" });
             self.note(AuditEventKind::ToolReplaced, facts).await;
+        }
+    }
+
+    /// Writes down which tools were quarantined, and why.
+    pub(crate) async fn note_quarantined(&self) {
+        for quarantined in self.frame.catalogue.take_quarantined() {
+            let facts = json!({
+                "tool": quarantined.tool_id,
+                "source": quarantined.source.to_string(),
+                "reason": quarantined.reason,
+            });
+            self.note(AuditEventKind::ToolQuarantined, facts).await;
         }
     }
 
@@ -342,7 +395,7 @@ fn builtin_settings(loaded: &Loaded) -> Result<BuiltinSettings, Failure> {
         Failure::configuration(format!("this program cannot be found: {error}"))
     })?;
     let worker = CommandLine {
-        argv: vec![this.display().to_string(), crate::WORKER.to_owned(), "doc_parser".to_owned()],
+        argv: vec![this.display().to_string().into(), crate::WORKER.into(), "doc_parser".into()],
         ..CommandLine::default()
     };
     Ok(BuiltinSettings { roots, search, document_worker: Some(worker) })
@@ -379,21 +432,57 @@ fn handler_folders(loaded: &Loaded) -> Vec<HandlerFolder> {
     folders
 }
 
-fn setting(setting: &Setting, place: &str) -> Result<String, Failure> {
+fn setting(setting: &Setting) -> secrets::Setting {
     match setting {
-        Setting::Text(text) => Ok(text.clone()),
-        Setting::Secret(reference) => secrets::resolve(&reference.secret_ref)
-            .map_err(|error| Failure::configuration(error.to_string()).at(place.to_owned())),
+        Setting::Text(text) => secrets::Setting::Template(text.clone()),
+        Setting::Secret(reference) => secrets::Setting::Secret(reference.secret_ref.clone()),
     }
 }
 
-fn settings(
-    map: &BTreeMap<String, Setting>,
-    place: &str,
-) -> Result<Vec<(String, String)>, Failure> {
-    map.iter()
-        .map(|(name, value)| Ok((name.clone(), setting(value, &format!("{place}.{name}"))?)))
-        .collect()
+fn settings(map: &BTreeMap<String, Setting>) -> Vec<(String, secrets::Setting)> {
+    map.iter().map(|(name, value)| (name.clone(), setting(value))).collect()
+}
+
+/// By what discovered tools are judged: the lock file, and two settings.
+pub(crate) fn approvals(loaded: &Loaded) -> Result<Approvals, Failure> {
+    let discovery = &loaded.config.discovery;
+    Ok(Approvals {
+        lock: read_lock(loaded)?,
+        new_tools: match discovery.new_tools {
+            config::NewTools::Deny => NewTools::Deny,
+            config::NewTools::Allow => NewTools::Allow,
+        },
+        suspicious: match discovery.suspicious {
+            config::Suspicious::Quarantine => Suspicious::Quarantine,
+            config::Suspicious::Warn => Suspicious::Warn,
+        },
+    })
+}
+
+/// Reads the lock file where there is one. One that cannot be read approves nothing, so nothing
+/// starts with it.
+pub(crate) fn read_lock(loaded: &Loaded) -> Result<Option<LockFile>, Failure> {
+    let (path, named) = loaded.lock();
+    let shown = path.display().to_string();
+    match std::fs::read(&path) {
+        Ok(text) => LockFile::parse(&text).map(Some).map_err(|error| {
+            let place = error
+                .place
+                .map_or(shown.clone(), |(line, column)| format!("{shown}:{line}:{column}"));
+            Failure::new(crate::failure::USAGE, "invalid-lock", error.message).at(place).hint(
+                "get the file back from version control, or remove it and run `toolbooth lock`",
+            )
+        }),
+        Err(error)
+            if error.kind() == std::io::ErrorKind::NotFound && (!named || loaded.locking) =>
+        {
+            Ok(None)
+        }
+        // Without the lock that somebody wanted, everything would be accepted.
+        Err(error) => Err(Failure::configuration(format!("the lock file cannot be read: {error}"))
+            .at(shown)
+            .hint("`toolbooth lock` writes it")),
+    }
 }
 
 fn words(text: &config::CommandText, place: &str) -> Result<Vec<String>, Failure> {
@@ -415,9 +504,13 @@ fn command_tools(
     pair: &config::CommandPair,
 ) -> Result<CommandTools, Failure> {
     let place = format!("commands.{name}");
-    let env = settings(&pair.env, &format!("{place}.env"))?;
+    let env = settings(&pair.env);
     let cwd = Some(pair.cwd.as_ref().map_or_else(|| loaded.folder.clone(), |cwd| loaded.path(cwd)));
-    let line = |argv| CommandLine { argv, env: env.clone(), cwd: cwd.clone() };
+    let line = |argv: Vec<String>| CommandLine {
+        argv: argv.into_iter().map(secrets::Setting::Literal).collect(),
+        env: env.clone(),
+        cwd: cwd.clone(),
+    };
     Ok(CommandTools {
         name: name.to_owned(),
         discover: line(words(&pair.discover_command, &format!("{place}.discover_command"))?),
@@ -447,56 +540,58 @@ fn server_settings(
             if !server.headers.is_empty() {
                 return Err(wrong("`headers` belong to a server with `url`"));
             }
-            let argv = std::iter::once(program).chain(&server.args).cloned().collect();
+            let argv = std::iter::once(program).chain(&server.args);
+            let argv = argv.map(|word| secrets::Setting::Template(word.clone())).collect();
             let cwd =
                 server.cwd.as_ref().map_or_else(|| loaded.folder.clone(), |cwd| loaded.path(cwd));
-            let env = settings(&server.env, &format!("{place}.env"))?;
-            Reach::Stdio(CommandLine { argv, env, cwd: Some(cwd) })
+            Reach::Stdio(CommandLine { argv, env: settings(&server.env), cwd: Some(cwd) })
         }
         (None, Some(url)) => {
-            if !(url.starts_with("http://") || url.starts_with("https://")) {
+            if !["http://", "https://", "${"].iter().any(|start| url.starts_with(start)) {
                 return Err(wrong("`url` must begin with http:// or https://"));
             }
-            let headers = settings(&server.headers, &format!("{place}.headers"))?;
-            Reach::Http { url: url.clone(), headers }
+            let url = secrets::Setting::Template(url.clone());
+            Reach::Http { url, headers: settings(&server.headers) }
         }
     };
     let startup_timeout = server.startup_timeout_ms.map_or(STARTUP_TIMEOUT, Duration::from_millis);
     Ok(ServerSettings { name: name.to_owned(), reach, startup_timeout })
 }
 
-fn source_policy(config: &Config, own: &ToolDefaults) -> SourcePolicy {
-    let mut policy = SourcePolicy::default();
-    for defaults in [&config.discovery.defaults, own] {
-        if let Some(timeout) = defaults.timeout_ms {
-            policy.timeout_ms = timeout;
-        }
-        if let Some(trust) = &defaults.trust_level {
-            policy.trust_level.clone_from(trust);
-        }
-        if let Some(mode) = defaults.idempotency {
-            policy.idempotency = mode;
-        }
-        if let Some(permissions) = &defaults.permissions {
-            policy.permissions.clone_from(permissions);
-        }
-        policy.rate_limit_per_min = defaults.rate_limit_per_min.or(policy.rate_limit_per_min);
-        policy.read_only = defaults.read_only.or(policy.read_only);
+fn tool_settings(settings: &ToolDefaults) -> ToolSettings {
+    ToolSettings {
+        timeout_ms: settings.timeout_ms,
+        trust_level: settings.trust_level.clone(),
+        rate_limit_per_min: settings.rate_limit_per_min,
+        permissions: settings.permissions.clone(),
+        idempotency: settings.idempotency,
+        read_only: settings.read_only,
     }
-    policy
 }
 
-fn remembered_names(loaded: &Loaded) -> BTreeMap<String, String> {
-    let path = loaded.data.join(WIRE_NAMES);
-    match std::fs::read(&path).map(|text| serde_json::from_slice(&text)) {
-        Ok(Ok(names)) => names,
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "the names on the wire are given anew, their file cannot be read");
-            BTreeMap::new()
-        }
-        // At first start there is none.
-        Err(_) => BTreeMap::new(),
+fn source_policy(
+    config: &Config,
+    own: &ToolDefaults,
+    overrides: &BTreeMap<String, ToolDefaults>,
+) -> SourcePolicy {
+    SourcePolicy {
+        settings: tool_settings(own).or(&tool_settings(&config.discovery.defaults)),
+        overrides: overrides
+            .iter()
+            .map(|(name, settings)| (name.clone(), tool_settings(settings)))
+            .collect(),
+        ..SourcePolicy::default()
     }
+}
+
+fn remembered_names(loaded: &Loaded) -> GivenNames {
+    let path = loaded.data.join(WIRE_NAMES);
+    // At first start there is none.
+    let Ok(text) = std::fs::read(&path) else { return GivenNames::default() };
+    GivenNames::read(&text).unwrap_or_else(|| {
+        tracing::warn!("the names on the wire are given anew, their file cannot be read");
+        GivenNames::default()
+    })
 }
 
 /// Keeps the names on the wire, so that no name is ever given to another tool.

@@ -19,6 +19,8 @@ use crate::failure::Failure;
 pub(crate) const FILE: &str = "toolbooth.toml";
 /// The folder for data beside it.
 pub(crate) const DATA: &str = ".toolbooth";
+/// The lock file, where nothing is said.
+pub(crate) const LOCK: &str = "tools.lock.json";
 /// The registry file, where nothing is said.
 pub(crate) const REGISTRY: &str = "tools.registry.json";
 /// Where to listen, where nothing is said.
@@ -30,6 +32,8 @@ pub(crate) const LISTEN: &str = "127.0.0.1:7717";
 pub(crate) struct Config {
     /// The registry file.
     pub(crate) registry: Option<PathBuf>,
+    /// The lock file.
+    pub(crate) lock: Option<PathBuf>,
     /// Where records are kept.
     pub(crate) store: Store,
     /// The two switches.
@@ -146,6 +150,34 @@ pub(crate) enum Output {
 pub(crate) struct Mcp {
     /// How tools are named on the wire.
     pub(crate) names: Names,
+    /// Whether names of upstream tools begin with their server's.
+    pub(crate) prefix: Prefix,
+    /// What `tools/list` gives.
+    pub(crate) listing: Listing,
+}
+
+/// Whether names of upstream tools begin with their server's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Prefix {
+    /// Always.
+    #[default]
+    Always,
+    /// Where two servers have a tool of the same name.
+    Conflict,
+    /// Never; whoever comes later gets a suffix.
+    Never,
+}
+
+/// What `tools/list` gives.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Listing {
+    /// Every tool.
+    #[default]
+    All,
+    /// `search_tools` and `call_tool`, by which agents find and call the others.
+    Search,
 }
 
 /// How tools are named on the wire.
@@ -244,6 +276,21 @@ pub(crate) struct Server {
     pub(crate) timeout_ms: Option<u64>,
     /// Settings for its tools.
     pub(crate) defaults: ToolDefaults,
+    /// Settings for single tools, by their names over there.
+    pub(crate) overrides: BTreeMap<String, ToolDefaults>,
+    /// When its tools are compared with what was approved.
+    pub(crate) verify: Verify,
+}
+
+/// When the tools of a server are compared with what was approved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verify {
+    /// When the server is asked for its tools.
+    #[default]
+    Refresh,
+    /// Before each call too: the server is asked again.
+    Call,
 }
 
 /// A runtime on this machine.
@@ -330,6 +377,19 @@ pub(crate) struct CommandPair {
     /// Settings for the tools.
     #[serde(default)]
     pub(crate) defaults: ToolDefaults,
+    /// Settings for single tools, by their names.
+    #[serde(default)]
+    pub(crate) overrides: BTreeMap<String, ToolDefaults>,
+    /// Tools that are taken; absent = all.
+    pub(crate) tools: Option<Vec<String>>,
+    /// Tools that are left out.
+    #[serde(default)]
+    pub(crate) deny: Vec<String>,
+    /// Tools that get another id.
+    #[serde(default)]
+    pub(crate) rename: BTreeMap<String, String>,
+    /// `false` leaves it out.
+    pub(crate) enabled: Option<bool>,
 }
 
 /// What an agent sees of a command that fails.
@@ -352,6 +412,32 @@ pub(crate) struct Discovery {
     pub(crate) interval_ms: Option<u64>,
     /// Settings for all discovered tools.
     pub(crate) defaults: ToolDefaults,
+    /// What becomes of tools that the lock does not name.
+    pub(crate) new_tools: NewTools,
+    /// What becomes of suspicious text that nobody has approved.
+    pub(crate) suspicious: Suspicious,
+}
+
+/// What becomes of tools that the lock does not name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum NewTools {
+    /// They are quarantined.
+    #[default]
+    Deny,
+    /// They are taken.
+    Allow,
+}
+
+/// What becomes of suspicious text that nobody has approved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Suspicious {
+    /// Its tool is quarantined.
+    #[default]
+    Quarantine,
+    /// Its tool is taken, with a warning.
+    Warn,
 }
 
 /// What trust levels mean.
@@ -392,12 +478,22 @@ pub(crate) struct Loaded {
     pub(crate) folder: PathBuf,
     /// The data folder.
     pub(crate) data: PathBuf,
+    /// Whether the command is the one that writes the lock file: it may not be there yet.
+    pub(crate) locking: bool,
 }
 
 impl Loaded {
     /// A path of the configuration.
     pub(crate) fn path(&self, path: &Path) -> PathBuf {
         self.folder.join(path)
+    }
+
+    /// The lock file, and whether the configuration names it.
+    pub(crate) fn lock(&self) -> (PathBuf, bool) {
+        match &self.config.lock {
+            Some(path) => (self.path(path), true),
+            None => (self.folder.join(LOCK), false),
+        }
     }
 
     /// The registry file, and whether the configuration names it.
@@ -441,7 +537,7 @@ pub(crate) fn load(file: Option<&Path>, data: Option<&Path>) -> Result<Loaded, F
         None => parse("", "the environment", overrides)?,
     };
     let data = data.map_or_else(|| folder.join(DATA), |data| here.join(data));
-    Ok(Loaded { config, file, folder, data })
+    Ok(Loaded { config, file, folder, data, locking: false })
 }
 
 /// A configuration from text and overrides.
@@ -495,8 +591,7 @@ fn set(table: &mut Table, path: &[String], value: Value) -> Result<(), String> {
 }
 
 /// Sections that people know from elsewhere and that this version does not have.
-const NOT_YET: [&str; 10] = [
-    "lock",
+const NOT_YET: [&str; 9] = [
     "auth",
     "endpoints",
     "sandbox",

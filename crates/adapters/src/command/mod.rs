@@ -87,7 +87,7 @@ impl ToolSource for CommandSource {
 
     async fn list(&self) -> Result<Listing, SourceError> {
         let tools = &self.tools;
-        let shown = tools.discover.argv.join(" ");
+        let shown = tools.discover.shown();
         let error = |what: String| SourceError(format!("`{shown}` {what}"));
         let (conversation, cancel) = Conversation::detached();
         let run = process::run(&tools.discover, Vec::new(), tools.listing_bytes_max, &conversation);
@@ -202,11 +202,11 @@ impl Executor for CommandExecutor {
             ));
         }
         let mut line = self.0.call.clone();
-        line.argv.push(target.to_owned());
+        line.argv.push(target.into());
         if let Some(key) = &dispatch.idempotency_key {
-            line.env.push(("TOOLBOOTH_IDEMPOTENCY_KEY".to_owned(), key.clone()));
+            line.env.push(("TOOLBOOTH_IDEMPOTENCY_KEY".to_owned(), key.as_str().into()));
         }
-        line.env.push(("TOOLBOOTH_CALL_ID".to_owned(), dispatch.call_id.to_string()));
+        line.env.push(("TOOLBOOTH_CALL_ID".to_owned(), dispatch.call_id.to_string().into()));
         let input = dispatch.arguments.get().as_bytes().to_vec();
         match process::run(&line, input, OUTPUT_BYTES_MAX, &conversation).await {
             Ok(finished) => answer(finished, self.0.error_text),
@@ -214,22 +214,13 @@ impl Executor for CommandExecutor {
                 code: ErrorCode::NotConfigured,
                 effect: Effect::NotStarted,
                 safe: Some("the tool's command cannot be started".to_owned()),
-                internal: format!("`{}` cannot be started: {error}", line.argv.join(" ")),
+                internal: format!("`{}` cannot be started: {error}", line.shown()),
             }),
         }
     }
 
     async fn readiness(&self, _contract: &ToolContract, _probe: bool) -> Readiness {
-        match self.0.call.argv.first() {
-            Some(program) if crate::process::findable(program) => Readiness::Ready,
-            Some(program) => {
-                Readiness::NotConfigured(format!("the program `{program}` is not there"))
-            }
-            None => Readiness::NotConfigured(format!(
-                "`commands.{}.call_command` is empty",
-                self.0.name
-            )),
-        }
+        self.0.call.readiness()
     }
 }
 
@@ -284,7 +275,7 @@ mod tests {
 
     fn source(script: &str) -> CommandSource {
         let line = CommandLine {
-            argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
+            argv: ["sh", "-c", script].map(Into::into).to_vec(),
             ..CommandLine::default()
         };
         CommandSource::new(CommandTools {

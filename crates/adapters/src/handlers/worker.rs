@@ -13,6 +13,7 @@ use toolbooth_contracts::json::parse;
 
 use super::Language;
 use crate::process::{CommandLine, GroupGuard, STDERR_BYTES_MAX};
+use crate::secrets::Setting;
 use crate::text::plain;
 
 /// Bytes of one answer.
@@ -99,26 +100,25 @@ impl Worker {
     ) -> Result<(Self, Vec<String>), String> {
         let file = file.canonicalize().map_err(|error| error.to_string())?;
         let path = file.display().to_string();
-        let argv: Vec<String> = match language {
+        let argv: Vec<Setting> = match language {
             Language::Node => {
                 let node = interpreter.unwrap_or("node");
                 // `-` would read the program from standard input, which carries messages.
                 [node, "--input-type=module", "--eval", NODE_SHIM, "--", "shim", &path]
-                    .map(str::to_owned)
+                    .map(Setting::from)
                     .to_vec()
             }
             Language::Python => {
                 let python = interpreter.unwrap_or("python3");
-                [python, "-c", PYTHON_SHIM, &path].map(str::to_owned).to_vec()
+                [python, "-c", PYTHON_SHIM, &path].map(Setting::from).to_vec()
             }
         };
-        let program = argv.first().cloned().unwrap_or_default();
         let line =
             CommandLine { argv, cwd: file.parent().map(Path::to_owned), ..CommandLine::default() };
         let mut child = line
             .command()
-            .spawn()
-            .map_err(|error| format!("`{program}` cannot be started: {error}"))?;
+            .and_then(|mut command| command.spawn())
+            .map_err(|error| format!("`{}` cannot be started: {error}", line.program()))?;
         let group = GroupGuard::of(&child);
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())

@@ -280,10 +280,8 @@ impl Link {
         let (service, child) = match &self.settings.reach {
             Reach::Stdio(line) => {
                 let spawn = || {
-                    ChildTransport::spawn(line).map_err(|error| {
-                        let program = line.argv.first().map_or("", String::as_str);
-                        format!("`{program}` cannot be started: {error}")
-                    })
+                    ChildTransport::spawn(line)
+                        .map_err(|error| format!("`{}` cannot be started: {error}", line.program()))
                 };
                 let transport = spawn()?;
                 let shared = Arc::clone(&transport.shared);
@@ -308,11 +306,14 @@ impl Link {
                 let mut map = HashMap::new();
                 for (name, value) in headers {
                     let name = HeaderName::from_str(name).map_err(|error| error.to_string())?;
-                    let value = HeaderValue::from_str(value)
+                    let value = value.expose().map_err(|error| error.to_string())?;
+                    let mut value = HeaderValue::from_str(&value)
                         .map_err(|_| format!("the value of header `{name}` is not valid"))?;
+                    value.set_sensitive(true);
                     map.insert(name, value);
                 }
                 let client = RawHttp::new().map_err(|error| error.to_string())?;
+                let url = url.expose().map_err(|error| error.to_string())?;
                 let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
                     .custom_headers(map)
                     .reinit_on_expired_session(false);

@@ -30,6 +30,7 @@ use toolbooth_contracts::{
 use connection::Link;
 
 use crate::process::CommandLine;
+use crate::secrets::Setting;
 
 /// Pages of a listing; a server whose cursor never ends is cut off there.
 const PAGES_MAX: usize = 1_000;
@@ -45,9 +46,9 @@ pub enum Reach {
     /// Streamable HTTP.
     Http {
         /// The URL of the endpoint.
-        url: String,
+        url: Setting,
         /// Headers, credentials included.
-        headers: Vec<(String, String)>,
+        headers: Vec<(String, Setting)>,
     },
 }
 
@@ -200,7 +201,17 @@ impl Executor for McpServer {
 
     async fn readiness(&self, _contract: &ToolContract, probe: bool) -> Readiness {
         if !probe {
-            return Readiness::Ready;
+            return match &self.link.settings().reach {
+                Reach::Stdio(line) => line.readiness(),
+                Reach::Http { url, headers } => {
+                    let mut settings =
+                        std::iter::once(url).chain(headers.iter().map(|(_, value)| value));
+                    let missing = settings.find_map(|setting| setting.resolve().err());
+                    missing.map_or(Readiness::Ready, |error| {
+                        Readiness::NotConfigured(error.to_string())
+                    })
+                }
+            };
         }
         match self.link.connection().await {
             Ok(_) => Readiness::Ready,

@@ -90,7 +90,7 @@ pub(super) struct ChildTransport {
 
 impl ChildTransport {
     pub(super) fn spawn(line: &CommandLine) -> std::io::Result<Self> {
-        let mut child = line.command().spawn()?;
+        let mut child = line.command()?.spawn()?;
         let group = GroupGuard::of(&child);
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())

@@ -219,6 +219,7 @@ async fn up_to_claim(
 ) -> Result<ClaimedCall, Stop> {
     let entered = enter(inner, call, conversation, plan_key)?;
     trace.stage(inner, "enter", &entered.story.call_id);
+    freshen(inner, &entered).await;
     let resolved = resolve(inner, entered)?;
     trace.stage(inner, "resolve", resolved.known.tool.target_owner());
     let guarded = guard(inner, resolved)?;
@@ -307,6 +308,16 @@ fn too_long(request: &CallRequest) -> Option<&'static str> {
     .into_iter()
     .find(|(_, text)| text.is_some_and(|text| text.len() > NAME_BYTES_MAX))
     .map(|(name, _)| name)
+}
+
+/// The end of stage 2. Before the world is taken, a source that is to be asked before each call
+/// is asked (decision 0005); what it says is in the world then. A caller who hangs up waits no more.
+async fn freshen(inner: &Inner, entered: &Entered) {
+    let Some(catalogue) = &inner.parts.catalogue else { return };
+    tokio::select! {
+        () = catalogue.verify(&entered.story.tool_id, &entered.story.caller) => (),
+        () = entered.conversation.cancelled() => (),
+    }
 }
 
 /// Stage 3. In one world: the flag, the tool, whether the caller may know it, whether it stands.

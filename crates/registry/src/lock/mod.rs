@@ -15,6 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolbooth_contracts::json;
+use toolbooth_contracts::port::Listing;
 
 pub use diff::{Change, Compatibility, FieldChange, ToolDiff, Word, WordChange, compare, diff};
 pub use show::text as show_text;
@@ -185,10 +186,15 @@ impl LockFile {
         self.tools.is_empty()
     }
 
-    /// The approved tools of a source, by their names over there.
-    pub fn of_source(&self, source: &Source) -> impl Iterator<Item = &LockedTool> {
+    /// What a source would list, if it listed what was approved of it.
+    #[must_use]
+    pub fn listing(&self, source: &Source) -> Listing {
         let name = source.to_string();
-        self.tools.values().filter(move |tool| tool.source == name)
+        let tools = self.tools.values().filter(|tool| tool.source == name);
+        Listing {
+            tools: tools.map(|tool| tool.said().into_discovered()).collect(),
+            problems: Vec::new(),
+        }
     }
 }
 
@@ -256,7 +262,7 @@ impl Approvals {
             return objections;
         }
         let bare: Vec<(&str, &RegisteredTool)> =
-            discovered.iter().map(|tool| (bare_name(tool), *tool)).collect();
+            discovered.iter().map(|tool| (tool.target(), *tool)).collect();
         let names: Vec<&str> = bare.iter().map(|(name, _)| *name).collect();
         let alike = suspicion::look_alikes(&names);
         for tool in unapproved {
@@ -305,18 +311,13 @@ fn matches(locked: &LockedTool, tool: &RegisteredTool) -> bool {
         || compare(&locked.said(), &Said::of(tool.contract())).is_empty()
 }
 
-/// The name of a tool over there.
-fn bare_name(tool: &RegisteredTool) -> &str {
-    tool.contract().execution.target.as_deref().unwrap_or(tool.id().as_str())
-}
-
 /// That a tool's name looks like that of a tool of another source.
 fn resembles(
     tool: &RegisteredTool,
     bare: &[(&str, &RegisteredTool)],
     alike: &[(&str, &str)],
 ) -> Option<Suspicion> {
-    let own = bare_name(tool);
+    let own = tool.target();
     alike.iter().find_map(|(one, two)| {
         let other = match own {
             own if own == *one => *two,
@@ -341,7 +342,7 @@ mod tests {
     use toolbooth_contracts::port::DiscoveredTool;
 
     use super::*;
-    use crate::discovered::{SourcePolicy, entry};
+    use crate::discovered::{SourcePolicy, ToolSettings, entry};
 
     fn tool_of(source: &str, name: &str, description: &str) -> RegisteredTool {
         tool_with(source, name, description, &SourcePolicy::default())
@@ -396,7 +397,8 @@ mod tests {
     #[test]
     fn settings_of_an_operator_quarantine_nothing() {
         let before = tool_of("mcp:s", "add", "Adds.");
-        let policy = SourcePolicy { timeout_ms: 5, ..SourcePolicy::default() };
+        let settings = ToolSettings { timeout_ms: Some(5), ..ToolSettings::default() };
+        let policy = SourcePolicy { settings, ..SourcePolicy::default() };
         let after = tool_with("mcp:s", "add", "Adds.", &policy);
         assert_ne!(before.contract_digest(), after.contract_digest());
         assert!(locked(&[&before]).judge(std::iter::once(&after)).is_empty());

@@ -71,6 +71,7 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
     let calls = Router::new()
         .route("/v1/calls", post(routes::call))
         .route("/v1/tools", get(routes::tools))
+        .route("/v1/discover", post(routes::discover))
         .method_not_allowed_fallback(routes::method_not_allowed)
         .with_state(door.clone());
     let health = Router::new()

@@ -71,6 +71,8 @@ pub(super) async fn call(
 pub(super) struct Page {
     cursor: Option<String>,
     limit: Option<usize>,
+    /// Words to search for; the best tools come first then, on one page.
+    q: Option<String>,
 }
 
 pub(super) async fn tools(
@@ -79,12 +81,16 @@ pub(super) async fn tools(
     page: Result<Query<Page>, QueryRejection>,
 ) -> Response {
     let Ok(Query(page)) = page else {
-        let title = "the query takes `cursor` (text) and `limit` (a number)".to_owned();
+        let title = "the query takes `q`, `cursor` (text) and `limit` (a number)".to_owned();
         return Problem::new(400, "invalid-request", title).into_response();
     };
     let limit = page.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
     let cursor = page.cursor.as_deref().filter(|cursor| !cursor.is_empty());
-    let (tools, next) = door.house.catalogue.view(&caller).all(cursor, limit);
+    let view = door.house.catalogue.view(&caller);
+    let (tools, next) = match &page.q {
+        Some(query) => (view.search(query, limit), None),
+        None => view.all(cursor, limit),
+    };
     let tools: Vec<Value> = tools
         .iter()
         .map(|visible| {
@@ -112,6 +118,19 @@ pub(super) async fn tools(
         members.insert("next".to_owned(), json!(next));
     }
     Json(out).into_response()
+}
+
+/// Asks every source for its tools, for an operator.
+pub(super) async fn discover(
+    State(door): State<HttpDoor>,
+    Extension(caller): Extension<Caller>,
+) -> Response {
+    let world = door.house.proxy.worlds().now();
+    if let Err(denial) = world.policy.operator(&caller) {
+        return Problem::new(403, denial.code.as_str(), denial.reason).into_response();
+    }
+    let states = door.house.catalogue.refresh_all().await;
+    Json(json!({ "sources": states })).into_response()
 }
 
 pub(super) async fn healthz() -> Response {

@@ -5,6 +5,7 @@
 //! Path: 1, 10. Doc: front-doors.md#mcp
 
 mod hub;
+mod search;
 mod stdio;
 mod wire;
 
@@ -29,18 +30,21 @@ use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use toolbooth_contracts::conversation::Counterpart;
+use toolbooth_contracts::declaration::without_widened_nulls;
+use toolbooth_contracts::json;
 use toolbooth_contracts::{
     CallContext, CallRequest, Caller, Conversation, ErrorCode, ToolCall, ToolResult,
 };
-use toolbooth_proxy::Visible;
+use toolbooth_proxy::{View, Visible};
 
 pub use stdio::serve_stdio;
 
-use crate::House;
 use crate::http::BODY_BYTES_MAX;
+use crate::{House, Listing};
 use hub::{Hub, Membership};
 
 /// Tools of one page of a listing.
@@ -83,9 +87,30 @@ impl McpDoor {
         params: Option<&Value>,
         context: &RequestContext<RoleServer>,
     ) -> Result<Value, ErrorData> {
-        let carried = wire::uncarry(params).map_err(|message| invalid_params(message.into()))?;
+        let mut carried =
+            wire::uncarry(params).map_err(|message| invalid_params(message.into()))?;
         let caller = self.caller(context)?;
         let view = self.house.catalogue.view(&caller);
+        if self.house.listing == Listing::Search {
+            match carried.name.as_str() {
+                search::SEARCH => {
+                    let mut answer = search::answer(&view, carried.arguments.as_deref());
+                    if let (true, Some(members)) = (is_modern(context), answer.as_object_mut()) {
+                        members.insert("resultType".to_owned(), json!("complete"));
+                    }
+                    return Ok(answer);
+                }
+                search::CALL => {
+                    carried = search::unwrap(carried.arguments.as_deref())
+                        .map_err(|message| invalid_params(message.into()))?;
+                }
+                _ => (),
+            }
+        }
+        let dialect = wire::own_meta(&context.meta.0.0, "dialect").and_then(Value::as_str);
+        if dialect == Some(OPENAI_STRICT) {
+            carried.arguments = narrowed(&view, &carried.name, carried.arguments);
+        }
         let request = CallRequest {
             tool_id: view.tool_id(&carried.name).to_owned(),
             args: carried.arguments,
@@ -105,6 +130,21 @@ impl McpDoor {
             _ => Ok(on_the_wire(result, is_modern(context))),
         }
     }
+}
+
+/// The dialect whose nulls are dropped.
+const OPENAI_STRICT: &str = "openai-strict";
+
+/// Arguments without the nulls that a strict declaration made possible. What cannot be read is
+/// left to the guard, and so is everything of a tool that the caller does not see.
+fn narrowed(view: &View, name: &str, arguments: Option<Box<RawValue>>) -> Option<Box<RawValue>> {
+    let raw = arguments?;
+    let (Some(visible), Ok(value)) = (view.find(name), json::parse(raw.get().as_bytes())) else {
+        return Some(raw);
+    };
+    let schema = &visible.tool.contract().input_schema;
+    let narrowed = without_widened_nulls(schema, value);
+    Some(RawValue::from_string(narrowed.to_string()).unwrap_or(raw))
 }
 
 fn invalid_params(message: Cow<'static, str>) -> ErrorData {
@@ -254,6 +294,11 @@ impl ServerHandler for McpDoor {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
+        if self.house.listing == Listing::Search
+            && let Some(tool) = search::tools().into_iter().find(|tool| tool.name == name)
+        {
+            return Some(tool);
+        }
         // Only headers are checked against it, for the caller whose request it is.
         let caller = CALLER.try_with(Clone::clone).ok()?;
         self.house.catalogue.view(&caller).find(name).as_ref().map(listed)
@@ -273,9 +318,16 @@ impl ServerHandler for McpDoor {
         {
             return Err(invalid_params("the cursor is not one of this server".into()));
         }
-        let (tools, next) = view.listed(cursor.as_deref(), PAGE);
-        let mut result = ListToolsResult::with_all_items(tools.iter().map(listed).collect());
-        result.next_cursor = next;
+        let mut result = match self.house.listing {
+            Listing::Search => ListToolsResult::with_all_items(search::tools()),
+            Listing::All => {
+                let (tools, next) = view.listed(cursor.as_deref(), PAGE);
+                let mut result =
+                    ListToolsResult::with_all_items(tools.iter().map(listed).collect());
+                result.next_cursor = next;
+                result
+            }
+        };
         if is_modern(&context) {
             result = result.with_ttl_ms(LIST_TTL_MS).with_cache_scope(CacheScope::Private);
         }

@@ -3,20 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use toolbooth_contracts::secret::SecretShapes;
+
 use toolbooth_contracts::{Guard, Severity};
 use toolbooth_registry::file::{self, FileFinding};
 
+use crate::compose;
 use crate::config::{self, Loaded};
 use crate::failure::Failure;
 use crate::output::{self, Format};
 
-const EMPTY_REGISTRY: &str = "{\n  \"version\": \"1.0.0\",\n  \"tools\": []\n}\n";
-
 pub(super) fn init() -> Result<bool, Failure> {
     let files = [
         (config::FILE, include_str!("../../templates/toolbooth.toml")),
-        (config::REGISTRY, EMPTY_REGISTRY),
+        (config::REGISTRY, file::EMPTY),
     ];
     for (name, _) in files {
         if Path::new(name).exists() {
@@ -46,7 +45,7 @@ pub(super) fn check(
     let text = std::fs::read(&path).map_err(|error| {
         Failure::usage(format!("the registry file cannot be read: {error}")).at(name.clone())
     })?;
-    let guard = Guard::new(SecretShapes::builtin());
+    let guard = Guard::new(compose::shapes());
     let (ok, tools, findings) = match file::load(&text, &name, &guard) {
         Ok(loaded) => (true, loaded.tools.len(), loaded.warnings),
         Err(rejected) => (false, 0, rejected.findings),

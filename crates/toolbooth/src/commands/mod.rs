@@ -3,11 +3,12 @@
 mod call;
 mod check;
 mod doctor;
+mod lock;
 mod records;
 mod serve;
 mod tools;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, LockAction};
 use crate::compose::{self, Frame};
 use crate::config::{self, Loaded};
 use crate::failure::Failure;
@@ -33,7 +34,23 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
         }
         Command::Serve { http } => serve::serve(load()?, http).await,
         Command::Stdio => serve::stdio(load()?).await,
-        Command::Discover { shown } => tools::discover(frame(load()?).await?, shown.format).await,
+        Command::Search { query, caller, limit, shown } => {
+            tools::search(frame(load()?).await?, &query, &caller, limit, shown.format).await
+        }
+        Command::Discover { source, write, shown } => {
+            tools::discover(frame(load()?).await?, &source, write, shown.format).await
+        }
+        Command::Lock { action, all, shown } => {
+            let mut loaded = load()?;
+            loaded.locking = true;
+            match action {
+                None => lock::lock(loaded, all, shown.format).await,
+                Some(LockAction::Diff { shown }) => lock::diff(loaded, shown.format).await,
+                Some(LockAction::Approve { tools, shown }) => {
+                    lock::approve(loaded, &tools, shown.format).await
+                }
+            }
+        }
         Command::Export { form, strict, caller } => {
             tools::export(frame(load()?).await?, form, strict, &caller).await
         }

@@ -1,6 +1,7 @@
 //! `serve` and `stdio`: the front doors, until they are told to stop.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,7 +174,9 @@ async fn begin(gateway: &Gateway) {
     if tokio::time::timeout(START_PATIENCE, asking).await.is_err() {
         tracing::warn!("some sources have not answered yet; their tools appear when they do");
     }
+    gateway.note_quarantined().await;
     compose::remember_names(&gateway.frame);
+    compose::say_unlocked(&gateway.frame);
 }
 
 /// What goes on while the doors are open.
@@ -191,7 +194,13 @@ async fn tend(gateway: Arc<Gateway>) {
     };
     let catalogue = Arc::clone(&gateway.frame.catalogue);
     let freshening = catalogue.keep_fresh(interval.max(Duration::from_millis(100)));
-    tokio::join!(renewing, freshening, watch_registry(&gateway), reload_on_signal(&gateway));
+    let noting = async {
+        let mut changes = gateway.frame.catalogue.changes();
+        while changes.changed().await.is_ok() {
+            gateway.note_quarantined().await;
+        }
+    };
+    tokio::join!(renewing, freshening, noting, watch_files(&gateway), reload_on_signal(&gateway));
 }
 
 /// Asks every source again at SIGHUP.
@@ -199,27 +208,59 @@ async fn reload_on_signal(gateway: &Gateway) {
     let Ok(mut hang_up) = signal(SignalKind::hangup()) else { return };
     while hang_up.recv().await.is_some() {
         reload_registry(gateway).await;
+        reload_lock(gateway).await;
         gateway.frame.catalogue.refresh_all().await;
     }
 }
 
-/// A good edit of the registry file is live within a second; a bad one is reported and the last
-/// good registry stays.
-async fn watch_registry(gateway: &Gateway) {
-    let (path, _) = gateway.frame.loaded.registry();
-    let stamp = || {
-        use std::os::unix::fs::MetadataExt;
-        std::fs::metadata(&path)
-            .ok()
-            .map(|data| (data.dev(), data.ino(), data.len(), data.modified().ok()))
-    };
-    let mut known = stamp();
+/// What tells one state of a file from another.
+type Stamp = Option<(u64, u64, u64, Option<std::time::SystemTime>)>;
+
+fn stamp(path: &Path) -> Stamp {
+    use std::os::unix::fs::MetadataExt;
+    let data = std::fs::metadata(path).ok()?;
+    Some((data.dev(), data.ino(), data.len(), data.modified().ok()))
+}
+
+/// A good edit of the registry file or of the lock is live within a second; a bad one is reported
+/// and what was good last stays.
+async fn watch_files(gateway: &Gateway) {
+    let (registry, lock) = (gateway.frame.loaded.registry().0, gateway.frame.loaded.lock().0);
+    let mut known = (stamp(&registry), stamp(&lock));
     loop {
         tokio::time::sleep(WATCH_EVERY).await;
-        let now = stamp();
-        if now != known {
-            known = now;
+        let now = (stamp(&registry), stamp(&lock));
+        if now.0 != known.0 {
             reload_registry(gateway).await;
+        }
+        if now.1 != known.1 {
+            reload_lock(gateway).await;
+        }
+        known = now;
+    }
+}
+
+/// What was approved while the doors are open is used from now on. A lock that is gone approves
+/// as before: taking it away must not open what it closed.
+async fn reload_lock(gateway: &Gateway) {
+    let loaded = &gateway.frame.loaded;
+    match compose::approvals(loaded) {
+        Ok(approvals) if approvals.lock.is_some() => {
+            if gateway.frame.worlds.now().approvals.lock == approvals.lock {
+                return;
+            }
+            tracing::info!("the lock file is loaded");
+            gateway.frame.catalogue.approve_by(approvals).await;
+        }
+        Ok(_) if gateway.frame.worlds.now().approvals.lock.is_some() => {
+            tracing::error!("the lock file is gone, what it approved stays until the next start");
+        }
+        Ok(_) => (),
+        Err(failure) => {
+            tracing::error!(
+                reason = failure.message,
+                "the lock file is refused, the last good one stays"
+            );
         }
     }
 }

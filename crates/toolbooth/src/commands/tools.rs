@@ -1,11 +1,14 @@
-//! `list`, `show`, `discover`, `export`, `coverage`.
+//! `list`, `search`, `show`, `discover`, `export`, `coverage`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use toolbooth_adapters::declarations;
+use toolbooth_contracts::ToolContract;
+use toolbooth_policy::Standing;
 use toolbooth_proxy::Visible;
-use toolbooth_registry::{coverage as report, file};
+use toolbooth_registry::{RegisteredTool, Source, coverage as report, file};
 
 use super::caller;
 use crate::cli::{CoverageFormat, Form};
@@ -40,25 +43,24 @@ pub(super) async fn list(
         output::json(&out);
         return Ok(true);
     }
-    let rows: Vec<Vec<String>> = tools
-        .iter()
-        .map(|visible| {
-            let contract = visible.tool.contract();
-            let description = contract.description.as_deref().unwrap_or_default();
-            vec![
-                contract.tool_id.to_string(),
-                visible.state.as_str().to_owned(),
-                visible.tool.source().to_string(),
-                contract.idempotency.mode.as_str().to_owned(),
-                description.lines().next().unwrap_or_default().chars().take(60).collect(),
-            ]
-        })
-        .collect();
+    let rows: Vec<Vec<String>> = tools.iter().map(line).collect();
     output::table(&["TOOL", "STATE", "SOURCE", "IDEMPOTENCY", "DESCRIPTION"], &rows);
     if let Some(next) = next {
         crate::note(&format!("more follow: --after {next}"));
     }
     Ok(true)
+}
+
+fn line(visible: &Visible) -> Vec<String> {
+    let contract = visible.tool.contract();
+    let description = contract.description.as_deref().unwrap_or_default();
+    vec![
+        contract.tool_id.to_string(),
+        visible.state.as_str().to_owned(),
+        visible.tool.source().to_string(),
+        contract.idempotency.mode.as_str().to_owned(),
+        description.lines().next().unwrap_or_default().chars().take(60).collect(),
+    ]
 }
 
 fn row(visible: &Visible) -> Value {
@@ -127,20 +129,74 @@ pub(super) async fn show(
     Ok(true)
 }
 
-pub(super) async fn discover(frame: Frame, format: Format) -> Result<bool, Failure> {
-    let states = frame.catalogue.refresh_all().await;
+pub(super) async fn search(
+    frame: Frame,
+    query: &str,
+    caller_name: &str,
+    limit: usize,
+    format: Format,
+) -> Result<bool, Failure> {
+    let caller = caller(&frame.loaded.config, caller_name)?;
+    everything(&frame).await;
+    let found = frame.catalogue.view(&caller).search(query, limit);
+    frame.close().await;
+    if format.is_json() {
+        output::json(&json!({ "tools": found.iter().map(row).collect::<Vec<_>>() }));
+        return Ok(true);
+    }
+    if found.is_empty() {
+        crate::note("no tool has these words; `toolbooth list` shows all");
+        return Ok(true);
+    }
+    let rows: Vec<Vec<String>> = found.iter().map(line).collect();
+    output::table(&["TOOL", "STATE", "SOURCE", "IDEMPOTENCY", "DESCRIPTION"], &rows);
+    Ok(true)
+}
+
+pub(super) async fn discover(
+    frame: Frame,
+    wanted: &[String],
+    write: bool,
+    format: Format,
+) -> Result<bool, Failure> {
+    for source in wanted {
+        if !Source::parse(source).is_some_and(|source| source.is_discovered()) {
+            let failure = Failure::usage(format!("`{source}` is no source that can be asked"));
+            return Err(failure.hint("sources are `mcp:NAME` and `command:NAME`"));
+        }
+    }
+    let chosen =
+        |source: &Source| wanted.is_empty() || wanted.iter().any(|own| *own == source.to_string());
+    let states = frame.catalogue.refresh_only(chosen).await;
     remember_names(&frame);
     let world = frame.worlds.now();
     frame.close().await;
-    let contracts: Vec<&toolbooth_contracts::ToolContract> = world
-        .registry
-        .iter()
-        .filter(|tool| tool.source().is_discovered())
-        .map(|tool| tool.contract().as_ref())
-        .collect();
+    if let Some(unknown) =
+        wanted.iter().find(|own| states.iter().all(|state| state.source != **own))
+    {
+        return Err(Failure::usage(format!("there is no source `{unknown}` in the configuration")));
+    }
+    let listed =
+        |tool: &&Arc<RegisteredTool>| tool.source().is_discovered() && chosen(tool.source());
+    let tools: Vec<&Arc<RegisteredTool>> = world.registry.iter().filter(listed).collect();
+    let contracts: Vec<&ToolContract> = tools.iter().map(|tool| tool.contract().as_ref()).collect();
     let ok = states.iter().all(|state| state.unhealthy.is_none());
+    let mut written = None;
+    if write {
+        // What is in quarantine is to be read first.
+        let trusted: Vec<&ToolContract> = tools
+            .iter()
+            .filter(|tool| !matches!(world.standing(tool), Standing::Quarantined(_)))
+            .map(|tool| tool.contract().as_ref())
+            .collect();
+        written = Some(write_contracts(&frame, &trusted)?);
+    }
     if format.is_json() {
-        output::json(&json!({ "sources": states, "tools": contracts }));
+        let mut out = json!({ "sources": states, "tools": contracts });
+        if let (Some((path, count)), Some(members)) = (&written, out.as_object_mut()) {
+            members.insert("written".to_owned(), json!({ "file": path, "tools": count }));
+        }
+        output::json(&out);
         return Ok(ok);
     }
     let rows: Vec<Vec<String>> = states
@@ -151,13 +207,56 @@ pub(super) async fn discover(frame: Frame, format: Format) -> Result<bool, Failu
         })
         .collect();
     output::table(&["SOURCE", "TOOLS", "STATE"], &rows);
-    for problem in states.iter().flat_map(|state| &state.problems) {
-        output::line(&format!("  {problem}"));
+    for state in &states {
+        for problem in &state.problems {
+            output::line(&format!("  {}: {problem}", state.source));
+        }
+        for quarantined in &state.quarantined {
+            output::line(&format!("  {}: in quarantine: {quarantined}", state.source));
+        }
+        for suspicious in &state.suspicious {
+            output::line(&format!("  {}: suspicious: {suspicious}", state.source));
+        }
     }
     for contract in contracts {
-        output::line(&format!("{}", contract.tool_id));
+        output::line(contract.tool_id.as_str());
+    }
+    if let Some((path, count)) = written {
+        output::line(&format!(
+            "{path}: {count} contract(s) written; read them before you rely on them"
+        ));
     }
     Ok(ok)
+}
+
+/// Adds contracts to the registry file; those whose id is there already stay as they are.
+pub(super) fn write_contracts(
+    frame: &Frame,
+    contracts: &[&ToolContract],
+) -> Result<(String, usize), Failure> {
+    let (path, _) = frame.loaded.registry();
+    let shown = path.display().to_string();
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            file::EMPTY.as_bytes().to_vec()
+        }
+        Err(error) => {
+            return Err(Failure::configuration(format!(
+                "the registry file cannot be read: {error}"
+            ))
+            .at(shown));
+        }
+    };
+    let entries: Vec<Value> =
+        contracts.iter().filter_map(|contract| serde_json::to_value(contract).ok()).collect();
+    let guard = frame.catalogue.guard();
+    let (text, count) = file::with_entries(&text, &shown, &entries, guard)
+        .map_err(|error| crate::compose::rejected(&error))?;
+    if count > 0 {
+        super::lock::replace_file(&path, &text)?;
+    }
+    Ok((shown, count))
 }
 
 pub(super) async fn export(

@@ -1,0 +1,370 @@
+//! A maintained set of rules by which secrets of many services are known: gitleaks' rules, as data.
+//!
+//! The rules stand in `rules/gitleaks.toml`, byte for byte as they were published (MIT, with its
+//! licence beside it). Left out are rules that need a file's path, and the generic one, which
+//! guesses by entropy alone.
+//!
+//! Doc: contract.md#no-secrets
+
+use std::sync::{Arc, LazyLock, OnceLock};
+
+use aho_corasick::AhoCorasick;
+use regex::bytes::{Captures, Regex, RegexBuilder};
+use serde::Deserialize;
+use toolbooth_contracts::secret::{FoundSecret, SecretShape};
+
+/// The data, and the version of gitleaks that it came with.
+const DATA: &str = include_str!("../rules/gitleaks.toml");
+/// The version of the rules.
+pub const VERSION: &str = "gitleaks 8.30.1";
+/// Most memory of one compiled pattern, in bytes.
+const PATTERN_BYTES_MAX: usize = 10 << 20;
+/// Rules that guess: too many names and numbers would be refused by them.
+const LEFT_OUT: [&str; 1] = ["generic-api-key"];
+
+#[derive(Deserialize)]
+struct File {
+    allowlist: Allowed,
+    rules: Vec<RuleText>,
+}
+
+#[derive(Deserialize)]
+struct RuleText {
+    id: String,
+    regex: Option<String>,
+    path: Option<String>,
+    #[serde(default)]
+    keywords: Vec<String>,
+    #[serde(default)]
+    entropy: f64,
+    #[serde(default, rename = "secretGroup")]
+    secret_group: usize,
+    #[serde(default)]
+    allowlists: Vec<Allowed>,
+}
+
+#[derive(Deserialize, Default)]
+struct Allowed {
+    #[serde(default)]
+    regexes: Vec<String>,
+    #[serde(default)]
+    stopwords: Vec<String>,
+    #[serde(default, rename = "regexTarget")]
+    target: Target,
+}
+
+#[derive(Deserialize, Default, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Target {
+    #[default]
+    Secret,
+    Match,
+    Line,
+}
+
+struct Rule {
+    text: RuleText,
+    compiled: OnceLock<Option<Compiled>>,
+}
+
+struct Compiled {
+    regex: Regex,
+    allowed: Vec<(Target, Vec<Regex>, Vec<String>)>,
+}
+
+struct Rules {
+    rules: Vec<Rule>,
+    keywords: AhoCorasick,
+    /// The rules that each keyword belongs to.
+    of_keyword: Vec<Vec<usize>>,
+    allowed: Allowed,
+    global: OnceLock<Vec<Regex>>,
+}
+
+static RULES: LazyLock<Option<Rules>> = LazyLock::new(|| {
+    let read = read();
+    if let Err(error) = &read {
+        tracing::error!(error, "the rules for secrets cannot be read");
+    }
+    read.ok()
+});
+
+fn read() -> Result<Rules, String> {
+    let file: File = toml::from_str(DATA).map_err(|error| error.to_string())?;
+    let usable = |rule: &RuleText| {
+        rule.regex.is_some()
+            && rule.path.is_none()
+            && !rule.keywords.is_empty()
+            && !LEFT_OUT.contains(&rule.id.as_str())
+    };
+    let rules: Vec<Rule> = file
+        .rules
+        .into_iter()
+        .filter(usable)
+        .map(|text| Rule { text, compiled: OnceLock::new() })
+        .collect();
+    let mut keywords: Vec<String> = Vec::new();
+    let mut of_keyword: Vec<Vec<usize>> = Vec::new();
+    for (index, rule) in rules.iter().enumerate() {
+        for keyword in &rule.text.keywords {
+            match keywords.iter().position(|known| known == keyword) {
+                Some(at) => of_keyword.get_mut(at).into_iter().for_each(|all| all.push(index)),
+                None => {
+                    keywords.push(keyword.clone());
+                    of_keyword.push(vec![index]);
+                }
+            }
+        }
+    }
+    let keywords = AhoCorasick::builder()
+        .ascii_case_insensitive(true)
+        .build(&keywords)
+        .map_err(|error| error.to_string())?;
+    Ok(Rules { rules, keywords, of_keyword, allowed: file.allowlist, global: OnceLock::new() })
+}
+
+/// A pattern as this engine reads it. The rules are written for one that takes a brace which
+/// begins no repetition as itself.
+fn with_literal_braces(pattern: &str) -> String {
+    let mut out = String::with_capacity(pattern.len());
+    let (mut escaped, mut class) = (false, false);
+    for (at, character) in pattern.char_indices() {
+        if !escaped && !class && character == '{' {
+            let rest = pattern.get(at + 1..).unwrap_or_default();
+            let inner = rest.split('}').next().filter(|inner| inner.len() < rest.len());
+            let repeats = inner.is_some_and(|inner| {
+                inner.starts_with(|c: char| c.is_ascii_digit())
+                    && inner.chars().all(|c| c.is_ascii_digit() || c == ',')
+            });
+            if !repeats {
+                out.push('\\');
+            }
+        }
+        match character {
+            _ if escaped => (),
+            '[' => class = true,
+            ']' => class = false,
+            _ => (),
+        }
+        escaped = !escaped && character == '\\';
+        out.push(character);
+    }
+    out
+}
+
+/// Patterns are about bytes, as those of their own engine: `\w` is ASCII.
+fn compile(pattern: &str) -> Option<Regex> {
+    RegexBuilder::new(&with_literal_braces(pattern))
+        .unicode(false)
+        .size_limit(PATTERN_BYTES_MAX)
+        .build()
+        .inspect_err(|error| tracing::error!(%error, "a rule for secrets cannot be compiled"))
+        .ok()
+}
+
+impl Rule {
+    fn compiled(&self) -> Option<&Compiled> {
+        let compile = || {
+            let allowed = |list: &Allowed| {
+                let regexes = list.regexes.iter().filter_map(|text| compile(text)).collect();
+                (list.target, regexes, list.stopwords.clone())
+            };
+            Some(Compiled {
+                regex: compile(self.text.regex.as_deref()?)?,
+                allowed: self.text.allowlists.iter().map(allowed).collect(),
+            })
+        };
+        self.compiled.get_or_init(compile).as_ref()
+    }
+
+    /// The secret of a match: the named group, else the first that matched, else all of it.
+    fn secret<'t>(&self, captures: &Captures<'t>) -> Option<regex::bytes::Match<'t>> {
+        match self.text.secret_group {
+            0 => captures
+                .iter()
+                .skip(1)
+                .flatten()
+                .find(|group| !group.is_empty())
+                .or_else(|| captures.get(0)),
+            group => captures.get(group),
+        }
+    }
+}
+
+impl Rules {
+    fn find_all<'s>(&'s self, text: &str) -> Vec<FoundSecret<'s>> {
+        let bytes = text.as_bytes();
+        let mut wanted = vec![false; self.rules.len()];
+        for hit in self.keywords.find_overlapping_iter(text) {
+            let rules = self.of_keyword.get(hit.pattern().as_usize());
+            for rule in rules.into_iter().flatten() {
+                if let Some(wanted) = wanted.get_mut(*rule) {
+                    *wanted = true;
+                }
+            }
+        }
+        let mut found = Vec::new();
+        for (rule, _) in self.rules.iter().zip(wanted).filter(|(_, wanted)| *wanted) {
+            let Some(compiled) = rule.compiled() else { continue };
+            for captures in compiled.regex.captures_iter(bytes) {
+                let (Some(whole), Some(secret)) = (captures.get(0), rule.secret(&captures)) else {
+                    continue;
+                };
+                if entropy(secret.as_bytes()) <= rule.text.entropy && rule.text.entropy > 0.0 {
+                    continue;
+                }
+                if self.is_allowed(compiled, bytes, &whole, &secret) {
+                    continue;
+                }
+                let range = between_characters(text, secret.range());
+                found.push(FoundSecret { range, name: &rule.text.id });
+            }
+        }
+        found
+    }
+
+    fn is_allowed(
+        &self,
+        compiled: &Compiled,
+        text: &[u8],
+        whole: &regex::bytes::Match<'_>,
+        secret: &regex::bytes::Match<'_>,
+    ) -> bool {
+        let lower = secret.as_bytes().to_ascii_lowercase();
+        let stops = |words: &[String]| {
+            words
+                .iter()
+                .any(|word| lower.windows(word.len().max(1)).any(|part| part == word.as_bytes()))
+        };
+        let global = self
+            .global
+            .get_or_init(|| self.allowed.regexes.iter().filter_map(|text| compile(text)).collect());
+        if stops(&self.allowed.stopwords)
+            || global.iter().any(|one| one.is_match(secret.as_bytes()))
+        {
+            return true;
+        }
+        compiled.allowed.iter().any(|(target, regexes, stopwords)| {
+            let target = match target {
+                Target::Secret => secret.as_bytes(),
+                Target::Match => whole.as_bytes(),
+                Target::Line => line(text, whole.range()),
+            };
+            stops(stopwords) || regexes.iter().any(|one| one.is_match(target))
+        })
+    }
+}
+
+/// The lines that a range lies in.
+fn line(text: &[u8], range: std::ops::Range<usize>) -> &[u8] {
+    let before = text.get(..range.start).unwrap_or_default();
+    let start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let after = text.get(range.end..).unwrap_or_default();
+    let end = after.iter().position(|byte| *byte == b'\n').map_or(text.len(), |at| range.end + at);
+    text.get(start..end).unwrap_or_default()
+}
+
+fn between_characters(text: &str, range: std::ops::Range<usize>) -> std::ops::Range<usize> {
+    let (mut start, mut end) = (range.start, range.end);
+    while !text.is_char_boundary(start) {
+        start -= 1;
+    }
+    while !text.is_char_boundary(end) {
+        end += 1;
+    }
+    start..end
+}
+
+/// Shannon's entropy in bits per byte.
+fn entropy(bytes: &[u8]) -> f64 {
+    let mut counts = [0u32; 256];
+    for byte in bytes {
+        if let Some(count) = counts.get_mut(usize::from(*byte)) {
+            *count += 1;
+        }
+    }
+    let length = f64::from(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+    counts
+        .iter()
+        .filter(|count| **count > 0)
+        .map(|count| f64::from(*count) / length)
+        .map(|share| -share * share.log2())
+        .sum()
+}
+
+struct Shape;
+
+impl SecretShape for Shape {
+    fn find_all<'s>(&'s self, text: &str) -> Vec<FoundSecret<'s>> {
+        RULES.as_ref().map(|rules| rules.find_all(text)).unwrap_or_default()
+    }
+}
+
+/// The rules, for [`toolbooth_contracts::secret::SecretShapes::with`]. They are read when they
+/// are first needed, and each pattern is compiled when its keyword first occurs.
+#[must_use]
+pub fn shapes() -> Arc<dyn SecretShape> {
+    Arc::new(Shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use toolbooth_contracts::secret::SecretShapes;
+
+    use super::*;
+
+    #[test]
+    fn every_rule_is_read_and_compiles() {
+        let rules = RULES.as_ref().unwrap();
+        assert!(rules.rules.len() > 200, "{}", rules.rules.len());
+        for rule in &rules.rules {
+            let compiled = rule.compiled().unwrap_or_else(|| panic!("{}", rule.text.id));
+            let listed: usize = rule.text.allowlists.iter().map(|list| list.regexes.len()).sum();
+            let kept: usize = compiled.allowed.iter().map(|(_, regexes, _)| regexes.len()).sum();
+            assert_eq!(listed, kept, "{}", rule.text.id);
+        }
+        let global = rules.allowed.regexes.iter().filter_map(|text| compile(text)).count();
+        assert_eq!(global, rules.allowed.regexes.len());
+    }
+
+    #[test]
+    fn known_shapes_are_found_and_examples_are_not() {
+        let shapes = SecretShapes::with([super::shapes()]);
+        // Put together here, so that no file of this project holds what scanners look for.
+        let cases = [
+            (format!("{}{}", "ghp_", "x7Kq2Lm9Rt4Vw8Zb3Nc6Yd1Pf5Hs0Jg2Qk7T"), "github-pat"),
+            (format!("{}{}", "AKIA", "Z5TQ7XW2LM4R3YKC"), "aws-access-token"),
+            (
+                format!(
+                    "{}-{}-{}",
+                    "xoxb", "123456789012-1234567890123", "AbCdEfGhIjKlMnOpQrStUvWx"
+                ),
+                "slack-bot-token",
+            ),
+        ];
+        for (secret, id) in cases {
+            let text = format!("use {secret} for it");
+            assert_eq!(shapes.recognise(&text), Some(id), "{id}");
+            let clean = shapes.redact(&text);
+            assert_eq!(clean, "use [redacted] for it", "{id}");
+        }
+        for harmless in [
+            "AKIAIOSFODNN7EXAMPLE",
+            "a description of tokens, keys and secrets",
+            "d41d8cd98f00b204e9800998ecf8427e",
+            "550e8400-e29b-41d4-a716-446655440000",
+            "https://github.com/rust-lang/rust/pull/12345",
+        ] {
+            assert_eq!(shapes.recognise(harmless), None, "{harmless}");
+        }
+    }
+
+    #[test]
+    fn many_secrets_take_no_longer_than_their_text() {
+        let one = format!("{}{} ", "ghp_", "x7Kq2Lm9Rt4Vw8Zb3Nc6Yd1Pf5Hs0Jg2Qk7T");
+        let clean = SecretShapes::with([super::shapes()]).redact(&one.repeat(5_000));
+        assert_eq!(clean.matches("[redacted]").count(), 5_000);
+        let odd = "eyJ".repeat(100_000);
+        assert_eq!(SecretShapes::builtin().redact(&odd), odd);
+    }
+}

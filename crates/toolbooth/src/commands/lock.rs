@@ -1,0 +1,222 @@
+//! `lock`, `lock diff`, `lock approve`: what servers and commands say, approved by an operator.
+//!
+//! Doc: registry.md#the-lock
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use toolbooth_contracts::event::AuditEventKind;
+use toolbooth_contracts::id::nearest;
+use toolbooth_proxy::SourceState;
+use toolbooth_registry::lock::{self, Change, LockFile, ToolDiff};
+use toolbooth_registry::{RegisteredTool, Source};
+
+use crate::compose::{Frame, Gateway, say_assumptions};
+use crate::config::Loaded;
+use crate::failure::{FAILED, Failure};
+use crate::output::{self, Format};
+
+/// What the sources say now, against what the lock has.
+struct Compared {
+    frame: Frame,
+    lock: LockFile,
+    diffs: Vec<ToolDiff>,
+    states: Vec<SourceState>,
+}
+
+impl Compared {
+    async fn of(loaded: Loaded) -> Result<Self, Failure> {
+        say_assumptions(&loaded);
+        let frame = Frame::build(loaded).await?;
+        let states = frame.catalogue.refresh_all().await;
+        for state in &states {
+            if let Some(reason) = &state.unhealthy {
+                crate::note(&format!("{} does not answer, its tools stay: {reason}", state.source));
+            }
+            for problem in &state.problems {
+                crate::note(&format!("{}: {problem}", state.source));
+            }
+        }
+        let world = frame.worlds.now();
+        let lock = world.approvals.lock.clone().unwrap_or_else(LockFile::empty);
+        let configured: Vec<&str> = states.iter().map(|state| state.source.as_str()).collect();
+        let answered = |source: &Source| {
+            // A source that is not configured any more has no tools.
+            !configured.contains(&source.to_string().as_str())
+                || frame.catalogue.has_answered(source)
+        };
+        let tools = world.registry.iter().map(AsRef::as_ref);
+        let mut diffs = lock::diff(&lock, tools, &world.objections, answered);
+        // What is away is as it was approved.
+        diffs.retain(|diff| {
+            let source = Source::parse(&diff.source);
+            diff.change == Change::Removed
+                || source.is_none_or(|source| frame.catalogue.has_answered(&source))
+        });
+        Ok(Self { frame, lock, diffs, states })
+    }
+
+    fn all_answered(&self) -> bool {
+        self.states.iter().all(|state| state.unhealthy.is_none())
+    }
+
+    /// Approves one difference.
+    fn approve(&mut self, diff: &ToolDiff) {
+        let world = self.frame.worlds.now();
+        match world.registry.get(&diff.tool_id) {
+            Some(tool) if diff.change != Change::Removed => self.lock.approve(tool),
+            _ => drop(self.lock.forget(&diff.tool_id)),
+        }
+    }
+
+    fn write(&self) -> Result<String, Failure> {
+        let (path, _) = self.frame.loaded.lock();
+        replace_file(&path, &self.lock.to_text())?;
+        Ok(path.display().to_string())
+    }
+}
+
+/// Writes a file whole or not at all.
+pub(super) fn replace_file(path: &Path, text: &str) -> Result<(), Failure> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(".draft");
+    let draft = std::path::PathBuf::from(draft);
+    let written = std::fs::write(&draft, text).and_then(|()| std::fs::rename(&draft, path));
+    written.map_err(|error| {
+        let _ = std::fs::remove_file(&draft);
+        Failure::new(
+            crate::failure::OUT_OF_REACH,
+            "cannot-write",
+            format!("the file cannot be written: {error}"),
+        )
+        .at(path.display().to_string())
+    })
+}
+
+fn row(diff: &ToolDiff) -> Value {
+    serde_json::to_value(diff).unwrap_or_default()
+}
+
+pub(super) async fn lock(loaded: Loaded, all: bool, format: Format) -> Result<bool, Failure> {
+    let there = loaded.lock().0.is_file();
+    let mut compared = Compared::of(loaded).await?;
+    compared.frame.close().await;
+    let diffs = std::mem::take(&mut compared.diffs);
+    if there && !all && !diffs.is_empty() {
+        if format.is_json() {
+            output::json(
+                &json!({ "ok": false, "tools": diffs.iter().map(row).collect::<Vec<_>>() }),
+            );
+        } else {
+            output::text(&lock::show_text(&diffs));
+            crate::note(
+                "nothing was written; `toolbooth lock approve TOOL` accepts a change, `toolbooth lock --all` all of them",
+            );
+        }
+        return Ok(false);
+    }
+    let (suspicious, plain): (Vec<ToolDiff>, Vec<ToolDiff>) =
+        diffs.into_iter().partition(|diff| !diff.suspicious.is_empty());
+    plain.iter().for_each(|diff| compared.approve(diff));
+    let path = compared.write()?;
+    let complete = suspicious.is_empty() && compared.all_answered();
+    if format.is_json() {
+        output::json(&json!({
+            "ok": complete,
+            "file": path,
+            "approved": compared.lock.len(),
+            "suspicious": suspicious.iter().map(row).collect::<Vec<_>>(),
+        }));
+        return Ok(complete);
+    }
+    output::line(&format!("{path}: {} tool(s) approved", compared.lock.len()));
+    if !suspicious.is_empty() {
+        output::text(&lock::show_text(&suspicious));
+        crate::note("left out because of their text; read it, then `toolbooth lock approve TOOL`");
+    }
+    Ok(complete)
+}
+
+pub(super) async fn diff(loaded: Loaded, format: Format) -> Result<bool, Failure> {
+    let path = loaded.lock().0;
+    if !path.is_file() {
+        return Err(Failure::usage("there is no lock file yet")
+            .at(path.display().to_string())
+            .hint("`toolbooth lock` writes one"));
+    }
+    let compared = Compared::of(loaded).await?;
+    compared.frame.close().await;
+    let same = compared.diffs.is_empty();
+    if format.is_json() {
+        let tools: Vec<Value> = compared.diffs.iter().map(row).collect();
+        let mut out = json!({ "ok": same, "tools": tools });
+        let away: Vec<&SourceState> =
+            compared.states.iter().filter(|state| state.unhealthy.is_some()).collect();
+        if let (false, Some(members)) = (away.is_empty(), out.as_object_mut()) {
+            members.insert("unhealthy".to_owned(), json!(away));
+        }
+        output::json(&out);
+    } else if same {
+        output::line(&format!("{} tool(s), all as they were approved", compared.lock.len()));
+    } else {
+        output::text(&lock::show_text(&compared.diffs));
+        crate::note("`toolbooth lock approve TOOL` accepts a change");
+    }
+    Ok(same)
+}
+
+pub(super) async fn approve(
+    loaded: Loaded,
+    tools: &[String],
+    format: Format,
+) -> Result<bool, Failure> {
+    let mut compared = Compared::of(loaded).await?;
+    let diffs = std::mem::take(&mut compared.diffs);
+    let mut chosen: Vec<ToolDiff> = Vec::new();
+    for tool in tools {
+        match diffs.iter().find(|diff| diff.tool_id == *tool) {
+            Some(diff) => chosen.push(diff.clone()),
+            None if compared.lock.get(tool).is_some() => {
+                crate::note(&format!("`{tool}` is as it was approved"));
+            }
+            None => {
+                compared.frame.close().await;
+                let failure = Failure::new(
+                    FAILED,
+                    "unregistered-tool",
+                    format!("no source lists a tool `{tool}`; nothing was approved"),
+                );
+                let known = diffs.iter().map(|diff| diff.tool_id.as_str());
+                return Err(match nearest(tool, known) {
+                    Some(near) => failure.hint(format!("did you mean `{near}`?")),
+                    None => failure.hint("`toolbooth lock diff` shows what there is to approve"),
+                });
+            }
+        }
+    }
+    chosen.iter().for_each(|diff| compared.approve(diff));
+    let path = compared.write()?;
+    let world = compared.frame.worlds.now();
+    let gateway = Gateway::build(compared.frame).await?;
+    for diff in &chosen {
+        let tool = world.registry.get(&diff.tool_id).map(AsRef::<RegisteredTool>::as_ref);
+        let facts = json!({
+            "tool": diff.tool_id,
+            "source": diff.source,
+            "change": diff.change,
+            "verdict": diff.verdict,
+            "sourceDigest": tool.map(RegisteredTool::source_digest),
+        });
+        gateway.note(AuditEventKind::ToolApproved, facts).await;
+    }
+    gateway.shut_down().await?;
+    if format.is_json() {
+        output::json(
+            &json!({ "ok": true, "file": path, "tools": chosen.iter().map(row).collect::<Vec<_>>() }),
+        );
+        return Ok(true);
+    }
+    output::text(&lock::show_text(&chosen));
+    output::line(&format!("{path}: {} change(s) approved", chosen.len()));
+    Ok(true)
+}
