@@ -2,6 +2,7 @@
 
 mod boundaries;
 mod docs_map;
+mod fuzz;
 mod run;
 mod setup;
 
@@ -14,6 +15,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   explain CRATE [DEP]     tell what a crate may do, or why it may use a package
   docs-map [--check]      write docs/map.md, or fail when it is not current
   schemas [--check]       write docs/schemas, or fail when they are not current
+  set-up                  fetch what tests need into target/test-env
+  fuzz [SECONDS]          feed the parsers of outside bytes with mutations, for so long each
   test                    set up what tests need, and run all of them
   smoke                   let a real client call read_file on the real gateway
   ci                      everything that CI runs";
@@ -40,6 +43,9 @@ fn command() -> Result<()> {
         ["docs-map", "--check"] => docs_map::run(true),
         ["schemas"] => run::schemas(false),
         ["schemas", "--check"] => run::schemas(true),
+        ["set-up"] => setup::set_up().map(drop),
+        ["fuzz"] => fuzz::run(fuzz::SECONDS),
+        ["fuzz", seconds] => fuzz::run(seconds.parse()?),
         ["test"] => run::test(),
         ["smoke"] => run::smoke(),
         ["ci"] => run::ci(),

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::{boundaries, docs_map, setup};
+use crate::{boundaries, docs_map, fuzz, setup};
 
 /// The crates, lowest first.
 const CRATES: [&str; 9] = [
@@ -109,6 +109,7 @@ pub fn ci() -> Result<()> {
             "warnings",
         ]))
     })?;
+    step("set-up", || setup::set_up().map(drop))?;
     step("each crate alone", || {
         for name in CRATES {
             run(cargo().args(["check", "--locked", "--quiet", "-p", name]))?;
@@ -121,7 +122,7 @@ pub fn ci() -> Result<()> {
             "toolbooth-contracts",
             "--no-default-features",
         ]))?;
-        for feature in ["builtin", "command", "handlers", "mcp", "declarations"] {
+        for feature in ["builtin", "command", "handlers", "mcp", "declarations", "secret-rules"] {
             run(cargo().args([
                 "check",
                 "--locked",
@@ -141,6 +142,7 @@ pub fn ci() -> Result<()> {
     step("schemas", || schemas(true))?;
     test()?;
     step("smoke", smoke)?;
+    step("fuzzing, for a moment", || fuzz::run(fuzz::SECONDS))?;
     step("examples/embed", || {
         run(cargo()
             .args(["run", "--quiet", "--locked", "--manifest-path", "examples/embed/Cargo.toml"])

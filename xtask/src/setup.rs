@@ -1,4 +1,5 @@
-//! What the whole-house tests need: a Python environment with the MCP client, and two npm servers.
+//! What the tests need: a Python environment with the MCP client and servers, npm servers, and the
+//! official suite of JSON Schema.
 //!
 //! Everything is made under `target/test-env`. A missing `node` or `python3` is said plainly and
 //! counted as skipped, and fails in CI.
@@ -10,9 +11,21 @@ use anyhow::{Result, bail};
 
 use crate::run::{run, target};
 
-const PYTHON_PACKAGES: [&str; 1] = ["mcp==2.3.0"];
-const NPM_PACKAGES: [&str; 2] =
-    ["@modelcontextprotocol/server-everything", "@modelcontextprotocol/server-filesystem"];
+const PYTHON_PACKAGES: [&str; 5] = [
+    "mcp==2.3.0",
+    "mcp-server-fetch==2026.10.24",
+    "mcp-server-git==2026.10.19",
+    "mcp-server-motherduck==1.1.0",
+    "mcp-server-time==2026.10.19",
+];
+const NPM_PACKAGES: [&str; 4] = [
+    "@modelcontextprotocol/server-everything@2026.8.31",
+    "@modelcontextprotocol/server-filesystem@2026.8.31",
+    "@modelcontextprotocol/server-memory@2026.8.31",
+    "@modelcontextprotocol/server-sequential-thinking@2026.8.31",
+];
+/// The source package that carries the official JSON-Schema-Test-Suite.
+const SUITE_PACKAGE: &str = "jsonschema==4.26.0 --hash=sha256:0c26707e2efad8aa1bfc5b7ce170f3fccc2e4918ff85989ba9ffa9facb2be326\n";
 
 fn there(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
@@ -33,6 +46,7 @@ pub fn set_up() -> Result<PathBuf> {
     std::fs::create_dir_all(&folder)?;
     if there("python3") {
         python(&folder)?;
+        suite(&folder)?;
     } else {
         missing("python3", "tests with the Python client")?;
     }
@@ -47,23 +61,49 @@ pub fn set_up() -> Result<PathBuf> {
 /// Makes a folder whole or not at all: a set-up that was interrupted is made again.
 fn python(folder: &Path) -> Result<()> {
     let venv = folder.join("venv");
-    let done = venv.join("done");
-    if done.is_file() {
+    let (done, wanted) = (venv.join("done"), PYTHON_PACKAGES.join("\n"));
+    if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
         return Ok(());
     }
-    println!("setting up the Python client");
+    println!("setting up the Python client and servers");
     let _ = std::fs::remove_dir_all(&venv);
     run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
     run(Command::new(venv.join("bin/python"))
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
         .args(PYTHON_PACKAGES))?;
-    Ok(std::fs::write(done, "")?)
+    Ok(std::fs::write(done, wanted)?)
+}
+
+/// Fetches the source package and unpacks the suite.
+fn suite(folder: &Path) -> Result<()> {
+    let place = folder.join("suite");
+    if place.is_dir() {
+        return Ok(());
+    }
+    println!("fetching the JSON-Schema-Test-Suite");
+    let draft = folder.join("suite-draft");
+    let _ = std::fs::remove_dir_all(&draft);
+    std::fs::create_dir_all(&draft)?;
+    std::fs::write(draft.join("wanted.txt"), SUITE_PACKAGE)?;
+    run(Command::new(folder.join("venv/bin/python"))
+        .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check"])
+        .args(["--no-deps", "--no-binary", "jsonschema", "--require-hashes", "-r"])
+        .arg(draft.join("wanted.txt"))
+        .arg("-d")
+        .arg(&draft))?;
+    run(Command::new("tar")
+        .arg("-xzf")
+        .arg(draft.join("jsonschema-4.26.0.tar.gz"))
+        .arg("-C")
+        .arg(&draft))?;
+    std::fs::rename(draft.join("jsonschema-4.26.0/json"), &place)?;
+    Ok(std::fs::remove_dir_all(&draft)?)
 }
 
 fn npm(folder: &Path) -> Result<()> {
     let place = folder.join("npm");
-    let done = place.join("done");
-    if done.is_file() {
+    let (done, wanted) = (place.join("done"), NPM_PACKAGES.join("\n"));
+    if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
         return Ok(());
     }
     println!("setting up the npm servers");
@@ -73,5 +113,5 @@ fn npm(folder: &Path) -> Result<()> {
         .args(["install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"])
         .arg(&place)
         .args(NPM_PACKAGES))?;
-    Ok(std::fs::write(done, "")?)
+    Ok(std::fs::write(done, wanted)?)
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::declaration::{Declaration, DeclarationFinding, RenderedDeclarations};
+use toolbooth_contracts::json::{Step, pointer};
 use toolbooth_contracts::port::DeclarationFormat;
 
 /// All formats, by the words that choose them.
@@ -88,6 +89,9 @@ impl DeclarationFormat for Gemini {
     }
 }
 
+/// The words by which a request says that its model was given strict declarations.
+pub const STRICT_DIALECT: &str = "openai-strict";
+
 /// Chat (`{type: "function", function: {…}}`) and responses (flat), with and without strict mode.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenAi {
@@ -106,7 +110,7 @@ impl DeclarationFormat for OpenAi {
         let (items, findings) = render(declarations, |declaration, findings| {
             let mut function = named(declaration);
             let parameters = if self.strict {
-                strict(&declaration.parameters, declaration, "", findings)
+                Strict { declaration, findings, path: Vec::new() }.schema(&declaration.parameters)
             } else {
                 declaration.parameters.clone()
             };
@@ -128,88 +132,147 @@ impl DeclarationFormat for OpenAi {
 }
 
 /// Keywords that strict mode does not take.
-const NOT_STRICT: [&str; 8] = [
+const NOT_STRICT: [&str; 14] = [
     "allOf",
-    "not",
-    "if",
-    "then",
-    "else",
-    "patternProperties",
+    "contains",
+    "dependencies",
     "dependentRequired",
+    "dependentSchemas",
+    "else",
+    "if",
+    "not",
+    "patternProperties",
+    "prefixItems",
     "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
 ];
 
-fn strict(
-    schema: &Value,
-    declaration: &Declaration,
-    path: &str,
-    findings: &mut Vec<DeclarationFinding>,
-) -> Value {
-    let Value::Object(members) = schema else {
-        return match schema {
-            Value::Array(items) => {
-                items.iter().map(|item| strict(item, declaration, path, findings)).collect()
-            }
-            other => other.clone(),
-        };
-    };
-    let mut out = Map::new();
-    let required: Vec<&str> = members
-        .get("required")
-        .and_then(Value::as_array)
-        .map(|names| names.iter().filter_map(Value::as_str).collect())
-        .unwrap_or_default();
-    for (keyword, value) in members {
-        if NOT_STRICT.contains(&keyword.as_str()) {
-            findings.push(DeclarationFinding {
-                tool_id: declaration.tool_id.clone(),
-                path: format!("{path}/{keyword}"),
-                message: format!("strict mode does not take `{keyword}`"),
-            });
-            continue;
-        }
-        let inner = match (keyword.as_str(), value) {
-            ("properties", Value::Object(properties)) => properties
-                .iter()
-                .map(|(name, property)| {
-                    let place = format!("{path}/properties/{name}");
-                    let inner = strict(property, declaration, &place, findings);
-                    let inner =
-                        if required.contains(&name.as_str()) { inner } else { nullable(inner) };
-                    (name.clone(), inner)
-                })
-                .collect(),
-            ("$defs" | "definitions", Value::Object(definitions)) => definitions
-                .iter()
-                .map(|(name, definition)| {
-                    let place = format!("{path}/{keyword}/{name}");
-                    (name.clone(), strict(definition, declaration, &place, findings))
-                })
-                .collect(),
-            ("items" | "anyOf", inner) => {
-                strict(inner, declaration, &format!("{path}/{keyword}"), findings)
-            }
-            (_, other) => other.clone(),
-        };
-        out.insert(keyword.clone(), inner);
+/// A schema in strict form, and what of it cannot be said so.
+struct Strict<'d> {
+    declaration: &'d Declaration,
+    findings: &'d mut Vec<DeclarationFinding>,
+    path: Vec<Step>,
+}
+
+impl Strict<'_> {
+    fn tell(&mut self, keyword: Option<&str>, message: impl Into<String>) {
+        let mut path = self.path.clone();
+        path.extend(keyword.map(|keyword| Step::Key(keyword.to_owned())));
+        self.findings.push(DeclarationFinding {
+            tool_id: self.declaration.tool_id.clone(),
+            path: pointer(&path),
+            message: message.into(),
+        });
     }
-    if out.get("type").and_then(Value::as_str) == Some("object") || out.contains_key("properties") {
+
+    fn below<T>(&mut self, steps: &[Step], work: impl FnOnce(&mut Self) -> T) -> T {
+        let length = self.path.len();
+        self.path.extend_from_slice(steps);
+        let out = work(self);
+        self.path.truncate(length);
+        out
+    }
+
+    fn all(&mut self, keyword: &str, schemas: &[Value]) -> Value {
+        let key = Step::Key(keyword.to_owned());
+        let said = schemas.iter().enumerate().map(|(at, schema)| {
+            self.below(&[key.clone(), Step::Index(at)], |this| this.schema(schema))
+        });
+        said.collect()
+    }
+
+    fn schema(&mut self, schema: &Value) -> Value {
+        let Value::Object(members) = schema else {
+            // A bare `true` takes anything, which strict mode cannot say.
+            if *schema == Value::Bool(true) {
+                self.tell(None, "strict mode wants a type");
+            }
+            return schema.clone();
+        };
+        let key = |name: &str| Step::Key(name.to_owned());
+        let required: Vec<&str> = members
+            .get("required")
+            .and_then(Value::as_array)
+            .map(|names| names.iter().filter_map(Value::as_str).collect())
+            .unwrap_or_default();
+        let mut out = Map::new();
+        for (keyword, value) in members {
+            let said = match (keyword.as_str(), value) {
+                (name, _) if NOT_STRICT.contains(&name) => {
+                    self.tell(Some(name), format!("strict mode does not take `{name}`"));
+                    continue;
+                }
+                ("properties", Value::Object(properties)) => {
+                    let mut said = Map::new();
+                    for (name, property) in properties {
+                        let inner =
+                            self.below(&[key(keyword), key(name)], |this| this.schema(property));
+                        let optional = !required.contains(&name.as_str());
+                        said.insert(name.clone(), if optional { nullable(inner) } else { inner });
+                    }
+                    Value::Object(said)
+                }
+                ("$defs" | "definitions", Value::Object(definitions)) => {
+                    let mut said = Map::new();
+                    for (name, definition) in definitions {
+                        let inner =
+                            self.below(&[key(keyword), key(name)], |this| this.schema(definition));
+                        said.insert(name.clone(), inner);
+                    }
+                    Value::Object(said)
+                }
+                ("items", Value::Array(_)) => {
+                    self.tell(Some("items"), "strict mode does not take a list of schemas here");
+                    continue;
+                }
+                ("items", inner) => self.below(&[key(keyword)], |this| this.schema(inner)),
+                ("anyOf", Value::Array(choices)) => self.all(keyword, choices),
+                ("oneOf", Value::Array(choices)) => {
+                    self.tell(Some("oneOf"), "strict mode has `anyOf` only, which is wider");
+                    let choices = self.all(keyword, choices);
+                    out.insert("anyOf".to_owned(), choices);
+                    continue;
+                }
+                (_, other) => other.clone(),
+            };
+            out.insert(keyword.clone(), said);
+        }
+        self.close(members, &mut out);
+        Value::Object(out)
+    }
+
+    /// Makes every property required and takes no other.
+    fn close(&mut self, members: &Map<String, Value>, out: &mut Map<String, Value>) {
+        let is_object = members.get("type").and_then(Value::as_str) == Some("object");
+        if !is_object && !members.contains_key("properties") {
+            let typed = ["type", "enum", "const", "anyOf", "oneOf", "$ref"];
+            if !typed.iter().any(|keyword| members.contains_key(*keyword)) {
+                self.tell(None, "strict mode wants a type");
+            }
+            return;
+        }
         let names: Vec<String> = out
             .get("properties")
             .and_then(Value::as_object)
             .map(|properties| properties.keys().cloned().collect())
             .unwrap_or_default();
-        out.insert("required".to_owned(), json!(names));
-        if out.get("additionalProperties").is_some_and(|extra| *extra != json!(false)) {
-            findings.push(DeclarationFinding {
-                tool_id: declaration.tool_id.clone(),
-                path: format!("{path}/additionalProperties"),
-                message: "strict mode takes no additional properties".to_owned(),
-            });
+        match members.get("additionalProperties") {
+            Some(extra) if *extra != json!(false) => {
+                self.tell(
+                    Some("additionalProperties"),
+                    "strict mode takes no additional properties",
+                );
+            }
+            None if names.is_empty() && !self.path.is_empty() => {
+                self.tell(None, "strict mode takes no object whose properties are not listed");
+            }
+            _ => (),
         }
+        out.insert("required".to_owned(), json!(names));
         out.insert("additionalProperties".to_owned(), json!(false));
     }
-    Value::Object(out)
 }
 
 fn nullable(schema: Value) -> Value {
@@ -315,6 +378,49 @@ mod tests {
         let anthropic = Anthropic.render(&all).document;
         assert!(anthropic[0]["input_schema"].is_object());
         assert!(Mcp.render(&all).document["tools"][0]["outputSchema"].is_object());
+    }
+
+    #[test]
+    fn what_strict_mode_cannot_say_is_told() {
+        let mut declared = declaration();
+        declared.output_schema = None;
+        declared.parameters = json!({"type": "object", "properties": {
+            "a/b": {"oneOf": [{"type": "string"}, {"type": "integer", "not": {"const": 1}}]},
+            "map": {"type": "object", "additionalProperties": {"type": "string"}},
+            "any": {"description": "anything"},
+            "pair": {"type": "array", "prefixItems": [{"type": "string"}]}}});
+        let rendered = OpenAi { responses: true, strict: true }.render(&[declared]);
+        let told: Vec<&str> =
+            rendered.findings.iter().map(|finding| finding.path.as_str()).collect();
+        assert_eq!(
+            told,
+            [
+                "/properties/a~1b/oneOf",
+                "/properties/a~1b/oneOf/1/not",
+                "/properties/map/additionalProperties",
+                "/properties/any",
+                "/properties/pair/prefixItems",
+            ]
+        );
+        let parameters = &rendered.document[0]["parameters"];
+        assert_eq!(
+            parameters["properties"]["a/b"]["anyOf"][0]["anyOf"][0],
+            json!({"type": "string"})
+        );
+    }
+
+    /// What a strict model sends for optional properties is what the tool would have got.
+    #[test]
+    fn nulls_that_strict_mode_made_possible_are_dropped_again() {
+        use toolbooth_contracts::declaration::without_widened_nulls;
+        let declared = declaration();
+        let sent = json!({"title": "x", "tags": null});
+        assert_eq!(without_widened_nulls(&declared.parameters, sent), json!({"title": "x"}));
+        let sent = json!({"title": "x", "tags": [{"n": null}]});
+        assert_eq!(
+            without_widened_nulls(&declared.parameters, sent),
+            json!({"title": "x", "tags": [{}]})
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use jsonschema::error::ValidationErrorKind;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::Value;
 
@@ -73,7 +74,12 @@ impl CompiledSchema {
             .build(schema)
             .map_err(|error| SchemaFault {
                 path: steps(schema, error.instance_path().as_str()),
-                message: error.masked().to_string(),
+                message: match error.kind() {
+                    ValidationErrorKind::Referencing(_) => {
+                        format!("a reference cannot be followed: {error}")
+                    }
+                    _ => error.masked().to_string(),
+                },
             })?;
         let properties = schema
             .get("properties")
@@ -118,8 +124,8 @@ impl CompiledSchema {
         let mut path = error.instance_path().as_str().to_owned();
         let keyword = error.kind().keyword().to_owned();
         let message = match error.kind() {
-            jsonschema::error::ValidationErrorKind::AdditionalProperties { unexpected }
-            | jsonschema::error::ValidationErrorKind::UnevaluatedProperties { unexpected } => {
+            ValidationErrorKind::AdditionalProperties { unexpected }
+            | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
                 // One name is enough to mend the call; it is what the agent itself wrote.
                 let name = unexpected.first().map_or("", String::as_str);
                 if unexpected.len() == 1 {
@@ -131,7 +137,7 @@ impl CompiledSchema {
                     None => "no such property".to_owned(),
                 }
             }
-            jsonschema::error::ValidationErrorKind::PropertyNames { .. } => {
+            ValidationErrorKind::PropertyNames { .. } => {
                 "a property name is not allowed".to_owned()
             }
             _ => error.masked().to_string(),

@@ -17,6 +17,9 @@ pub struct House {
     pub catalogue: Arc<Catalogue>,
     /// What MCP clients are listed.
     pub listing: Listing,
+    /// The words by which a request says that its model was given strict declarations; nulls that
+    /// these made possible are dropped then.
+    pub strict_dialect: &'static str,
 }
 
 /// What MCP clients are listed.

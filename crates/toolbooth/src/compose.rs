@@ -13,7 +13,7 @@ use toolbooth_adapters::command::{self, CommandExecutor, CommandSource, CommandT
 use toolbooth_adapters::handlers::{self, HandlerFolder, Handlers};
 use toolbooth_adapters::mcp::{McpServer, Reach, ServerSettings};
 use toolbooth_adapters::process::CommandLine;
-use toolbooth_adapters::{secret_rules, secrets};
+use toolbooth_adapters::{declarations, secret_rules, secrets};
 use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_audit::{Ledger, LedgerReads};
 use toolbooth_contracts::contract::{AdapterId, BUILTIN_RUNTIME, HANDLERS_RUNTIME};
@@ -268,7 +268,8 @@ impl Gateway {
             config::Listing::Search => Listing::Search,
         };
         let catalogue = Arc::clone(&self.frame.catalogue);
-        House { proxy: self.proxy.clone(), catalogue, listing }
+        let strict_dialect = declarations::STRICT_DIALECT;
+        House { proxy: self.proxy.clone(), catalogue, listing, strict_dialect }
     }
 
     /// Writes down that a registry was loaded or refused, and which tools it replaced.

@@ -131,7 +131,11 @@ impl<'e> Entry<'e> {
                 }
             }
         }
-        let snake = members.contains_key(TOOL_ID.snake) && !members.contains_key(TOOL_ID.canonical);
+        // With both names it is refused already; which one it was written in, its schema tells, so
+        // that nothing is missed that the dialect gives.
+        let snake = members.contains_key(TOOL_ID.snake)
+            && (!members.contains_key(TOOL_ID.canonical)
+                || members.contains_key(INPUT_SCHEMA.snake));
         Self { members, dialect: if snake { Dialect::Snake } else { Dialect::Canonical } }
     }
 

@@ -205,7 +205,9 @@ fn execution(entry: &Entry<'_>, report: &mut Report) {
             // The dispatch rule needs a domain and a method.
             let name = entry.get(fields::TOOL_ID).and_then(Value::as_str).unwrap_or_default();
             let parts: Vec<&str> = name.split('.').collect();
-            if parts.len() < 2 || parts.iter().any(|part| part.is_empty()) {
+            // A name that is none has been told already.
+            let named = crate::id::ToolId::try_from(name).is_ok();
+            if named && (parts.len() < 2 || parts.iter().any(|part| part.is_empty())) {
                 report.error_with(
                     Code::MissingExecutionTarget,
                     "execution",

@@ -109,7 +109,7 @@ fn every_code_has_an_entry_that_shows_it() {
         (
             with("/outputSchema", json!({"$ref": "https://example.com/x"})),
             "invalid-output-schema",
-            "outputSchema",
+            "outputSchema.$ref",
         ),
         (with("/capabilities", json!(1)), "invalid-capabilities", "capabilities"),
         (

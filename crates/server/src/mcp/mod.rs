@@ -108,7 +108,7 @@ impl McpDoor {
             }
         }
         let dialect = wire::own_meta(&context.meta.0.0, "dialect").and_then(Value::as_str);
-        if dialect == Some(OPENAI_STRICT) {
+        if dialect == Some(self.house.strict_dialect) {
             carried.arguments = narrowed(&view, &carried.name, carried.arguments);
         }
         let request = CallRequest {
@@ -131,9 +131,6 @@ impl McpDoor {
         }
     }
 }
-
-/// The dialect whose nulls are dropped.
-const OPENAI_STRICT: &str = "openai-strict";
 
 /// Arguments without the nulls that a strict declaration made possible. What cannot be read is
 /// left to the guard, and so is everything of a tool that the caller does not see.

@@ -1,0 +1,27 @@
+//! Any bytes as an entry of the registry: no panic, the same verdict twice, the first of all errors
+//! is the first error, and what is a contract stays one when it is written and read again.
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use toolbooth_contracts::secret::SecretShapes;
+use toolbooth_contracts::{ContractError, Guard, Severity, json};
+
+static GUARD: LazyLock<Guard> =
+    LazyLock::new(|| Guard::new(SecretShapes::with([toolbooth_adapters::secret_rules::shapes()])));
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(entry) = json::parse(bytes) else { return };
+    let all = GUARD.check_entry(&entry);
+    assert_eq!(all, GUARD.check_entry(&entry));
+    let first = all.into_iter().find(|finding| finding.severity == Severity::Error);
+    match (first, GUARD.validate_entry(&entry)) {
+        (Some(first), Err(error)) => assert_eq!(ContractError::from(first), error),
+        (None, Ok(contract)) => {
+            let written = serde_json::to_value(&contract).unwrap();
+            assert_eq!(GUARD.validate_entry(&written).unwrap(), contract);
+        }
+        (first, second) => panic!("{first:?} {second:?}"),
+    }
+});

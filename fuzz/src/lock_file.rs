@@ -1,0 +1,11 @@
+//! Any bytes as a lock file: no panic, and what is read is written as the same lock.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use toolbooth_registry::lock::LockFile;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(lock) = LockFile::parse(bytes) {
+        assert_eq!(LockFile::parse(lock.to_text().as_bytes()).unwrap(), lock);
+    }
+});

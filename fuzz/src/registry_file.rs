@@ -1,0 +1,20 @@
+//! Any bytes as a registry file: no panic, and every finding stands within the text.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use toolbooth_contracts::Guard;
+use toolbooth_registry::file;
+
+fuzz_target!(|bytes: &[u8]| {
+    let findings = match file::load(bytes, "f.json", &Guard::default()) {
+        Ok(loaded) => loaded.warnings,
+        Err(rejected) => {
+            assert!(!rejected.findings.is_empty());
+            rejected.findings
+        }
+    };
+    let lines = bytes.iter().filter(|byte| **byte == b'\n').count() + 1;
+    for finding in findings {
+        assert!((1..=lines).contains(&finding.line) && finding.column >= 1, "{finding:?}");
+    }
+});

@@ -1,0 +1,65 @@
+"""A small MCP server over standard input and output whose tools are what a file says.
+
+usage: fickle_server.py TOOLS_FILE tell|silent
+
+TOOLS_FILE holds the list of tools as JSON. With `tell` the server says `list_changed` when the
+file changes. Calls answer the name of the tool.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+
+path, mode = sys.argv[1], sys.argv[2]
+speaking = threading.Lock()
+
+
+def say(message):
+    with speaking:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        sys.stdout.flush()
+
+
+def stamp():
+    try:
+        data = os.stat(path)
+        return (data.st_mtime_ns, data.st_size, data.st_ino)
+    except OSError:
+        return None
+
+
+def watch():
+    known = stamp()
+    while True:
+        time.sleep(0.02)
+        now = stamp()
+        if now != known:
+            known = now
+            say({"method": "notifications/tools/list_changed"})
+
+
+for line in sys.stdin:
+    request = json.loads(line)
+    method, id = request.get("method"), request.get("id")
+    if id is None:
+        continue
+    if method == "initialize":
+        say({"id": id, "result": {
+            "protocolVersion": request["params"]["protocolVersion"],
+            "capabilities": {"tools": {"listChanged": mode == "tell"}},
+            "serverInfo": {"name": "fickle", "version": "1"},
+        }})
+        if mode == "tell":
+            threading.Thread(target=watch, daemon=True).start()
+    elif method == "tools/list":
+        with open(path) as file:
+            say({"id": id, "result": {"tools": json.load(file)}})
+    elif method == "tools/call":
+        text = "called " + request["params"]["name"]
+        say({"id": id, "result": {"content": [{"type": "text", "text": text}]}})
+    elif method == "ping":
+        say({"id": id, "result": {}})
+    else:
+        say({"id": id, "error": {"code": -32601, "message": "method not found"}})

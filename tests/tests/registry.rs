@@ -1,0 +1,247 @@
+//! The registry file at the size of the real world: a thousand entries with thirty mistakes, the
+//! example registry and its coverage page, search, and names.
+//!
+//! Path: 3. Doc: registry.md#the-file, registry.md#coverage, registry.md#search
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use serde_json::{Value, json};
+use toolbooth_tests::{Place, repository};
+
+fn example() -> Vec<Value> {
+    let path = repository().join("examples/registries/operations.json");
+    let file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    file["tools"].as_array().unwrap().clone()
+}
+
+/// A thousand entries, each as the lines of its text.
+fn thousand() -> Vec<Vec<String>> {
+    let tools = example();
+    (0..1000)
+        .map(|n| {
+            let mut entry = tools[n % tools.len()].clone();
+            let name = entry["name"].as_str().unwrap();
+            entry["name"] = json!(format!("{name}_{n}"));
+            let text = serde_json::to_string_pretty(&entry).unwrap();
+            text.lines().map(str::to_owned).collect()
+        })
+        .collect()
+}
+
+/// One mistake: in which entry, the line that begins so, what that becomes, the code, and whether
+/// the finding stands at the mistake's own line (else at the line that begins with the text).
+struct Mistake {
+    begins: &'static str,
+    becomes: String,
+    code: &'static str,
+    at: Option<&'static str>,
+}
+
+fn mistakes() -> Vec<Mistake> {
+    let own = |begins, becomes: &str, code| Mistake {
+        begins,
+        becomes: becomes.to_owned(),
+        code,
+        at: None,
+    };
+    let at = |begins, becomes: &str, code, at| Mistake {
+        begins,
+        becomes: becomes.to_owned(),
+        code,
+        at: Some(at),
+    };
+    let before_name = |line: &str, code| {
+        own("\"name\":", &format!("{line}\n\"name\": \"a.mistake_{code}\","), code)
+    };
+    // Put together here, so that no file of this project holds what scanners look for.
+    let token = format!("{}{}", "ghp_", "x7Kq2Lm9Rt4Vw8Zb3Nc6Yd1Pf5Hs0Jg2Qk7T");
+    let key = format!("-----BEGIN {} KEY-----", "PRIVATE");
+    vec![
+        own("\"timeout_ms\":", "\"timeout_ms\": 0,", "invalid-policy-timeout"),
+        own("\"timeout_ms\":", "\"timeout_ms\": \"fast\",", "invalid-policy-timeout"),
+        own("\"timeout_ms\":", "\"timeout_mss\": 10,", "misspelled-field"),
+        own("\"mode\":", "\"mode\": \"once\"", "invalid-idempotency-mode"),
+        at("\"mode\":", "\"mode\": \"keyed\"", "missing-key-field", "\"idempotency\":"),
+        own(
+            "\"mode\":",
+            "\"mode\": \"keyed\",\n\"key_field\": \"no_such_field\"",
+            "unknown-key-field",
+        ),
+        own("\"name\":", "\"name\": \"bad name!\",", "invalid-tool-id"),
+        own("\"name\":", "\"name\": \"\",", "invalid-tool-id"),
+        at("\"name\":", "\"name\": \"single\",", "missing-execution-target", "{"),
+        own("\"name\":", "\"name\": \"billing.create_invoice_0\",", "duplicate-tool-id"),
+        own("\"description\":", "\"description\": 5,", "invalid-root"),
+        own(
+            "\"description\":",
+            &format!("\"description\": \"use {token} for it\","),
+            "forbidden-secret-field",
+        ),
+        own("\"description\":", &format!("\"description\": \"{key}\","), "forbidden-secret-field"),
+        own("\"description\":", "\"description\": \"half a \\ud800 pair\",", "not-json-safe"),
+        own(
+            "\"description\":",
+            "\"description\": \"one\",\n\"description\": \"two\",",
+            "duplicate-key",
+        ),
+        before_name("\"api_key\": \"x\",", "forbidden-secret-field"),
+        before_name("\"toolId\": \"a.b\",", "ambiguous-field"),
+        before_name("\"category\": \"functon\",", "invalid-category"),
+        before_name("\"execution\": {},", "missing-execution-target"),
+        before_name("\"capabilities\": {\"locales\": \"en\"},", "invalid-capabilities-locales"),
+        before_name("\"capabilities\": {\"maxAssetBytes\": -1},", "invalid-capabilities-limit"),
+        before_name("\"sandbox\": {\"network\": true},", "invalid-sandbox"),
+        before_name("\"x_limit\": 1e400,", "not-json-safe"),
+        own("\"type\": \"object\",", "\"type\": \"array\",", "invalid-input-schema"),
+        own(
+            "\"type\": \"object\",",
+            "\"type\": \"object\", \"$ref\": \"https://example.com/schema.json\",",
+            "invalid-input-schema",
+        ),
+        own(
+            "\"type\": \"object\",",
+            "\"type\": \"object\", \"minProperties\": \"two\",",
+            "invalid-input-schema",
+        ),
+        own(
+            "\"type\": \"object\",",
+            "\"type\": \"object\", \"patternProperties\": {\"(\": {}},",
+            "invalid-input-schema",
+        ),
+        own(
+            "\"type\": \"object\",",
+            "\"type\": \"object\", \"allOf\": [{\"$ref\": \"#\"}],",
+            "invalid-input-schema",
+        ),
+        own(
+            "\"properties\": {",
+            "\"properties\": { \"token\": {\"default\": \"hunter2\"},",
+            "forbidden-secret-field",
+        ),
+        at(
+            "\"permissions\": [",
+            "\"permissions\": [ \"send sms\",",
+            "invalid-permission",
+            "\"permissions\":",
+        ),
+    ]
+}
+
+#[test]
+fn thirty_mistakes_in_a_thousand_entries_are_told_at_their_lines() {
+    let place = Place::new();
+    let mistakes = mistakes();
+    assert_eq!(mistakes.len(), 30);
+    let mut entries = thousand();
+    let mut planted: Vec<(usize, usize, &str)> = Vec::new();
+    for (n, mistake) in mistakes.iter().enumerate() {
+        // Spread over the file, each in an entry of its own.
+        let index = 17 + n * 32;
+        let entry = &mut entries[index];
+        let line = entry.iter().position(|line| line.trim_start().starts_with(mistake.begins));
+        let line = line.unwrap_or_else(|| panic!("{} in {entry:#?}", mistake.begins));
+        let comma = entry[line].ends_with(',') && !mistake.becomes.ends_with([',', '{', '[']);
+        let becomes = format!("{}{}", mistake.becomes, if comma { "," } else { "" });
+        let lines: Vec<String> = becomes.lines().map(str::to_owned).collect();
+        // Where two lines stand for one, the code tells which of them is the mistake.
+        let shift = match mistake.code {
+            "duplicate-key" | "unknown-key-field" => 1,
+            "ambiguous-field" => 1,
+            _ => 0,
+        };
+        let found = match mistake.at {
+            Some(at) => entry.iter().position(|line| line.trim_start().starts_with(at)).unwrap(),
+            None => line + shift,
+        };
+        entry.splice(line..=line, lines);
+        planted.push((index, found, mistake.code));
+    }
+    let mut text = String::from("{\n\"version\": \"1.0.0\",\n\"tools\": [\n");
+    let mut expected: Vec<(usize, usize, &str)> = Vec::new();
+    let mut line = 4;
+    for (index, entry) in entries.iter().enumerate() {
+        for (_, within, code) in planted.iter().filter(|(at, ..)| *at == index) {
+            expected.push((index, line + within, code));
+        }
+        text.push_str(&entry.join("\n"));
+        text.push_str(if index + 1 < entries.len() { ",\n" } else { "\n" });
+        line += entry.len();
+    }
+    text.push_str("]\n}\n");
+    place.write("tools.registry.json", &text);
+    let (report, exit) = place.json(&["check"]);
+    assert_eq!((exit, &report["ok"]), (1, &json!(false)));
+    let found: Vec<(usize, usize, &str)> = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|finding| finding["severity"] == "error")
+        .map(|finding| {
+            let number = |name: &str| usize::try_from(finding[name].as_u64().unwrap()).unwrap();
+            (number("toolIndex"), number("line"), finding["code"].as_str().unwrap())
+        })
+        .collect();
+    assert_eq!(found, expected);
+    let all = report.to_string();
+    assert!(!all.contains("hunter2") && !all.contains("ghp_"), "no secret is repeated");
+    // As people read it: the place, a caret under it, and help.
+    let output = place.run(&["check"]);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.contains("error[misspelled-field]") && shown.contains("   | "), "{shown}");
+    assert!(
+        shown.contains("help: write `timeout_ms`") && !shown.contains("ghp_"),
+        "the nearest name"
+    );
+}
+
+#[test]
+fn the_example_registry_is_covered_as_its_page_says() {
+    let place = Place::new();
+    let folder = repository().join("examples/registries");
+    let run = |arguments: &[&str]| {
+        let mut all = vec!["--data", place.path().to_str().unwrap()];
+        all.extend(arguments);
+        place.command(&all).current_dir(&folder).output().unwrap()
+    };
+    let checked = run(&["check", "operations.json", "--format", "json"]);
+    let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
+    assert_eq!(checked, json!({"ok": true, "findings": []}));
+    let fresh = run(&["coverage", "--check", "registry_coverage.md"]);
+    assert!(fresh.status.success(), "write it again: {}", String::from_utf8_lossy(&fresh.stderr));
+    let once = run(&["coverage", "--format", "md"]).stdout;
+    assert_eq!(once, run(&["coverage", "--format", "md"]).stdout, "the same bytes each time");
+    let modes: Vec<(String, Value)> = example()
+        .iter()
+        .filter(|tool| tool["idempotency"]["mode"] == "keyed")
+        .map(|tool| {
+            (tool["name"].as_str().unwrap().to_owned(), tool["idempotency"]["key_field"].clone())
+        })
+        .collect();
+    for (name, field) in [
+        ("leads.create", "phone"),
+        ("media.register_asset", "file_ref"),
+        ("identity.add_memory", "key"),
+        ("identity.score_pattern", "key"),
+        ("personal.boundary_set", "key"),
+    ] {
+        assert!(modes.contains(&(name.to_owned(), json!(field))), "{name}");
+    }
+}
+
+#[test]
+fn tools_are_found_by_words_and_called_by_their_names() {
+    let place = Place::new();
+    std::fs::copy(
+        repository().join("examples/registries/operations.json"),
+        place.path().join("tools.registry.json"),
+    )
+    .unwrap();
+    place.write("handlers/calendar.py", "def list_events(args):\n    return {}\n");
+    place.write("handlers/messages.py", "def send_sms(args):\n    return {}\n");
+    let (found, _) = place.json(&["search", "text message to a phone", "--limit", "3"]);
+    assert_eq!(found["tools"][0]["toolId"], "messages.send_sms", "{found}");
+    let (found, _) = place.json(&["search", "google drive"]);
+    assert!(found["tools"].as_array().unwrap().is_empty(), "what cannot run is not found: {found}");
+    let gateway = place.serve();
+    let (status, found) = gateway.get("/v1/tools?q=calendar%20events&limit=1");
+    assert_eq!((status, found["tools"].as_array().unwrap().len()), (200, 1), "{found}");
+}

@@ -1,0 +1,65 @@
+//! Feeds the parsers of outside bytes with mutations, by libFuzzer, on the stable toolchain.
+//!
+//! The targets stand in `fuzz/`, a package of its own. Coverage comes from the compiler's own
+//! passes, so that neither a nightly toolchain nor another program is needed.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::run::{self, cargo, repository, target};
+
+/// How long each target runs in CI.
+pub const SECONDS: u64 = 15;
+/// The targets.
+const TARGETS: [&str; 4] = ["guard_entry", "registry_file", "schema_pair", "lock_file"];
+/// What makes a program tell which of its edges were taken.
+const COVERAGE: [&str; 7] = [
+    "--cfg=fuzzing",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Ccodegen-units=1",
+];
+
+/// Runs every target for `seconds`, from the seeds in `fuzz/seeds` on.
+pub fn run(seconds: u64) -> Result<()> {
+    let folder = repository().join("fuzz");
+    let built = target().join("fuzz");
+    run::run(
+        cargo()
+            .args(["build", "--quiet", "--locked", "--release", "--manifest-path"])
+            .arg(folder.join("Cargo.toml"))
+            // With a target named, build scripts and macros stay as they are.
+            .args(["--target", &host()?])
+            .env("CARGO_TARGET_DIR", &built)
+            .env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\u{1f}")),
+    )?;
+    let programs = built.join(host()?).join("release");
+    for name in TARGETS {
+        let found = built.join("corpus").join(name);
+        let seeds: PathBuf = folder.join("seeds").join(name);
+        std::fs::create_dir_all(&found)?;
+        println!("fuzzing {name}");
+        run::run(
+            Command::new(programs.join(name))
+                .arg(format!("-max_total_time={seconds}"))
+                .args(["-max_len=65536", "-timeout=10", "-rss_limit_mb=2048", "-verbosity=0"])
+                .args(["-print_final_stats=1", "-seed=1"])
+                .arg(format!("-artifact_prefix={}/", found.display()))
+                .arg(&found)
+                .arg(&seeds),
+        )?;
+    }
+    Ok(())
+}
+
+fn host() -> Result<String> {
+    let output = Command::new("rustc").arg("-vV").output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.unwrap_or("x86_64-unknown-linux-gnu").to_owned())
+}
