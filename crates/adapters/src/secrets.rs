@@ -5,7 +5,9 @@
 use std::fmt;
 use std::path::Path;
 
-use secrecy::{ExposeSecret, SecretString};
+#[cfg(any(feature = "process", test))]
+use secrecy::ExposeSecret;
+use secrecy::SecretString;
 use toolbooth_contracts::secret::SecretLocation;
 
 /// Longest secret, in bytes.
@@ -79,6 +81,7 @@ impl Setting {
     }
 
     /// The value, to be handed on.
+    #[cfg(any(feature = "process", test))]
     pub(crate) fn expose(&self) -> Result<String, SecretError> {
         Ok(self.resolve()?.expose_secret().to_owned())
     }

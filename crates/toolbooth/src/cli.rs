@@ -188,6 +188,12 @@ pub(crate) enum Command {
         #[command(flatten)]
         shown: Shown,
     },
+    /// Takes over the servers of an MCP client, or the operations of an OpenAPI document.
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  toolbooth import claude                 servers of .mcp.json or ~/.claude.json\n  toolbooth import vscode --install       and point the editor at Toolbooth\n  toolbooth import openapi api.yaml --endpoint shop --write"
+    )]
+    Import(Import),
     /// Prints declarations in a provider's form.
     #[command(after_help = "Example: toolbooth export --for gemini > declarations.json")]
     Export {
@@ -227,6 +233,50 @@ pub(crate) enum Command {
         #[command(flatten)]
         shown: Shown,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Import {
+    /// `.mcp.json`, `~/.claude.json` (also this folder's project), `claude_desktop_config.json`.
+    Claude(ClientArgs),
+    /// `.gemini/settings.json`, its discovery and call commands included.
+    Gemini(ClientArgs),
+    /// `.cursor/mcp.json`.
+    Cursor(ClientArgs),
+    /// `.vscode/mcp.json`.
+    Vscode(ClientArgs),
+    /// `~/.codex/config.toml`.
+    Codex(ClientArgs),
+    /// Operations of an OpenAPI 3 document, as contracts of endpoint tools.
+    Openapi {
+        /// The document, JSON or YAML.
+        file: PathBuf,
+        /// The name of the endpoint: tools are called `NAME.OPERATION`.
+        #[arg(long, value_name = "NAME")]
+        endpoint: String,
+        /// Write them into the registry file instead of printing them.
+        #[arg(long)]
+        write: bool,
+        #[command(flatten)]
+        shown: Shown,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ClientArgs {
+    /// The client's file; else the usual places.
+    pub(crate) file: Option<PathBuf>,
+    /// Point the client at Toolbooth instead; its file is copied first.
+    #[arg(long, conflicts_with_all = ["undo", "dry_run"])]
+    pub(crate) install: bool,
+    /// Bring the client's file back as it was before `--install`.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) undo: bool,
+    /// Only say what would be done.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) shown: Shown,
 }
 
 #[derive(Debug, Subcommand)]

@@ -540,6 +540,18 @@ pub(crate) fn load(file: Option<&Path>, data: Option<&Path>) -> Result<Loaded, F
     Ok(Loaded { config, file, folder, data, locking: false })
 }
 
+/// The configuration file: the named one, the one that is found upwards, or the one that would be
+/// written here.
+pub(crate) fn place(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    let here = std::env::current_dir()
+        .map_err(|error| Failure::usage(format!("there is no working directory: {error}")))?;
+    if let Some(file) = named {
+        return Ok(here.join(file));
+    }
+    let found = here.ancestors().map(|folder| folder.join(FILE)).find(|path| path.is_file());
+    Ok(found.unwrap_or_else(|| here.join(FILE)))
+}
+
 /// A configuration from text and overrides.
 pub(crate) fn parse(
     text: &str,

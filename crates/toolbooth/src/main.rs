@@ -5,6 +5,7 @@ mod commands;
 mod compose;
 mod config;
 mod failure;
+mod import;
 mod output;
 mod schemas;
 

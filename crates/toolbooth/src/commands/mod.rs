@@ -3,6 +3,7 @@
 mod call;
 mod check;
 mod doctor;
+mod import;
 mod lock;
 mod records;
 mod serve;
@@ -51,6 +52,7 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
                 }
             }
         }
+        Command::Import(what) => import::import(what, global.config.as_deref(), load).await,
         Command::Export { form, strict, caller } => {
             tools::export(frame(load()?).await?, form, strict, &caller).await
         }

@@ -1,0 +1,390 @@
+//! The configurations of MCP clients, each in its own shape.
+//!
+//! Doc: importing.md#clients
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use serde_json::{Map, Value};
+
+use super::draft::{Keeper, Section, variable};
+use crate::compose;
+use crate::failure::Failure;
+
+/// Largest file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// A client whose configuration is understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Client {
+    /// `.mcp.json`, `~/.claude.json`, `claude_desktop_config.json`.
+    Claude,
+    /// `.gemini/settings.json`.
+    Gemini,
+    /// `.cursor/mcp.json`.
+    Cursor,
+    /// `.vscode/mcp.json`, with comments.
+    Vscode,
+    /// `~/.codex/config.toml`.
+    Codex,
+}
+
+impl Client {
+    /// The places that are looked at, in this order, where no file is named.
+    fn places(self) -> Vec<PathBuf> {
+        let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+        match self {
+            Self::Claude => vec![PathBuf::from(".mcp.json"), home.join(".claude.json")],
+            Self::Gemini => {
+                vec![PathBuf::from(".gemini/settings.json"), home.join(".gemini/settings.json")]
+            }
+            Self::Cursor => {
+                vec![PathBuf::from(".cursor/mcp.json"), home.join(".cursor/mcp.json")]
+            }
+            Self::Vscode => vec![PathBuf::from(".vscode/mcp.json")],
+            Self::Codex => {
+                vec![PathBuf::from(".codex/config.toml"), home.join(".codex/config.toml")]
+            }
+        }
+    }
+
+    /// The file, named or found.
+    pub(crate) fn file(self, named: Option<PathBuf>) -> Result<PathBuf, Failure> {
+        if let Some(path) = named {
+            return Ok(path);
+        }
+        let places = self.places();
+        places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+            let looked: Vec<String> =
+                places.iter().map(|path| path.display().to_string()).collect();
+            Failure::usage("no configuration of this client was found")
+                .hint(format!("name the file; looked at {}", looked.join(", ")))
+        })
+    }
+
+    /// The member of the file that holds its servers.
+    pub(super) fn member(self) -> &'static str {
+        match self {
+            Self::Vscode => "servers",
+            Self::Codex => "mcp_servers",
+            _ => "mcpServers",
+        }
+    }
+}
+
+/// What was found in a client's configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Imported {
+    /// Sections to be written, by kind and name.
+    pub(crate) sections: BTreeMap<(&'static str, String), Section>,
+    /// What an operator should know.
+    pub(crate) notices: Vec<String>,
+}
+
+/// Reads a client's configuration.
+pub(crate) fn read(client: Client, path: &Path) -> Result<Imported, Failure> {
+    let document = document(client, path)?;
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut reading = Reading {
+        client,
+        base: base(client, &whole),
+        shapes: compose::shapes(),
+        imported: Imported::default(),
+    };
+    let mut servers: Vec<&Map<String, Value>> = Vec::new();
+    servers.extend(document.get(client.member()).and_then(Value::as_object));
+    if client == Client::Claude {
+        // One file for all projects; this folder's are taken.
+        let here = std::env::current_dir().unwrap_or_default();
+        let project = document
+            .get("projects")
+            .and_then(|projects| projects.get(here.to_string_lossy().as_ref()))
+            .and_then(|project| project.get("mcpServers"));
+        servers.extend(project.and_then(Value::as_object));
+    }
+    for (name, server) in servers.into_iter().flatten() {
+        match server.as_object() {
+            Some(members) => reading.server(name, members),
+            None => reading.notice(format!("`{name}` is no server and was left out")),
+        }
+    }
+    if client == Client::Gemini {
+        reading.commands(&document);
+    }
+    Ok(reading.imported)
+}
+
+/// The file as a document, comments and all.
+fn document(client: Client, path: &Path) -> Result<Value, Failure> {
+    let place = path.display().to_string();
+    let wrong = |message: String| Failure::usage(message).at(place.clone());
+    let size = std::fs::metadata(path)
+        .map_err(|error| wrong(format!("the file cannot be read: {error}")))?;
+    if size.len() > FILE_BYTES_MAX {
+        return Err(wrong("the file is too large for a configuration".to_owned()));
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| wrong(format!("the file cannot be read: {error}")))?;
+    if client == Client::Codex {
+        let table: toml::Table = toml::from_str(&text)
+            .map_err(|error| wrong(format!("the file is no TOML: {}", error.message())))?;
+        return serde_json::to_value(table).map_err(|error| wrong(error.to_string()));
+    }
+    jsonc_parser::parse_to_serde_value::<Value>(&text, &jsonc_parser::ParseOptions::default())
+        .map_err(|error| wrong(format!("the file is no JSON: {error}")))
+}
+
+/// The folder that relative paths of a client's file are relative to; none for files that belong
+/// to a user and no project.
+fn base(client: Client, path: &Path) -> Option<PathBuf> {
+    let folder = path.parent()?;
+    match client {
+        Client::Claude => (path.file_name()? == ".mcp.json").then(|| folder.to_owned()),
+        Client::Vscode => folder.parent().map(Path::to_owned),
+        _ => {
+            let project = folder.parent()?.to_owned();
+            let home = std::env::var_os("HOME").map(PathBuf::from);
+            (home.as_deref() != Some(project.as_path())).then_some(project)
+        }
+    }
+}
+
+struct Reading {
+    client: Client,
+    base: Option<PathBuf>,
+    shapes: toolbooth_contracts::secret::SecretShapes,
+    imported: Imported,
+}
+
+fn strings(value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(items) => items.iter().filter_map(scalar).collect(),
+        other => scalar(other).into_iter().collect(),
+    }
+}
+
+/// Text, or what people write without quotes where text is meant.
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(flag) => Some(flag.to_string()),
+        _ => None,
+    }
+}
+
+fn millis(seconds: &Value) -> Option<i64> {
+    let seconds = seconds.as_f64().filter(|seconds| (0.0..=86_400.0).contains(seconds))?;
+    #[expect(clippy::cast_possible_truncation, reason = "at most a day")]
+    Some((seconds * 1000.0) as i64)
+}
+
+impl Reading {
+    fn notice(&mut self, text: String) {
+        self.imported.notices.push(text);
+    }
+
+    /// The text with the client's own placeholders said in ours; `${VAR}` stays.
+    fn text(&mut self, server: &str, text: &str) -> String {
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("${") {
+            out.push_str(before);
+            let Some((inner, after)) = after.split_once('}') else {
+                out.push_str("${");
+                rest = after;
+                continue;
+            };
+            rest = after;
+            let folder = || {
+                self.base.as_ref().map_or_else(|| ".".to_owned(), |base| base.display().to_string())
+            };
+            match inner.split_once(':') {
+                Some(("env", name)) => out.push_str(&format!("${{{name}}}")),
+                Some(("input", id)) => {
+                    let variable = variable(&[id]);
+                    self.imported.notices.push(format!(
+                        "servers.{server}: the client asks for `{id}`; Toolbooth takes it from the variable {variable}"
+                    ));
+                    out.push_str(&format!("${{{variable}}}"));
+                }
+                _ => match inner {
+                    "workspaceFolder" => out.push_str(&folder()),
+                    "workspaceFolderBasename" => {
+                        let folder = folder();
+                        out.push_str(folder.rsplit('/').next().unwrap_or_default());
+                    }
+                    "userHome" => out.push_str("${HOME}"),
+                    "pathSeparator" | "/" => out.push(std::path::MAIN_SEPARATOR),
+                    other => out.push_str(&format!("${{{other}}}")),
+                },
+            }
+        }
+        out.push_str(rest);
+        out
+    }
+
+    fn texts(&mut self, server: &str, value: &Value) -> Vec<String> {
+        strings(value).iter().map(|text| self.text(server, text)).collect()
+    }
+
+    fn members(&mut self, server: &str, value: &Value) -> Vec<(String, String)> {
+        let members = value.as_object().into_iter().flatten();
+        let given: Vec<(String, String)> =
+            members.filter_map(|(name, value)| Some((name.clone(), scalar(value)?))).collect();
+        given.into_iter().map(|(name, text)| (name, self.text(server, &text))).collect()
+    }
+
+    fn server(&mut self, name: &str, members: &Map<String, Value>) {
+        let mut section = Section::default();
+        let mut env: Vec<(String, String)> = Vec::new();
+        let mut headers: Vec<(String, String)> = Vec::new();
+        let (mut url, mut arguments, mut working) = (None, Vec::new(), None);
+        for (key, value) in members {
+            match key.as_str() {
+                "command" => match value {
+                    // Some clients take a list here.
+                    Value::Array(_) => {
+                        let mut words = self.texts(name, value).into_iter();
+                        section.set("command", words.next().unwrap_or_default());
+                        arguments.splice(0..0, words);
+                    }
+                    other => {
+                        let command = scalar(other).unwrap_or_default();
+                        section.set("command", self.text(name, &command));
+                    }
+                },
+                "args" => arguments.extend(self.texts(name, value)),
+                "env" | "environment" => env.extend(self.members(name, value)),
+                "env_vars" => {
+                    let passed = strings(value).into_iter();
+                    env.extend(passed.map(|name| (name.clone(), format!("${{{name}}}"))));
+                }
+                "cwd" => working = scalar(value).map(|text| self.text(name, &text)),
+                "url" | "httpUrl" | "serverUrl" => {
+                    url = scalar(value).map(|text| self.text(name, &text));
+                }
+                "headers" | "http_headers" => headers.extend(self.members(name, value)),
+                "env_http_headers" => {
+                    let named = self.members(name, value).into_iter();
+                    headers.extend(named.map(|(header, name)| (header, format!("${{{name}}}"))));
+                }
+                "bearer_token_env_var" => {
+                    let variable = scalar(value).unwrap_or_default();
+                    headers.push(("Authorization".to_owned(), format!("Bearer ${{{variable}}}")));
+                }
+                "enabled_tools" | "includeTools" => section.list("tools", strings(value)),
+                "disabled_tools" | "excludeTools" => section.list("deny", strings(value)),
+                "startup_timeout_sec" | "startup_timeout_ms" | "tool_timeout_sec" | "timeout" => {
+                    let milliseconds =
+                        if key.ends_with("_sec") { millis(value) } else { value.as_i64() };
+                    let setting = if key.starts_with("startup") {
+                        "startup_timeout_ms"
+                    } else {
+                        "timeout_ms"
+                    };
+                    if let Some(milliseconds) = milliseconds.filter(|ms| *ms > 0) {
+                        section.set(setting, milliseconds);
+                    }
+                }
+                "enabled" | "disabled" => {
+                    if value.as_bool() == Some(key == "disabled") {
+                        section.set("enabled", false);
+                    }
+                }
+                "description" => {
+                    if let Some(text) = value.as_str() {
+                        section.set("description", text);
+                    }
+                }
+                "type" | "transport" => {
+                    if value.as_str() == Some("sse") {
+                        section.set("enabled", false);
+                        self.notice(format!(
+                            "servers.{name}: speaks the old SSE transport, which Toolbooth does not; it is written with `enabled = false`"
+                        ));
+                    }
+                }
+                "trust" => {
+                    if value.as_bool() == Some(true) {
+                        self.notice(format!(
+                            "servers.{name}: `trust` was not taken over; say `defaults = {{ trust_level = \"trusted\" }}` where you mean it"
+                        ));
+                    }
+                }
+                other => self.notice(format!(
+                    "servers.{name}: `{}` was not taken over",
+                    other.escape_debug()
+                )),
+            }
+        }
+        if !members.contains_key("command") && url.is_none() {
+            self.notice(format!("`{name}` has neither `command` nor `url` and was left out"));
+            return;
+        }
+        if members.contains_key("command") && url.take().is_some() {
+            self.notice(format!("servers.{name}: has `command` and `url`; the command was taken"));
+        }
+        let mut keeper =
+            Keeper { server: name, shapes: &self.shapes, notices: &mut self.imported.notices };
+        if !arguments.is_empty() {
+            section.list("args", keeper.arguments(arguments));
+        }
+        if let Some(url) = url {
+            section.set("url", keeper.url(url));
+        }
+        for (kind, given) in [("env", env), ("headers", headers)] {
+            if !given.is_empty() {
+                let kept = given
+                    .into_iter()
+                    .map(|(name, text)| {
+                        let kept = keeper.named(kind, &name, text);
+                        (name, kept)
+                    })
+                    .collect();
+                section.map(kind, kept);
+            }
+        }
+        if members.contains_key("command") {
+            let folder = match (working, &self.base) {
+                (Some(cwd), Some(base)) => Some(base.join(cwd).display().to_string()),
+                (Some(cwd), None) => Some(cwd),
+                (None, base) => base.as_ref().map(|base| base.display().to_string()),
+            };
+            if let Some(folder) = folder {
+                section.set("cwd", folder);
+            }
+        }
+        self.imported.sections.insert(("servers", name.to_owned()), section);
+    }
+
+    /// Commands that list and run tools, in either place where they may stand.
+    fn commands(&mut self, document: &Value) {
+        let at = |names: [&str; 2]| {
+            let tools = document.get("tools").and_then(|tools| tools.get(names[0]));
+            tools.or_else(|| document.get(names[1])).and_then(Value::as_str).map(str::to_owned)
+        };
+        let discovery = at(["discoveryCommand", "toolDiscoveryCommand"]);
+        let call = at(["callCommand", "toolCallCommand"]);
+        match (discovery, call) {
+            (Some(discovery), Some(call)) => {
+                let mut section = Section::default();
+                section.set("discover_command", discovery);
+                // One path of a program, which is called with the tool's name.
+                section.list("call_command", [call]);
+                section.set("error_text", "full");
+                if let Some(base) = &self.base {
+                    section.set("cwd", base.display().to_string());
+                }
+                let name = format!("{:?}", self.client).to_lowercase();
+                self.imported.sections.insert(("commands", name), section);
+            }
+            (None, None) => (),
+            _ => self.notice(
+                "only one of the discovery and the call command is set; both were left out"
+                    .to_owned(),
+            ),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Servers and commands as they are written into `toolbooth.toml`.
+//!
+//! Doc: importing.md#secrets
+
+use std::collections::BTreeMap;
+
+use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value, value};
+use toolbooth_contracts::secret::{SecretShapes, names_a_secret};
+
+use crate::failure::Failure;
+
+/// A section to be written.
+#[derive(Debug, Default)]
+pub(crate) struct Section {
+    table: Table,
+}
+
+impl Section {
+    pub(super) fn set(&mut self, key: &str, what: impl Into<Value>) {
+        self.table.insert(key, value(what));
+    }
+
+    pub(super) fn list(&mut self, key: &str, items: impl IntoIterator<Item = String>) {
+        self.table.insert(key, value(items.into_iter().collect::<Array>()));
+    }
+
+    pub(super) fn map(&mut self, key: &str, members: Vec<(String, Kept)>) {
+        let mut out = InlineTable::new();
+        for (name, kept) in members {
+            out.insert(&name, kept.into_value());
+        }
+        self.table.insert(key, value(out));
+    }
+}
+
+/// A setting as it is kept: text, or a reference in place of a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Kept {
+    Text(String),
+    Secret(String),
+}
+
+impl Kept {
+    fn into_value(self) -> Value {
+        match self {
+            Self::Text(text) => Value::from(text),
+            Self::Secret(variable) => {
+                let mut reference = InlineTable::new();
+                reference.insert("secret_ref", Value::from(format!("env:{variable}")));
+                Value::from(reference)
+            }
+        }
+    }
+}
+
+/// Keeps secrets out of what is written. A literal one is never copied.
+pub(super) struct Keeper<'k> {
+    /// The server whose settings these are.
+    pub(super) server: &'k str,
+    pub(super) shapes: &'k SecretShapes,
+    pub(super) notices: &'k mut Vec<String>,
+}
+
+/// A name of a variable: upper case, digits and `_`.
+pub(super) fn variable(parts: &[&str]) -> String {
+    let mut out = String::new();
+    for character in parts.join("_").chars() {
+        let upper = character.to_ascii_uppercase();
+        if upper.is_ascii_alphanumeric() {
+            out.push(upper);
+        } else if !out.ends_with('_') && !out.is_empty() {
+            out.push('_');
+        }
+    }
+    let out = out.trim_end_matches('_').to_owned();
+    if out.starts_with(|c: char| c.is_ascii_digit()) { format!("_{out}") } else { out }
+}
+
+impl Keeper<'_> {
+    fn told(&mut self, place: &str, variable: &str) {
+        let server = self.server;
+        self.notices.push(format!(
+            "servers.{server}: {place} holds a literal secret, which was not copied; set the variable {variable} for Toolbooth"
+        ));
+    }
+
+    fn is_secret(&self, name: &str, text: &str) -> bool {
+        !text.is_empty()
+            && !text.contains("${")
+            && (names_a_secret(name) || self.shapes.recognise(text).is_some())
+    }
+
+    /// A variable or a header.
+    pub(super) fn named(&mut self, kind: &str, name: &str, text: String) -> Kept {
+        if !self.is_secret(name, &text) {
+            return Kept::Text(text);
+        }
+        let variable = match kind {
+            // A variable keeps its name.
+            "env" if variable(&[name]) == name => name.to_owned(),
+            _ => variable(&[self.server, name]),
+        };
+        self.told(&format!("{kind}.{name}"), &variable);
+        Kept::Secret(variable)
+    }
+
+    /// The arguments of a command: those after a flag that names a secret, and those that look
+    /// like one, are taken from variables.
+    pub(super) fn arguments(&mut self, arguments: Vec<String>) -> Vec<String> {
+        let mut flag: Option<String> = None;
+        let mut out = Vec::with_capacity(arguments.len());
+        for (index, argument) in arguments.into_iter().enumerate() {
+            let before = flag.take();
+            let kept = match argument.split_once('=') {
+                Some((name, text))
+                    if name.starts_with('-')
+                        && self.is_secret(name.trim_start_matches('-'), text) =>
+                {
+                    let variable = variable(&[self.server, name]);
+                    self.told(&format!("args[{index}]"), &variable);
+                    format!("{name}=${{{variable}}}")
+                }
+                _ => match before {
+                    Some(name)
+                        if !argument.starts_with('-') && self.is_secret(&name, &argument) =>
+                    {
+                        let variable = variable(&[self.server, &name]);
+                        self.told(&format!("args[{index}]"), &variable);
+                        format!("${{{variable}}}")
+                    }
+                    _ => self.shaped(&format!("args[{index}]"), argument),
+                },
+            };
+            if kept.starts_with('-') && !kept.contains('=') {
+                flag = Some(kept.trim_start_matches('-').to_owned());
+            }
+            out.push(kept);
+        }
+        out
+    }
+
+    /// A text that may hold what looks like a secret.
+    fn shaped(&mut self, place: &str, text: String) -> String {
+        if text.contains("${") || self.shapes.recognise(&text).is_none() {
+            return text;
+        }
+        let variable = variable(&[self.server, place]);
+        self.told(place, &variable);
+        format!("${{{variable}}}")
+    }
+
+    /// A URL: a secret in its query or its user-info is taken from a variable.
+    pub(super) fn url(&mut self, url: String) -> String {
+        let Some((base, query)) = url.split_once('?') else { return self.shaped("url", url) };
+        let (query, fragment) = query.split_once('#').unwrap_or((query, ""));
+        let mut out = self.shaped("url", base.to_owned());
+        let mut sign = '?';
+        for pair in query.split('&') {
+            out.push(sign);
+            sign = '&';
+            match pair.split_once('=') {
+                Some((name, text)) if self.is_secret(name, text) => {
+                    let variable = variable(&[self.server, name]);
+                    self.told(&format!("url ({name})"), &variable);
+                    out.push_str(&format!("{name}=${{{variable}}}"));
+                }
+                _ => out.push_str(pair),
+            }
+        }
+        if !fragment.is_empty() {
+            out.push('#');
+            out.push_str(fragment);
+        }
+        out
+    }
+}
+
+/// The configuration with further sections; those that are there already stay as they are, and
+/// are named in what comes back, after the sections that were added.
+pub(crate) fn into_configuration(
+    text: &str,
+    sections: BTreeMap<(&'static str, String), Section>,
+) -> Result<(String, Vec<String>, Vec<String>), Failure> {
+    let mut document: DocumentMut = text.parse().map_err(|_| {
+        Failure::configuration("the configuration is no TOML")
+            .hint("`toolbooth doctor` says where; nothing was written")
+    })?;
+    let (mut added, mut kept) = (Vec::new(), Vec::new());
+    for ((kind, name), section) in sections {
+        let shown = format!("{kind}.{name}");
+        let group = document.entry(kind).or_insert_with(|| {
+            let mut group = Table::new();
+            group.set_implicit(true);
+            Item::Table(group)
+        });
+        let Some(group) = group.as_table_like_mut() else {
+            return Err(Failure::configuration(format!("`{kind}` is no section")));
+        };
+        if group.contains_key(&name) {
+            kept.push(shown);
+            continue;
+        }
+        group.insert(&name, Item::Table(section.table));
+        added.push(shown);
+    }
+    let text = document.to_string();
+    // What is written must be read again.
+    crate::config::parse(&text, "the imported configuration", Vec::new())?;
+    Ok((text, added, kept))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_kept_out_wherever_they_stand() {
+        let shapes = crate::compose::shapes();
+        let mut notices = Vec::new();
+        let mut keeper = Keeper { server: "my-mail", shapes: &shapes, notices: &mut notices };
+        assert_eq!(
+            keeper.named("env", "API_KEY", "hunter2".into()),
+            Kept::Secret("API_KEY".into())
+        );
+        assert_eq!(
+            keeper.named("headers", "Authorization", "Bearer x".into()),
+            Kept::Secret("MY_MAIL_AUTHORIZATION".into())
+        );
+        for fine in [("API_KEY", "${KEY}"), ("LEVEL", "debug"), ("API_KEY", "")] {
+            let kept = keeper.named("env", fine.0, fine.1.into());
+            assert_eq!(kept, Kept::Text(fine.1.into()));
+        }
+        let words =
+            ["--token", "hunter2", "--api-key=hunter3", "--level", "debug", "--token", "${T}"];
+        assert_eq!(
+            keeper.arguments(words.map(str::to_owned).to_vec()),
+            [
+                "--token",
+                "${MY_MAIL_TOKEN}",
+                "--api-key=${MY_MAIL_API_KEY}",
+                "--level",
+                "debug",
+                "--token",
+                "${T}"
+            ]
+        );
+        assert_eq!(
+            keeper.url("https://h/mcp?api_key=hunter4&x=1".into()),
+            "https://h/mcp?api_key=${MY_MAIL_API_KEY}&x=1"
+        );
+        assert_eq!(keeper.url("https://me:hunter5@h/mcp".into()), "${MY_MAIL_URL}");
+        assert_eq!(notices.len(), 6, "{notices:?}");
+        assert!(!notices.join(" ").contains("hunter"), "{notices:?}");
+        assert_eq!(variable(&["9 a-b", "c"]), "_9_A_B_C");
+    }
+}

@@ -1,0 +1,389 @@
+//! Operations of an OpenAPI document as contracts of endpoint tools.
+//!
+//! Doc: importing.md#openapi
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+use toolbooth_contracts::json as gate;
+use toolbooth_registry::discovered::tool_id;
+
+use crate::failure::Failure;
+
+/// Largest document that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 32 << 20;
+/// Methods of operations, in the order in which they are taken.
+const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
+/// Longest chain of references that is followed.
+const REFERENCES_MAX: usize = 32;
+
+/// Contracts, and what could not be said in them.
+#[derive(Debug, Default)]
+pub(crate) struct Operations {
+    pub(crate) contracts: Vec<Value>,
+    pub(crate) notices: Vec<String>,
+}
+
+/// Reads a document, JSON or YAML, and makes a contract of each operation. `endpoint` is the name
+/// under which the service is configured.
+pub(crate) fn read(path: &Path, endpoint: &str) -> Result<Operations, Failure> {
+    let place = path.display().to_string();
+    let wrong = |message: String| Failure::usage(message).at(place.clone());
+    let unreadable = |error: std::io::Error| wrong(format!("the file cannot be read: {error}"));
+    if std::fs::metadata(path).map_err(unreadable)?.len() > FILE_BYTES_MAX {
+        return Err(wrong("the file is too large".to_owned()));
+    }
+    let text = std::fs::read(path).map_err(unreadable)?;
+    let document = if text.trim_ascii_start().starts_with(b"{") {
+        gate::parse(&text).map_err(|fault| {
+            let (line, column) = gate::line_column(&text, fault.offset);
+            Failure::usage(format!("the file is no JSON: {}", fault.message))
+                .at(format!("{place}:{line}:{column}"))
+        })?
+    } else {
+        let text =
+            String::from_utf8(text).map_err(|_| wrong("the file is not UTF-8".to_owned()))?;
+        serde_saphyr::from_str::<Value>(&text)
+            .map_err(|error| wrong(format!("the file is no YAML: {error}")))?
+    };
+    operations(&document, endpoint).map_err(wrong)
+}
+
+/// The contracts of all operations.
+pub(crate) fn operations(document: &Value, endpoint: &str) -> Result<Operations, String> {
+    let version = document.get("openapi").and_then(Value::as_str).unwrap_or_default();
+    if !version.starts_with("3.") {
+        return Err("expected an OpenAPI document of version 3 (member `openapi`)".to_owned());
+    }
+    let paths = document.get("paths").and_then(Value::as_object);
+    let paths = paths.ok_or("the document has no `paths`")?;
+    let mut api = Api {
+        document,
+        // Version 3.0 has a dialect of its own; 3.1 is JSON Schema.
+        old: version.starts_with("3.0"),
+        out: Operations::default(),
+        ids: BTreeSet::new(),
+    };
+    for (path, item) in paths {
+        let item = api.followed(item);
+        for method in METHODS {
+            if let Some(operation) = item.get(method).and_then(Value::as_object) {
+                api.operation(endpoint, path, method, item, operation);
+            }
+        }
+    }
+    Ok(api.out)
+}
+
+struct Api<'d> {
+    document: &'d Value,
+    old: bool,
+    out: Operations,
+    ids: BTreeSet<String>,
+}
+
+impl<'d> Api<'d> {
+    /// What a chain of references within the document ends at.
+    fn followed(&self, value: &'d Value) -> &'d Value {
+        let mut here = value;
+        for _ in 0..REFERENCES_MAX {
+            let to = here.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix('#'));
+            match to.and_then(|pointer| self.document.pointer(pointer)) {
+                Some(next) => here = next,
+                None => break,
+            }
+        }
+        here
+    }
+
+    fn operation(
+        &mut self,
+        endpoint: &str,
+        path: &str,
+        method: &str,
+        item: &'d Value,
+        operation: &'d Map<String, Value>,
+    ) {
+        let text = |name: &str| operation.get(name).and_then(Value::as_str);
+        let own = text("operationId").map_or_else(|| format!("{method}_{path}"), str::to_owned);
+        let own: String = tool_id(&own).replace(['/', '.'], "_");
+        let mut id = tool_id(&format!("{endpoint}.{}", own.trim_matches('_')));
+        let mut number = 2;
+        while !self.ids.insert(id.clone()) {
+            id = tool_id(&format!("{endpoint}.{}_{number}", own.trim_matches('_')));
+            number += 1;
+        }
+        let mut schemas = Schemas { definitions: BTreeMap::new() };
+        let (mut properties, mut required) = (Map::new(), Vec::new());
+        let shared = item.get("parameters").and_then(Value::as_array).into_iter().flatten();
+        let mine = operation.get("parameters").and_then(Value::as_array).into_iter().flatten();
+        for parameter in shared.chain(mine) {
+            let parameter = self.followed(parameter);
+            let Some(name) = parameter.get("name").and_then(Value::as_str) else { continue };
+            match parameter.get("in").and_then(Value::as_str) {
+                Some("path" | "query") => (),
+                Some(place) => {
+                    // Headers and cookies carry credentials; agents do not choose them.
+                    self.out.notices.push(format!("{id}: the {place} `{name}` was left out"));
+                    continue;
+                }
+                None => continue,
+            }
+            let schema = parameter.get("schema").or_else(|| {
+                let media = parameter.get("content").and_then(Value::as_object);
+                media.and_then(|media| media.values().next()).and_then(|one| one.get("schema"))
+            });
+            let mut schema =
+                schema.map_or_else(|| json!({}), |schema| self.schema(schema, &mut schemas));
+            let described = parameter.get("description").and_then(Value::as_str);
+            if let (Some(text), Some(members)) = (described, schema.as_object_mut()) {
+                members.entry("description").or_insert_with(|| json!(text));
+            }
+            let must = parameter.get("required") == Some(&Value::Bool(true))
+                || parameter.get("in").and_then(Value::as_str) == Some("path");
+            if must && !required.contains(&json!(name)) {
+                required.push(json!(name));
+            }
+            properties.insert(name.to_owned(), schema);
+        }
+        if let Some(body) = operation.get("requestBody").map(|body| self.followed(body)) {
+            match json_content(body) {
+                Some(schema) => {
+                    let schema = self.schema(schema, &mut schemas);
+                    // A body stands under a name of its own, so that no parameter is hidden.
+                    let name = if properties.contains_key("body") { "requestBody" } else { "body" };
+                    properties.insert(name.to_owned(), schema);
+                    if body.get("required") == Some(&Value::Bool(true)) {
+                        required.push(json!(name));
+                    }
+                }
+                None => {
+                    self.out.notices.push(format!("{id}: its body is not JSON and was left out"));
+                }
+            }
+        }
+        let mut input = json!({
+            "type": "object", "properties": properties, "additionalProperties": false,
+        });
+        if let (false, Some(members)) = (required.is_empty(), input.as_object_mut()) {
+            members.insert("required".to_owned(), Value::Array(required));
+        }
+        schemas.attach(&mut input);
+        let safe = matches!(method, "get" | "head" | "options" | "trace");
+        let verb = if safe { "read" } else { "write" };
+        let mut contract = json!({
+            "toolId": id,
+            "category": "function",
+            "inputSchema": input,
+            "outputSchema": self.output(operation),
+            "capabilities": {},
+            "execution": {
+                "endpointRef": endpoint,
+                "target": format!("{} {path}", method.to_uppercase()),
+            },
+            "policy": { "timeoutMs": 30_000, "trustLevel": "untrusted" },
+            "permissions": [format!("{verb}:{}", permission(endpoint))],
+            "idempotency": { "mode": if safe { "safe-retry" } else { "on-key" } },
+        });
+        if let Some(members) = contract.as_object_mut() {
+            if let Some(title) = text("summary") {
+                members.insert("title".to_owned(), json!(title));
+            }
+            let described = text("description").or_else(|| text("summary"));
+            let described = described
+                .map_or_else(|| format!("{} {path}", method.to_uppercase()), str::to_owned);
+            members.insert("description".to_owned(), json!(described));
+        }
+        self.out.contracts.push(contract);
+    }
+
+    /// The schema of the first success that is JSON; `{}` = anything.
+    fn output(&self, operation: &'d Map<String, Value>) -> Value {
+        let responses = operation.get("responses").and_then(Value::as_object);
+        let success = responses.and_then(|all| {
+            let mut found: Vec<(&String, &Value)> =
+                all.iter().filter(|(status, _)| status.starts_with('2')).collect();
+            found.sort_by_key(|(status, _)| (*status).clone());
+            found.first().map(|(_, response)| *response)
+        });
+        let schema = success.map(|response| self.followed(response)).and_then(json_content);
+        let Some(schema) = schema else { return json!({}) };
+        let mut schemas = Schemas { definitions: BTreeMap::new() };
+        let mut out = self.schema(schema, &mut schemas);
+        if out.is_object() {
+            schemas.attach(&mut out);
+        }
+        out
+    }
+
+    /// A schema that stands alone: references lead into `$defs`, and what version 3.0 says in its
+    /// own way is said in draft 2020-12.
+    fn schema(&self, schema: &'d Value, schemas: &mut Schemas) -> Value {
+        match schema {
+            Value::Array(items) => items.iter().map(|item| self.schema(item, schemas)).collect(),
+            Value::Object(members) => {
+                let mut out = Map::new();
+                for (key, value) in members {
+                    match (key.as_str(), value) {
+                        ("$ref", Value::String(to)) => {
+                            out.insert(key.clone(), self.reference(to, schemas));
+                        }
+                        // Only OpenAPI knows them.
+                        ("discriminator" | "xml" | "externalDocs", _) => (),
+                        ("example", value) => {
+                            out.insert("examples".to_owned(), json!([value]));
+                        }
+                        ("nullable", _) if self.old => (),
+                        ("exclusiveMinimum" | "exclusiveMaximum", Value::Bool(exclusive)) => {
+                            let limit =
+                                if key == "exclusiveMinimum" { "minimum" } else { "maximum" };
+                            if let (true, Some(limit)) = (exclusive, members.get(limit)) {
+                                out.insert(key.clone(), limit.clone());
+                            }
+                        }
+                        ("enum" | "const" | "default" | "examples" | "required", value) => {
+                            out.insert(key.clone(), value.clone());
+                        }
+                        (
+                            "properties" | "patternProperties" | "$defs" | "dependentSchemas",
+                            Value::Object(inner),
+                        ) => {
+                            let inner: Map<String, Value> = inner
+                                .iter()
+                                .map(|(name, schema)| (name.clone(), self.schema(schema, schemas)))
+                                .collect();
+                            out.insert(key.clone(), Value::Object(inner));
+                        }
+                        (_, value) => {
+                            out.insert(key.clone(), self.schema(value, schemas));
+                        }
+                    }
+                }
+                if self.old && members.get("nullable") == Some(&Value::Bool(true)) {
+                    return nullable(out);
+                }
+                Value::Object(out)
+            }
+            other => other.clone(),
+        }
+    }
+
+    fn reference(&self, to: &str, schemas: &mut Schemas) -> Value {
+        let name: String = to
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .map(
+                |c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' },
+            )
+            .collect();
+        let target = to.strip_prefix('#').and_then(|pointer| self.document.pointer(pointer));
+        let Some(target) = target else {
+            // The guard says that it leaves the document.
+            return json!(to);
+        };
+        if !schemas.definitions.contains_key(&name) {
+            schemas.definitions.insert(name.clone(), Value::Bool(true));
+            let schema = self.schema(target, schemas);
+            schemas.definitions.insert(name.clone(), schema);
+        }
+        json!(format!("#/$defs/{name}"))
+    }
+}
+
+/// Definitions that a schema refers to.
+struct Schemas {
+    definitions: BTreeMap<String, Value>,
+}
+
+impl Schemas {
+    fn attach(self, schema: &mut Value) {
+        if let (false, Some(members)) = (self.definitions.is_empty(), schema.as_object_mut()) {
+            let definitions: Map<String, Value> = self.definitions.into_iter().collect();
+            members.insert("$defs".to_owned(), Value::Object(definitions));
+        }
+    }
+}
+
+fn nullable(mut schema: Map<String, Value>) -> Value {
+    match schema.get("type").cloned() {
+        Some(Value::String(one)) => {
+            schema.insert("type".to_owned(), json!([one, "null"]));
+            if let Some(Value::Array(values)) = schema.get_mut("enum")
+                && !values.contains(&Value::Null)
+            {
+                values.push(Value::Null);
+            }
+            Value::Object(schema)
+        }
+        _ => json!({ "anyOf": [schema, { "type": "null" }] }),
+    }
+}
+
+/// The schema of the JSON among a body's media types.
+fn json_content(body: &Value) -> Option<&Value> {
+    let media = body.get("content")?.as_object()?;
+    let is_json = |name: &str| {
+        let name = name.split(';').next().unwrap_or_default().trim();
+        name == "application/json" || name.ends_with("+json")
+    };
+    media.iter().find(|(name, _)| is_json(name)).and_then(|(_, media)| media.get("schema"))
+}
+
+/// The resource of a permission.
+fn permission(endpoint: &str) -> String {
+    endpoint
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use toolbooth_contracts::Guard;
+
+    use super::*;
+
+    #[test]
+    fn operations_become_contracts_that_the_guard_takes() {
+        let document = json!({
+            "openapi": "3.0.3",
+            "paths": {
+                "/pets/{petId}": {
+                    "parameters": [{"name": "petId", "in": "path", "required": true, "schema": {"type": "string"}}],
+                    "get": {"operationId": "pets.show", "summary": "Shows a pet.",
+                        "parameters": [{"name": "fields", "in": "query", "schema": {"type": "string", "nullable": true}},
+                            {"name": "X-Api-Key", "in": "header", "schema": {"type": "string"}}],
+                        "responses": {"200": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Pet"}}}}}},
+                    "patch": {"requestBody": {"required": true, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Pet"}}}}}
+                },
+                "/upload": {"post": {"operationId": "upload", "requestBody": {"content": {"image/png": {}}}}}
+            },
+            "components": {"schemas": {"Pet": {"type": "object", "properties": {
+                "age": {"type": "integer", "minimum": 0, "exclusiveMinimum": true},
+                "parent": {"$ref": "#/components/schemas/Pet"}}}}}
+        });
+        let out = operations(&document, "shop").unwrap();
+        let ids: Vec<&str> = out.contracts.iter().map(|c| c["toolId"].as_str().unwrap()).collect();
+        assert_eq!(ids, ["shop.pets_show", "shop.patch__pets__petId", "shop.upload"]);
+        for contract in &out.contracts {
+            let error = Guard::default().validate_entry(contract);
+            assert!(error.is_ok(), "{error:?}\n{contract:#}");
+        }
+        let show = &out.contracts[0];
+        assert_eq!(
+            show["execution"],
+            json!({"endpointRef": "shop", "target": "GET /pets/{petId}"})
+        );
+        assert_eq!(show["idempotency"]["mode"], "safe-retry");
+        assert_eq!(show["inputSchema"]["required"], json!(["petId"]));
+        assert_eq!(show["inputSchema"]["properties"]["fields"]["type"], json!(["string", "null"]));
+        let pet = &out.contracts[1]["inputSchema"]["$defs"]["Pet"];
+        assert_eq!(pet["properties"]["age"]["exclusiveMinimum"], 0);
+        assert_eq!(pet["properties"]["parent"]["$ref"], "#/$defs/Pet");
+        assert_eq!(out.notices.len(), 2, "{:?}", out.notices);
+        assert!(operations(&json!({"swagger": "2.0"}), "x").is_err());
+    }
+}
