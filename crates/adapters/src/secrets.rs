@@ -135,11 +135,24 @@ pub fn resolve(location: &SecretLocation) -> Result<SecretString, SecretError> {
     }
 }
 
+/// How long a key ring may take to answer; one that asks somebody to unlock it may never.
+#[cfg(feature = "keyring")]
+const KEYRING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
+
 #[cfg(feature = "keyring")]
 fn from_keyring(service: &str, user: &str) -> Result<SecretString, String> {
-    let entry = keyring::v1::Entry::new(service, user).map_err(|error| error.to_string())?;
-    // The library's message names what was looked for, never what was found.
-    entry.get_password().map(SecretString::from).map_err(|error| error.to_string())
+    let (service, user) = (service.to_owned(), user.to_owned());
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    let asking = std::thread::Builder::new().name("keyring".to_owned()).spawn(move || {
+        let secret =
+            keyring::v1::Entry::new(&service, &user).and_then(|entry| entry.get_password());
+        // The library's message names what was looked for, never what was found.
+        let _ = tell.send(secret.map(SecretString::from).map_err(|error| error.to_string()));
+    });
+    asking.map_err(|error| error.to_string())?;
+    told.recv_timeout(KEYRING_TIMEOUT).unwrap_or_else(|_| {
+        Err(format!("the key ring did not answer within {} s", KEYRING_TIMEOUT.as_secs()))
+    })
 }
 
 #[cfg(not(feature = "keyring"))]
@@ -246,6 +259,13 @@ mod tests {
         assert_eq!(Setting::from("${PATH}").expose().unwrap(), "${PATH}");
         assert!(at("env:TOOLBOOTH_NO_SUCH").is_err());
         assert_eq!(format!("{:?}", Setting::from("hunter2")), "Literal(…)");
+    }
+
+    #[cfg(feature = "keyring")]
+    #[test]
+    fn what_the_key_ring_does_not_have_is_told() {
+        let error = at("keyring:toolbooth-no-such-service/nobody").unwrap_err();
+        assert!(error.starts_with("the secret `keyring:toolbooth-no-such"), "{error}");
     }
 
     #[cfg(not(feature = "keyring"))]

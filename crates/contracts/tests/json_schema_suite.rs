@@ -5,7 +5,13 @@
 //! elsewhere are refused on purpose, and counted.
 //!
 //! Doc: contract.md#schemas
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout
+)]
 
 use std::path::{Path, PathBuf};
 
