@@ -55,7 +55,16 @@ for line in sys.stdin:
             threading.Thread(target=watch, daemon=True).start()
     elif method == "tools/list":
         with open(path) as file:
-            say({"id": id, "result": {"tools": json.load(file)}})
+            tools = json.load(file)
+        # A list of lists is one of pages; a page that is a text is the cursor to go back to.
+        if not (tools and isinstance(tools[0], list)):
+            tools = [tools]
+        at = int(request.get("params", {}).get("cursor") or 0)
+        result = {"tools": tools[at]}
+        if at + 1 < len(tools):
+            after = tools[at + 1]
+            result["nextCursor"] = after if isinstance(after, str) else str(at + 1)
+        say({"id": id, "result": result})
     elif method == "tools/call":
         text = "called " + request["params"]["name"]
         say({"id": id, "result": {"content": [{"type": "text", "text": text}]}})

@@ -245,3 +245,142 @@ fn tools_are_found_by_words_and_called_by_their_names() {
     let (status, found) = gateway.get("/v1/tools?q=calendar%20events&limit=1");
     assert_eq!((status, found["tools"].as_array().unwrap().len()), (200, 1), "{found}");
 }
+
+const HANDLERS: &str = r#"
+def echo(args):
+    return args
+"#;
+
+/// Two tools of handlers: one with an optional property, one in an older draft, and one hidden.
+fn small_registry() -> String {
+    let echo = json!({"name": "demo.echo", "description": "Gives back what it gets.", "output_schema": {},
+        "input_schema": {"type": "object", "required": ["text"], "additionalProperties": false, "properties": {
+            "text": {"type": "string"}, "times": {"type": "integer"}, "note": {"type": ["string", "null"]}}}});
+    let mut old = echo.clone();
+    old["name"] = json!("demo.old.echo");
+    old["execution"] = json!({"localRuntimeId": "handlers", "target": "demo.echo"});
+    old["input_schema"] = json!({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object",
+        "properties": {"pair": {"type": "array", "items": [{"type": "string"}, {"type": "integer"}], "additionalItems": false}}});
+    let mut hidden = echo.clone();
+    hidden["name"] = json!("demo.secret");
+    json!({"version": "1.0.0", "tools": [echo, old, hidden]}).to_string()
+}
+
+#[test]
+fn agents_search_and_call_in_both_eras() {
+    let Some(python) = toolbooth_tests::set_up("venv/bin/python") else { return };
+    let place = Place::new();
+    place
+        .write("toolbooth.toml", "[mcp]\nlisting = \"search\"\n[callers.me]\nmatch = [\"local\"]\ndeny = [\"demo.secret\"]\n")
+        .write("tools.registry.json", &small_registry())
+        .write("handlers/demo.py", HANDLERS);
+    let gateway = place.serve();
+    let calls = json!([
+        {"name": "search_tools", "arguments": {"query": "gives back what it gets", "limit": 1}},
+        {"name": "call_tool", "arguments": {"name": "demo_echo", "arguments": {"text": "hi"}}, "meta": {"toolbooth/callId": "inner-1"}},
+        {"name": "call_tool", "arguments": {"name": "demo_echo", "arguments": {"txt": "hi"}}},
+        {"name": "call_tool", "arguments": {"name": "no_such_tool"}},
+        {"name": "call_tool", "arguments": {"name": "demo.secret"}},
+        {"name": "search_tools", "arguments": {"query": "secret"}},
+        {"name": "search_tools", "arguments": {"nonsense": 1}},
+        {"name": "call_tool", "arguments": {"tool": "demo_echo"}},
+        {"name": "calculator", "arguments": {"expression": "2+2"}},
+    ]);
+    for (mode, url) in
+        [("legacy", Some(gateway.url())), ("2026-07-28", Some(gateway.url())), ("2026-07-28", None)]
+    {
+        let told = place.client(&python, url.as_deref(), mode, &calls);
+        let names: Vec<&str> = told["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, ["search_tools", "call_tool"], "{mode}");
+        let result = |at: usize| &told["results"][at]["result"];
+        let found = &result(0)["structuredContent"]["tools"];
+        assert_eq!(found.as_array().unwrap().len(), 1, "{mode} {told}");
+        assert!(
+            found[0]["name"].as_str().unwrap().starts_with("demo_")
+                && found[0]["inputSchema"].is_object()
+        );
+        assert_eq!(result(1)["structuredContent"], json!({"text": "hi"}), "{mode} {told}");
+        assert_eq!(result(2)["_meta"]["toolbooth/errorCode"], "invalid-args", "{mode} {told}");
+        let (unknown, hidden) = (&told["results"][3]["error"], &told["results"][4]["error"]);
+        assert_eq!(unknown["code"], -32602, "{mode} {told}");
+        assert_eq!(unknown, hidden, "hidden and unknown are one answer");
+        assert_eq!(result(5)["structuredContent"], json!({"tools": []}), "{mode} {told}");
+        assert_eq!(result(6)["isError"], true, "{mode} {told}");
+        assert_eq!(told["results"][7]["error"]["code"], -32602, "{mode} {told}");
+        assert_eq!(result(8)["content"][0]["text"], "4", "names still work: {mode} {told}");
+    }
+    // Records and policy see the tool inside.
+    let records = place.records("inner-1");
+    assert!(records.events.iter().all(|event| event["toolName"] == "demo.echo"), "{records:?}");
+    place.assert_sound();
+}
+
+#[test]
+fn strict_nulls_older_drafts_and_short_names() {
+    let Some(python) = toolbooth_tests::set_up("venv/bin/python") else { return };
+    let place = Place::new();
+    place.write("tools.registry.json", &small_registry()).write("handlers/demo.py", HANDLERS);
+    let arguments = json!({"text": "hi", "times": null, "note": null});
+    let calls = json!([
+        {"name": "demo_echo", "arguments": arguments},
+        {"name": "demo_echo", "arguments": arguments, "meta": {"toolbooth/dialect": "openai-strict"}},
+        {"name": "demo_old_echo", "arguments": {"pair": ["a", 1]}},
+        {"name": "demo_old_echo", "arguments": {"pair": ["a", 1, 2]}},
+    ]);
+    let told = place.client(&python, None, "2026-07-28", &calls);
+    let result = |at: usize| &told["results"][at]["result"];
+    assert_eq!(result(0)["_meta"]["toolbooth/errorCode"], "invalid-args", "nobody said strict");
+    assert_eq!(result(1)["structuredContent"], json!({"text": "hi", "note": null}), "{told}");
+    assert_eq!(result(2)["structuredContent"], json!({"pair": ["a", 1]}), "{told}");
+    assert_eq!(result(3)["isError"], true, "judged by the schema as it was registered");
+    let old = told["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|tool| tool["name"] == "demo_old_echo")
+        .unwrap();
+    let pair = &old["inputSchema"]["properties"]["pair"];
+    assert_eq!(
+        (&pair["prefixItems"][1]["type"], &pair["items"]),
+        (&json!("integer"), &json!(false)),
+        "{old}"
+    );
+    // The same in what is exported, and strict declarations say what they cannot.
+    let output = place.run(&["export", "--for", "openai", "--strict"]);
+    let exported: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let echo = exported
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|tool| tool["function"]["name"] == "demo_echo")
+        .unwrap();
+    assert_eq!(
+        echo["function"]["parameters"]["required"],
+        json!(["text", "times", "note"]),
+        "{echo}"
+    );
+    let notes = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(notes.contains("demo.old.echo/properties/pair/prefixItems"), "{notes}");
+}
+
+#[test]
+fn secrets_are_known_by_a_maintained_set_of_rules() {
+    let place = Place::new();
+    place.write("tools.registry.json", &small_registry()).write("handlers/demo.py", HANDLERS);
+    // Put together here, so that no file of this project holds what scanners look for.
+    let token = format!("{}{}", "ghp_", "x7Kq2Lm9Rt4Vw8Zb3Nc6Yd1Pf5Hs0Jg2Qk7T");
+    let arguments = json!({"text": format!("use {token} please")}).to_string();
+    let (result, exit) =
+        place.json(&["call", "demo.echo", "--args", &arguments, "--call-id", "c1"]);
+    assert_eq!(exit, 0, "{result}");
+    let records = place.records("c1");
+    let kept = format!("{:?}{:?}", records.logs, records.events);
+    assert!(!kept.contains(&token) && kept.contains("use [redacted] please"), "{kept}");
+    let events = place.json(&["audit", "query"]).0.to_string();
+    assert!(!events.contains(&token));
+}

@@ -237,6 +237,26 @@ fn a_lock_that_cannot_be_trusted_approves_nothing() {
 }
 
 #[test]
+fn all_pages_are_read_and_circles_end() {
+    let place = Place::new();
+    place.write("toolbooth.toml", &fickle("silent", "tools = [\"a\", \"b\", \"c\", \"bb\"]"));
+    let bad = json!({"name": "bad", "inputSchema": {"type": "strin"}});
+    place.write(
+        "tools.json",
+        &json!([[tool("a", "A.")], [tool("b", "B."), bad], [tool("c", "C.")]]).to_string(),
+    );
+    let (found, exit) = place.json(&["discover"]);
+    let source = &found["sources"][0];
+    assert_eq!((exit, &source["tools"]), (0, &json!(3)), "{found}");
+    assert!(source["problems"][0].as_str().unwrap().contains("did you mean"), "{found}");
+    // The second page leads back to the first one.
+    place.write("tools.json", &json!([[tool("a", "A.")], [tool("b", "B.")], "1"]).to_string());
+    let (found, exit) = place.json(&["discover"]);
+    let reason = found["sources"][0]["unhealthy"].as_str().unwrap();
+    assert!(exit == 1 && reason.contains("circle"), "{found}");
+}
+
+#[test]
 fn commands_that_misbehave_hold_up_nobody() {
     let place = Place::new();
     let mut config = String::new();
