@@ -38,16 +38,17 @@ impl std::error::Error for SchemaFault {}
 
 /// A schema that is ready to judge values.
 pub struct CompiledSchema {
-    validator: Validator,
+    /// `None` for `{}` and `true`, which accept everything: most results have such a schema.
+    validator: Option<Validator>,
     /// Names of the root's properties, for hints.
-    properties: Vec<String>,
-    /// `{}` and `true` accept everything.
-    trivial: bool,
+    properties: Box<[String]>,
 }
 
 impl fmt::Debug for CompiledSchema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompiledSchema").field("trivial", &self.trivial).finish_non_exhaustive()
+        f.debug_struct("CompiledSchema")
+            .field("trivial", &self.validator.is_none())
+            .finish_non_exhaustive()
     }
 }
 
@@ -59,6 +60,14 @@ impl CompiledSchema {
     /// A [`SchemaFault`] where it is no schema, a pattern is not linear or too large, a reference
     /// leaves the document, or references double or go in a circle.
     pub fn compile(schema: &Value) -> Result<Self, SchemaFault> {
+        let trivial = match schema {
+            Value::Bool(true) => true,
+            Value::Object(members) => members.is_empty(),
+            _ => false,
+        };
+        if trivial {
+            return Ok(Self { validator: None, properties: Box::default() });
+        }
         lint(schema).map_err(|objection| SchemaFault {
             path: objection.path,
             message: objection.message,
@@ -86,33 +95,24 @@ impl CompiledSchema {
             .and_then(Value::as_object)
             .map(|properties| properties.keys().cloned().collect())
             .unwrap_or_default();
-        let trivial = match schema {
-            Value::Bool(true) => true,
-            Value::Object(members) => members.is_empty(),
-            _ => false,
-        };
-        Ok(Self { validator, properties, trivial })
+        Ok(Self { validator: Some(validator), properties })
     }
 
     /// Whether the schema accepts everything.
     #[must_use]
     pub fn accepts_everything(&self) -> bool {
-        self.trivial
+        self.validator.is_none()
     }
 
     /// Everything that is wrong with `value`, at most [`ERRORS_MAX`] findings, sorted by place.
     /// Values are masked; only names of the schema's own properties are repeated.
     #[must_use]
     pub fn errors(&self, value: &Value) -> Vec<ArgumentError> {
-        if self.trivial || self.validator.is_valid(value) {
+        let Some(validator) = self.validator.as_ref().filter(|own| !own.is_valid(value)) else {
             return Vec::new();
-        }
-        let mut errors: Vec<ArgumentError> = self
-            .validator
-            .iter_errors(value)
-            .take(ERRORS_MAX)
-            .map(|error| self.tell(&error))
-            .collect();
+        };
+        let mut errors: Vec<ArgumentError> =
+            validator.iter_errors(value).take(ERRORS_MAX).map(|error| self.tell(&error)).collect();
         errors.sort_by(|a, b| {
             (&a.path, &a.keyword, &a.message).cmp(&(&b.path, &b.keyword, &b.message))
         });

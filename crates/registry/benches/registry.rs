@@ -7,23 +7,12 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use toolbooth_contracts::Guard;
 use toolbooth_registry::{Source, ToolRegistry, file};
 
-fn registry_text(entries: usize) -> String {
-    let tools: Vec<String> = (0..entries)
-        .map(|n| {
-            format!(
-                r#"{{"name":"domain{}.method_{n}","description":"Does the thing number {n}.",
-"input_schema":{{"type":"object","required":["id"],"properties":{{"id":{{"type":"integer","minimum":1}},"note":{{"type":"string","maxLength":200}}}},"additionalProperties":false}},
-"output_schema":{{}},"permissions":["read:db"],"idempotency":{{"mode":"keyed","key_field":"id"}},"timeout_ms":5000,"receipt_fields":["result.id"]}}"#,
-                n % 50
-            )
-        })
-        .collect();
-    format!(r#"{{"version":"1.0.0","tools":[{}]}}"#, tools.join(","))
-}
+#[path = "common/text.rs"]
+mod text;
 
 fn benches(criterion: &mut Criterion) {
     let guard = Guard::default();
-    let text = registry_text(10_000);
+    let text = text::registry(10_000);
     let mut group = criterion.benchmark_group("registry");
     group.sample_size(10);
     group.bench_function("load 10,000 entries", |b| {
@@ -41,7 +30,7 @@ fn benches(criterion: &mut Criterion) {
     criterion.bench_function("registry/lookup among 10,000", |b| {
         b.iter(|| registry.get(black_box("domain17.method_5017")).is_some());
     });
-    let entry = serde_json::from_str::<serde_json::Value>(&registry_text(1)).unwrap();
+    let entry = serde_json::from_str::<serde_json::Value>(&text::registry(1)).unwrap();
     let entry = entry.pointer("/tools/0").unwrap();
     criterion.bench_function("guard/one entry with its schemas", |b| {
         b.iter(|| guard.validate_entry(black_box(entry)).is_ok());
