@@ -10,6 +10,7 @@ use toolbooth_contracts::plan::{Plan, PlanReport};
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::{CallRequest, ToolResult};
 use toolbooth_registry::file::RegistryFile;
+use toolbooth_registry::lock::LockFile;
 
 use crate::config::Config;
 
@@ -18,8 +19,9 @@ pub(crate) fn all() -> Value {
     fn of<T: JsonSchema>() -> Value {
         schema_for!(T).to_value()
     }
-    let all: [(&str, Value); 9] = [
+    let all: [(&str, Value); 10] = [
         ("registry-file", of::<RegistryFile>()),
+        ("lock-file", of::<LockFile>()),
         ("call-request", of::<CallRequest>()),
         ("tool-result", of::<ToolResult>()),
         ("receipt", of::<Receipt>()),

@@ -180,6 +180,61 @@ fn every_code_has_an_entry_that_shows_it() {
     }
 }
 
+/// What a validator lets through and a gateway must not.
+#[test]
+fn schemas_that_cost_too_much_are_refused_at_their_places() {
+    let mut doubling = serde_json::Map::new();
+    for n in 0..20 {
+        let next = json!({"$ref": format!("#/$defs/a{}", n + 1)});
+        doubling.insert(format!("a{n}"), json!({"anyOf": [next, next]}));
+    }
+    doubling.insert("a20".to_owned(), json!({}));
+    let mut deep = json!({});
+    for _ in 0..130 {
+        deep = json!({"not": deep});
+    }
+    let property = |schema: Value| json!({"type": "object", "properties": {"p": schema}});
+    let cases = [
+        (
+            json!({"type": "object", "$defs": doubling, "$ref": "#/$defs/a0"}),
+            "invalid-input-schema",
+            "inputSchema.$ref",
+        ),
+        (
+            property(json!({"$ref": "#/properties/p"})),
+            "invalid-input-schema",
+            "inputSchema.properties.p.$ref",
+        ),
+        (property(deep), "not-json-safe", "inputSchema.properties.p"),
+        (
+            property(json!({"pattern": "(a{1000}){1000}"})),
+            "invalid-input-schema",
+            "inputSchema.properties.p.pattern",
+        ),
+        (
+            property(json!({"pattern": "(?=a)b"})),
+            "invalid-input-schema",
+            "inputSchema.properties.p.pattern",
+        ),
+        (
+            property(json!({"$ref": "file:///etc/passwd"})),
+            "invalid-input-schema",
+            "inputSchema.properties.p.$ref",
+        ),
+        (
+            json!({"type": "object", "$schema": "https://example.com/x"}),
+            "invalid-input-schema",
+            "inputSchema.$schema",
+        ),
+        (property(json!({"$ref": "#/$defs/none"})), "invalid-input-schema", "inputSchema"),
+    ];
+    for (schema, code, path) in cases {
+        let error = guard().validate_entry(&with("/inputSchema", schema)).unwrap_err();
+        assert_eq!(error.code.as_str(), code, "{error}");
+        assert!(error.path.starts_with(path), "{path}: {error}");
+    }
+}
+
 #[test]
 fn findings_come_in_the_order_of_the_table() {
     let entry = json!({

@@ -131,9 +131,15 @@ async fn sources(frame: &Frame, checks: &mut Vec<Check>) {
                 reason.clone(),
                 "start it by hand with the same command, or set `enabled = false`",
             ),
-            None if state.problems.is_empty() => {
+            None if state.problems.is_empty() && state.quarantined.is_empty() => {
                 ok(state.source.clone(), format!("{} tool(s)", state.tools))
             }
+            None if !state.quarantined.is_empty() => bad(
+                state.source.clone(),
+                "warning",
+                format!("{} tool(s), in quarantine: {}", state.tools, state.quarantined.join("; ")),
+                "`toolbooth lock diff` shows what changed, `toolbooth lock approve TOOL` accepts it",
+            ),
             None => bad(
                 state.source.clone(),
                 "warning",
@@ -142,6 +148,18 @@ async fn sources(frame: &Frame, checks: &mut Vec<Check>) {
             ),
         });
     }
+    let world = frame.worlds.now();
+    let discovered = world.registry.iter().filter(|tool| tool.source().is_discovered()).count();
+    checks.push(match &world.approvals.lock {
+        Some(lock) => ok("lock", format!("{} tool(s) approved", lock.len())),
+        None if discovered == 0 => ok("lock", "no tools that need one"),
+        None => bad(
+            "lock",
+            "warning",
+            format!("{discovered} discovered tool(s) are accepted as they come"),
+            "`toolbooth lock` pins what their sources say of them",
+        ),
+    });
     let coverage = frame.catalogue.coverage(false).await;
     frame.close().await;
     checks.push(ok(
