@@ -87,35 +87,47 @@ impl Setting {
     }
 }
 
-/// The text with its variables filled in.
-fn expand(text: &str) -> Result<String, SecretError> {
+/// `text` with each `${…}` replaced by what `fill` gives for its inside. One that is not closed is
+/// no placeholder.
+///
+/// # Errors
+/// The first one of `fill`.
+pub fn with_placeholders<E>(
+    text: &str,
+    mut fill: impl FnMut(&str) -> Result<String, E>,
+) -> Result<String, E> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("${") {
         out.push_str(before);
-        let Some((inner, after)) = after.split_once('}') else {
-            // Not closed: it is no variable.
-            out.push_str("${");
-            rest = after;
-            continue;
-        };
+        match after.split_once('}') {
+            Some((inner, after)) => {
+                out.push_str(&fill(inner)?);
+                rest = after;
+            }
+            None => {
+                out.push_str("${");
+                rest = after;
+            }
+        }
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+/// The text with its variables filled in.
+fn expand(text: &str) -> Result<String, SecretError> {
+    with_placeholders(text, |inner| {
         let (name, default) = match inner.split_once(":-") {
             Some((name, default)) => (name, Some(default)),
             None => (inner, None),
         };
         let set = std::env::var(name).ok().filter(|value| !value.is_empty());
-        match (set, default) {
-            (Some(value), _) => out.push_str(&value),
-            (None, Some(default)) => out.push_str(default),
-            (None, None) => {
-                let reason = "the variable is not set".to_owned();
-                return Err(SecretError { location: format!("${{{name}}}"), reason });
-            }
-        }
-        rest = after;
-    }
-    out.push_str(rest);
-    Ok(out)
+        set.or_else(|| default.map(str::to_owned)).ok_or_else(|| SecretError {
+            location: format!("${{{name}}}"),
+            reason: "the variable is not set".to_owned(),
+        })
+    })
 }
 
 /// The secret at `location`.

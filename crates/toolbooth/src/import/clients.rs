@@ -3,10 +3,12 @@
 //! Doc: importing.md#clients
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use serde_json::{Map, Value};
+use toolbooth_adapters::secrets::with_placeholders;
 
 use super::draft::{Keeper, Section, variable};
 use crate::compose;
@@ -187,42 +189,32 @@ impl Reading {
 
     /// The text with the client's own placeholders said in ours; `${VAR}` stays.
     fn text(&mut self, server: &str, text: &str) -> String {
-        let mut out = String::new();
-        let mut rest = text;
-        while let Some((before, after)) = rest.split_once("${") {
-            out.push_str(before);
-            let Some((inner, after)) = after.split_once('}') else {
-                out.push_str("${");
-                rest = after;
-                continue;
-            };
-            rest = after;
-            let folder = || {
-                self.base.as_ref().map_or_else(|| ".".to_owned(), |base| base.display().to_string())
-            };
-            match inner.split_once(':') {
-                Some(("env", name)) => out.push_str(&format!("${{{name}}}")),
-                Some(("input", id)) => {
+        let folder =
+            self.base.as_ref().map_or_else(|| ".".to_owned(), |base| base.display().to_string());
+        let notices = &mut self.imported.notices;
+        let said = with_placeholders::<Infallible>(text, |inner| {
+            Ok(match (inner.split_once(':'), inner) {
+                (Some(("env", name)), _) => format!("${{{name}}}"),
+                (Some(("input", id)), _) => {
                     let variable = variable(&[id]);
-                    self.imported.notices.push(format!(
+                    notices.push(format!(
                         "servers.{server}: the client asks for `{id}`; Toolbooth takes it from the variable {variable}"
                     ));
-                    out.push_str(&format!("${{{variable}}}"));
+                    format!("${{{variable}}}")
                 }
-                _ => match inner {
-                    "workspaceFolder" => out.push_str(&folder()),
-                    "workspaceFolderBasename" => {
-                        let folder = folder();
-                        out.push_str(folder.rsplit('/').next().unwrap_or_default());
-                    }
-                    "userHome" => out.push_str("${HOME}"),
-                    "pathSeparator" | "/" => out.push(std::path::MAIN_SEPARATOR),
-                    other => out.push_str(&format!("${{{other}}}")),
-                },
-            }
+                (_, "workspaceFolder") => folder.clone(),
+                (_, "workspaceFolderBasename") => {
+                    folder.rsplit('/').next().unwrap_or_default().to_owned()
+                }
+                (_, "userHome") => "${HOME}".to_owned(),
+                (_, "pathSeparator" | "/") => std::path::MAIN_SEPARATOR.to_string(),
+                (_, other) => format!("${{{other}}}"),
+            })
+        });
+        match said {
+            Ok(said) => said,
+            Err(never) => match never {},
         }
-        out.push_str(rest);
-        out
     }
 
     fn texts(&mut self, server: &str, value: &Value) -> Vec<String> {
