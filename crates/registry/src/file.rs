@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::num::NonZeroUsize;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -196,13 +197,14 @@ impl Reading<'_> {
         };
         let mut tools = Vec::with_capacity(entries.len());
         let mut seen: HashMap<String, usize> = HashMap::new();
-        for (index, entry) in entries.iter().enumerate() {
-            match guard.examine(entry) {
-                Ok(mut guarded) => {
-                    for finding in std::mem::take(&mut guarded.warnings) {
+        let examined = examine_all(entries, guard);
+        for (index, (entry, examined)) in entries.iter().zip(examined).enumerate() {
+            match examined {
+                Ok((tool, warnings)) => {
+                    for finding in warnings {
                         self.entry_finding(index, entry, finding);
                     }
-                    tools.push(RegisteredTool::new(guarded, Source::File));
+                    tools.push(tool);
                 }
                 Err(findings) => {
                     for finding in findings {
@@ -364,6 +366,40 @@ impl Reading<'_> {
         };
         json::line_column(self.text, from + inner.unwrap_or(start))
     }
+}
+
+/// Entries that one thread examines at least: fewer are not worth starting it.
+const ENTRIES_PER_THREAD_MIN: usize = 500;
+/// Threads that examine one file at most.
+const THREADS_MAX: usize = 8;
+
+/// A tool with the warnings about it, or everything that is wrong with its entry.
+type Examined = Result<(RegisteredTool, Vec<ContractFinding>), Vec<ContractFinding>>;
+
+/// What the guard says of each entry, in their order. The guard is pure, so the entries of a large
+/// file are examined by several threads.
+fn examine_all(entries: &[Value], guard: &Guard) -> Vec<Examined> {
+    let one = |entry: &Value| {
+        let mut guarded = guard.examine(entry)?;
+        let warnings = std::mem::take(&mut guarded.warnings);
+        Ok((RegisteredTool::new(guarded, Source::File), warnings))
+    };
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let threads = (entries.len() / ENTRIES_PER_THREAD_MIN).clamp(1, cores.min(THREADS_MAX));
+    let part = entries.len().div_ceil(threads).max(1);
+    let all = |part: &[Value]| part.iter().map(one).collect::<Vec<Examined>>();
+    if threads == 1 {
+        return all(entries);
+    }
+    std::thread::scope(|scope| {
+        let parts: Vec<_> =
+            entries.chunks(part).map(|part| (part, scope.spawn(move || all(part)))).collect();
+        // A thread that could not be joined is one that panicked; its part is examined here, where
+        // the panic is seen.
+        let joined =
+            parts.into_iter().map(|(part, thread)| thread.join().unwrap_or_else(|_| all(part)));
+        joined.flatten().collect()
+    })
 }
 
 fn key(name: &str) -> Step {
