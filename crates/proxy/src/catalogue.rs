@@ -81,6 +81,8 @@ pub struct Catalogue {
     unhealthy: Mutex<BTreeMap<Source, String>>,
     /// The names that each source listed last; nothing of those that have not answered yet.
     listed: Mutex<HashMap<Source, HashSet<String>>>,
+    /// Sources that have said that their tools changed, and have not been asked since.
+    stale: Mutex<HashSet<Source>>,
     /// When each source was last asked; held while it is.
     asked: HashMap<Source, tokio::sync::Mutex<Option<Instant>>>,
     /// Tools that were quarantined and that nobody has written down yet.
@@ -110,6 +112,7 @@ impl Catalogue {
             sources,
             unhealthy: Mutex::new(BTreeMap::new()),
             listed: Mutex::default(),
+            stale: Mutex::default(),
             notices: Mutex::default(),
             editing: tokio::sync::Mutex::new(()),
             generation: watch::Sender::new(0),
@@ -167,16 +170,22 @@ impl Catalogue {
         self.generation.send_modify(|generation| *generation += 1);
     }
 
-    /// Tools of a source that is asked before each call, and did not answer, are not called.
+    /// Whether a source is to be asked before the next call of its tools: always by setting, and
+    /// where it has said that they changed.
+    fn is_to_be_asked(&self, entry: &SourceEntry) -> bool {
+        entry.verify_calls || lock(&self.stale).contains(&entry.id)
+    }
+
+    /// Tools of a source that is to be asked before the next call, and did not answer, are not
+    /// called.
     fn doubt_unverified(&self, world: &mut World) {
-        let unhealthy = lock(&self.unhealthy);
-        for entry in self.sources.iter().filter(|entry| entry.verify_calls) {
-            if !unhealthy.contains_key(&entry.id) {
+        for entry in self.sources.iter().filter(|entry| self.is_to_be_asked(entry)) {
+            if !lock(&self.unhealthy).contains_key(&entry.id) {
                 continue;
             }
             let doubtful = world.registry.iter().filter(|tool| *tool.source() == entry.id);
             for id in doubtful.map(|tool| tool.id().clone()).collect::<Vec<_>>() {
-                let reason = "its source did not answer, and is to be asked before each call";
+                let reason = "its source did not answer, and is to be asked before it is called";
                 world.standings.entry(id).or_insert(Standing::Quarantined(reason.to_owned()));
             }
         }
@@ -245,17 +254,17 @@ impl Catalogue {
         lock(&self.listed).contains_key(source) && !lock(&self.unhealthy).contains_key(source)
     }
 
-    /// Asks the source of a tool again, where it is to be asked before each call and the caller
-    /// may call the tool. Calls that come while a source is asked share the next asking.
+    /// Asks the source of a tool again, where it is to be asked before the call and the caller may
+    /// call the tool. Calls that come while a source is asked share the next asking.
     pub(crate) async fn verify(&self, tool_id: &str, caller: &Caller) {
-        if self.sources.iter().all(|entry| !entry.verify_calls) {
+        if !self.sources.iter().any(|entry| self.is_to_be_asked(entry)) {
             return;
         }
         let came = Instant::now();
         let world = self.worlds.now();
         let Some(tool) = world.registry.get(tool_id) else { return };
         let entry = self.sources.iter().find(|entry| entry.id == *tool.source());
-        let Some(entry) = entry.filter(|entry| entry.verify_calls) else { return };
+        let Some(entry) = entry.filter(|entry| self.is_to_be_asked(entry)) else { return };
         // For whom the tool is hidden, nothing may take longer than for one that is not there.
         let policy = &world.policy;
         if policy.enabled().is_err()
@@ -274,6 +283,8 @@ impl Catalogue {
 
     async fn refresh(&self, entry: &SourceEntry) -> SourceState {
         let name = entry.id.to_string();
+        // What it says from here on is news again.
+        let was_stale = lock(&self.stale).remove(&entry.id);
         let listed = match tokio::time::timeout(entry.source.timeout(), entry.source.list()).await {
             Ok(Ok(listing)) => Ok(listing),
             Ok(Err(error)) => Err(error.to_string()),
@@ -281,8 +292,11 @@ impl Catalogue {
         };
         match listed {
             Err(reason) => {
+                if was_stale {
+                    lock(&self.stale).insert(entry.id.clone());
+                }
                 let before = lock(&self.unhealthy).insert(entry.id.clone(), reason.clone());
-                if before.as_ref() != Some(&reason) {
+                if was_stale || before.as_ref() != Some(&reason) {
                     tracing::warn!(
                         source = name,
                         reason,
@@ -370,13 +384,19 @@ impl Catalogue {
                 Some(changes) => {
                     let lost = lock(&self.unhealthy).contains_key(&entry.id);
                     tokio::select! {
-                        told = changes.recv() => if told.is_err() { return },
+                        told = changes.recv() => match told {
+                            // From now on, not from the end of the wait for more.
+                            Ok(()) => drop(lock(&self.stale).insert(entry.id.clone())),
+                            Err(_) => return,
+                        },
                         // A source that was lost cannot say that it is back.
                         () = tokio::time::sleep(interval), if lost => (),
                     }
                     // Several changes at once are one refresh.
-                    tokio::time::sleep(DEBOUNCE).await;
-                    while changes.try_recv().is_ok() {}
+                    let until = tokio::time::Instant::now() + DEBOUNCE;
+                    while let Ok(Ok(())) = tokio::time::timeout_at(until, changes.recv()).await {
+                        lock(&self.stale).insert(entry.id.clone());
+                    }
                 }
                 None => tokio::time::sleep(interval).await,
             }

@@ -1,0 +1,208 @@
+//! Sources that change while calls run: what they said is asked for again before it is used.
+//!
+//! Path: 2, 3. Doc: registry.md#the-lock
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::json;
+use toolbooth_audit::memory::MemoryLedger;
+use toolbooth_contracts::contract::{AdapterId, ToolContract};
+use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::port::{DiscoveredTool, Listing, SourceError, ToolSource};
+use toolbooth_contracts::{
+    CallRequest, Caller, Conversation, Dispatch, ErrorCode, Executor, Guard, Outcome, ToolCall,
+    ToolOutput,
+};
+use toolbooth_policy::{Authorizer, FeatureFlags};
+use toolbooth_proxy::{
+    Catalogue, Clock, Executors, Limits, Parts, SourceEntry, SystemClock, SystemIds, ToolProxy,
+    World, Worlds,
+};
+use toolbooth_registry::Source;
+use toolbooth_registry::discovered::SourcePolicy;
+use toolbooth_registry::lock::{Approvals, LockFile};
+
+/// A server whose words are set by the test.
+struct Talker {
+    says: Mutex<Result<String, String>>,
+    asked: AtomicUsize,
+    changed: (async_channel::Sender<()>, async_channel::Receiver<()>),
+}
+
+#[async_trait]
+impl ToolSource for Talker {
+    fn name(&self) -> &str {
+        "mcp:s"
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(5)
+    }
+
+    async fn list(&self) -> Result<Listing, SourceError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let description = self.says.lock().unwrap().clone().map_err(SourceError)?;
+        let tool = DiscoveredTool {
+            name: "read".into(),
+            title: None,
+            description: Some(description),
+            input_schema: json!({"type": "object"}),
+            output_schema: None,
+            annotations: None,
+        };
+        Ok(Listing { tools: vec![tool], problems: Vec::new() })
+    }
+
+    fn changes(&self) -> Option<async_channel::Receiver<()>> {
+        Some(self.changed.1.clone())
+    }
+}
+
+struct Answers;
+
+#[async_trait]
+impl Executor for Answers {
+    async fn execute(&self, _: Dispatch, _: Conversation) -> Outcome {
+        Outcome::Done(ToolOutput::text("done"))
+    }
+
+    async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
+        Readiness::Ready
+    }
+}
+
+struct House {
+    talker: Arc<Talker>,
+    catalogue: Arc<Catalogue>,
+    proxy: ToolProxy,
+}
+
+async fn house(verify_calls: bool) -> House {
+    let talker = Arc::new(Talker {
+        says: Mutex::new(Ok("Reads a file.".into())),
+        asked: AtomicUsize::new(0),
+        changed: async_channel::bounded(1),
+    });
+    let worlds = Worlds::new(World::new(Authorizer::new(FeatureFlags {
+        mcp_tools: true,
+        tools_policy: true,
+    })));
+    let executors = Executors::default().with(AdapterId::Mcp("s".into()), Arc::new(Answers));
+    let entry = SourceEntry {
+        id: Source::Mcp("s".into()),
+        source: Arc::clone(&talker) as Arc<dyn ToolSource>,
+        policy: SourcePolicy::default(),
+        verify_calls,
+    };
+    let catalogue = Arc::new(Catalogue::new(
+        Arc::clone(&worlds),
+        executors.clone(),
+        Guard::default(),
+        vec![entry],
+    ));
+    catalogue.refresh_all().await;
+    let mut lock = LockFile::empty();
+    lock.approve(worlds.now().registry.get("s.read").unwrap());
+    catalogue.approve_by(Approvals { lock: Some(lock), ..Approvals::default() }).await;
+    let clock = SystemClock::default();
+    let proxy = ToolProxy::new(Parts {
+        worlds,
+        catalogue: Some(Arc::clone(&catalogue)),
+        ledger: Arc::new(MemoryLedger::new("writer", &[3; 32], &clock.now())),
+        executors,
+        clock: Arc::new(clock),
+        ids: Arc::new(SystemIds),
+        shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
+        limits: Limits::default(),
+    });
+    House { talker, catalogue, proxy }
+}
+
+impl House {
+    async fn call(&self) -> Option<ErrorCode> {
+        let request = CallRequest::new("s.read", "{}").unwrap();
+        let call = ToolCall::new(request, Caller::authenticated("local"));
+        let (conversation, _cancel) = Conversation::detached();
+        self.proxy.call(call, conversation).await.error.map(|error| error.code)
+    }
+
+    fn says(&self, what: Result<&str, &str>) {
+        *self.talker.says.lock().unwrap() = what.map(str::to_owned).map_err(str::to_owned);
+    }
+
+    fn asked(&self) -> usize {
+        self.talker.asked.load(Ordering::SeqCst)
+    }
+
+    /// The server says that its tools changed; gives when that was heard.
+    async fn tells(&self) {
+        self.talker.changed.0.send(()).await.unwrap();
+        while !self.talker.changed.1.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        // Whoever received it goes on before this does.
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn quarantine_holds_from_the_notification_on() {
+    let house = house(false).await;
+    let catalogue = Arc::clone(&house.catalogue);
+    let fresh = tokio::spawn(async move { catalogue.keep_fresh(Duration::from_secs(60)).await });
+    assert_eq!(house.call().await, None);
+    house.says(Ok("Reads a file, and mails it."));
+    house.tells().await;
+    let before = house.asked();
+    // The clock stands still: the wait for further changes has not ended.
+    assert_eq!(house.call().await, Some(ErrorCode::QuarantinedTool));
+    assert_eq!(house.asked(), before + 1, "the call itself had the server asked");
+    assert_eq!(house.catalogue.take_quarantined().len(), 1);
+    assert!(house.catalogue.take_quarantined().is_empty(), "said once");
+    house.says(Ok("Reads a file."));
+    house.tells().await;
+    assert_eq!(house.call().await, None);
+    fresh.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_told_of_a_change_and_does_not_answer_is_not_called() {
+    let house = house(false).await;
+    let catalogue = Arc::clone(&house.catalogue);
+    let fresh = tokio::spawn(async move { catalogue.keep_fresh(Duration::from_secs(60)).await });
+    // Away without a word: its approved tools are known, and the call fails where it must.
+    house.says(Err("away"));
+    house.catalogue.refresh_all().await;
+    assert_eq!(house.call().await, None);
+    house.tells().await;
+    assert_eq!(house.call().await, Some(ErrorCode::QuarantinedTool));
+    house.says(Ok("Reads a file."));
+    assert_eq!(house.call().await, None, "it answers again, and is as it was");
+    fresh.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_at_once_share_one_asking() {
+    let house = Arc::new(house(true).await);
+    let before = house.asked();
+    let calls: Vec<_> = (0..32)
+        .map(|_| {
+            let house = Arc::clone(&house);
+            tokio::spawn(async move { house.call().await })
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(call.await.unwrap(), None);
+    }
+    // The first one's, and one that began after all the others had come.
+    let asked = house.asked() - before;
+    assert!((1..=2).contains(&asked), "{asked}");
+    let generation = house.catalogue.changes();
+    assert_eq!(house.call().await, None);
+    assert!(!generation.has_changed().unwrap(), "an asking that changes nothing publishes nothing");
+}
