@@ -22,7 +22,7 @@ pub mod sandbox;
 pub mod schema;
 pub mod schema_dialect;
 #[cfg(feature = "schema")]
-mod schema_lint;
+mod schema_graph;
 pub mod secret;
 
 pub use call::{CallContext, CallRequest, Caller, ToolCall};

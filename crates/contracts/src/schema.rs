@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::id::nearest;
 use crate::json::{Step, dotted};
 use crate::result::ArgumentError;
-use crate::schema_lint::lint;
+use crate::schema_graph::{SchemaGraph, examine};
 
 /// Most errors that one check reports.
 pub const ERRORS_MAX: usize = 100;
@@ -42,6 +42,8 @@ pub struct CompiledSchema {
     validator: Option<Validator>,
     /// Names of the root's properties, for hints.
     properties: Box<[String]>,
+    /// Counts what an instance costs, where the schema recurses or leads along many ways.
+    graph: Option<Box<SchemaGraph>>,
 }
 
 impl fmt::Debug for CompiledSchema {
@@ -66,9 +68,9 @@ impl CompiledSchema {
             _ => false,
         };
         if trivial {
-            return Ok(Self { validator: None, properties: Box::default() });
+            return Ok(Self { validator: None, properties: Box::default(), graph: None });
         }
-        lint(schema).map_err(|objection| SchemaFault {
+        let graph = examine(schema).map_err(|objection| SchemaFault {
             path: objection.path,
             message: objection.message,
         })?;
@@ -95,7 +97,7 @@ impl CompiledSchema {
             .and_then(Value::as_object)
             .map(|properties| properties.keys().cloned().collect())
             .unwrap_or_default();
-        Ok(Self { validator: Some(validator), properties })
+        Ok(Self { validator: Some(validator), properties, graph: graph.map(Box::new) })
     }
 
     /// Whether the schema accepts everything.
@@ -108,6 +110,14 @@ impl CompiledSchema {
     /// Values are masked; only names of the schema's own properties are repeated.
     #[must_use]
     pub fn errors(&self, value: &Value) -> Vec<ArgumentError> {
+        if self.graph.as_ref().is_some_and(|graph| !graph.can_judge(value)) {
+            return vec![ArgumentError {
+                path: String::new(),
+                keyword: "$ref".to_owned(),
+                message: "nested so deeply that the schema cannot be judged within bounds"
+                    .to_owned(),
+            }];
+        }
         let Some(validator) = self.validator.as_ref().filter(|own| !own.is_valid(value)) else {
             return Vec::new();
         };

@@ -4,6 +4,7 @@
 
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::contract::ToolContract;
+use toolbooth_contracts::json::canonical;
 use toolbooth_contracts::port::DiscoveredTool;
 
 use crate::digest;
@@ -53,6 +54,21 @@ impl Said {
         }))
     }
 
+    /// The canonical form with white space of every length as one blank in titles, descriptions and
+    /// comments: what is the same in it differs in nothing that is read.
+    #[must_use]
+    pub(crate) fn spaced(&self) -> String {
+        let text = |text: &Option<String>| text.as_deref().map(collapsed);
+        canonical(&json!({
+            "name": self.name,
+            "title": text(&self.title),
+            "description": text(&self.description),
+            "inputSchema": spaced(&self.input_schema),
+            "outputSchema": spaced(&self.output_schema),
+            "annotations": self.annotations,
+        }))
+    }
+
     /// The same as a source would list it.
     #[must_use]
     pub fn into_discovered(self) -> DiscoveredTool {
@@ -64,5 +80,34 @@ impl Said {
             output_schema: Some(self.output_schema),
             annotations: self.annotations,
         }
+    }
+}
+
+fn collapsed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn spaced(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(spaced).collect(),
+        Value::Object(members) => members
+            .iter()
+            .map(|(key, member)| {
+                let kept = match (key.as_str(), member) {
+                    ("title" | "description" | "$comment", Value::String(text)) => {
+                        Value::String(collapsed(text))
+                    }
+                    // Lists that are sets.
+                    ("required" | "enum" | "type", Value::Array(items)) => {
+                        let mut items = items.clone();
+                        items.sort_by_cached_key(canonical);
+                        Value::Array(items)
+                    }
+                    (_, other) => spaced(other),
+                };
+                (key.clone(), kept)
+            })
+            .collect(),
+        other => other.clone(),
     }
 }

@@ -214,16 +214,23 @@ fn in_text(text: &str) -> Vec<(SuspicionKind, String)> {
             white = 0;
         }
     }
-    // One place per character, so that an index into it is one into the text.
-    let folded: Vec<char> = characters
-        .iter()
-        .map(|c| if c.is_whitespace() { ' ' } else { c.to_lowercase().next().unwrap_or(*c) })
-        .collect();
-    let lowered: String = folded.iter().collect();
+    // White space of any length is one blank; each character remembers where it stood.
+    let (mut lowered, mut places) = (String::new(), Vec::new());
+    for (index, character) in characters.iter().enumerate() {
+        let folded = if character.is_whitespace() {
+            if lowered.ends_with(' ') {
+                continue;
+            }
+            ' '
+        } else {
+            character.to_lowercase().next().unwrap_or(*character)
+        };
+        places.extend(std::iter::repeat_n(index, folded.len_utf8()));
+        lowered.push(folded);
+    }
     for phrase in HIDDEN {
         if let Some(at) = lowered.find(phrase) {
-            let at = lowered.get(..at).map_or(0, |head| head.chars().count());
-            tell(SuspicionKind::HiddenInstruction, at);
+            tell(SuspicionKind::HiddenInstruction, places.get(at).copied().unwrap_or(0));
         }
     }
     found
@@ -263,6 +270,12 @@ pub fn of(said: &Said) -> Vec<Suspicion> {
     scan.0
 }
 
+/// A name in which nothing can be hidden: most of them.
+fn plain_name(name: &str) -> bool {
+    name.len() <= 64
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b'$'))
+}
+
 struct Scan(Vec<Suspicion>);
 
 impl Scan {
@@ -295,8 +308,9 @@ impl Scan {
     fn value(&mut self, value: &Value, field: &str, path: &mut Vec<Step>, names: bool) {
         match value {
             Value::String(text) => {
-                let place = format!("{field}{}", pointer(path));
-                self.text(text, &place);
+                for (kind, shown) in in_text(text) {
+                    self.push(kind, &format!("{field}{}", pointer(path)), shown);
+                }
             }
             Value::Array(items) => {
                 for (index, item) in items.iter().enumerate() {
@@ -308,8 +322,10 @@ impl Scan {
             Value::Object(members) => {
                 for (key, member) in members {
                     path.push(Step::Key(key.clone()));
-                    let place = format!("{field}{}", pointer(path));
-                    self.name(key, &place);
+                    // The way to it is written out only where it is needed.
+                    if !plain_name(key) {
+                        self.name(key, &format!("{field}{}", pointer(path)));
+                    }
                     // Below `properties` stand names again, and then schemas.
                     let holds_names = !names && matches!(key.as_str(), "properties" | "$defs");
                     self.value(member, field, path, holds_names);
@@ -321,26 +337,24 @@ impl Scan {
     }
 }
 
-/// The pairs of names that look alike and are not the same, letter case and separators aside.
-#[must_use]
-pub fn look_alikes<'n>(names: &[&'n str]) -> Vec<(&'n str, &'n str)> {
-    let plain = |name: &str| -> String {
-        name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
-    };
-    let mut keyed: Vec<(String, String, &'n str)> =
-        names.iter().map(|name| (skeleton(&plain(name)).collect(), plain(name), *name)).collect();
-    keyed.sort();
-    keyed.dedup();
-    let mut pairs = Vec::new();
-    for (index, (skeleton, plain, name)) in keyed.iter().enumerate() {
-        let alike = keyed.iter().skip(index + 1).take_while(|(other, ..)| other == skeleton);
-        for (_, other_plain, other) in alike {
-            if plain != other_plain {
-                pairs.push((*name, *other));
-            }
-        }
+/// What a name looks like, letter case and separators aside: names that look alike have the same
+/// look, and names that are the same but for case and separators the same spelling.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Look {
+    /// What it looks like.
+    pub look: String,
+    /// How it is spelled.
+    pub spelling: String,
+}
+
+impl Look {
+    /// The look of a name.
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        let spelling: String =
+            name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect();
+        Self { look: skeleton(&spelling).collect(), spelling }
     }
-    pairs
 }
 
 #[cfg(test)]
@@ -375,7 +389,7 @@ mod tests {
             assert!(found.contains(&kind), "{text:?} {found:?}");
         }
         assert_eq!(visible("a\u{202e}b\u{1b}"), "a⟨U+202E⟩b⟨U+001B⟩");
-        assert!(kinds("do NOT tell the user").contains(&HiddenInstruction));
+        assert!(kinds("do NOT\n tell   the user").contains(&HiddenInstruction));
     }
 
     #[test]
@@ -398,8 +412,12 @@ mod tests {
         for fine in ["read_file", "größe", "имя", "日本", "naïve-1"] {
             assert!(!disguised(fine), "{fine}");
         }
-        let names = ["list_items", "1ist_items", "list-items", "read", "READ", "send_mail"];
-        assert_eq!(look_alikes(&names).len(), 2, "{:?}", look_alikes(&names));
+        let alike = |one: &str, two: &str| {
+            let (one, two) = (Look::of(one), Look::of(two));
+            one.look == two.look && one.spelling != two.spelling
+        };
+        assert!(alike("list_items", "1ist_items") && alike("1ist-items", "list_items"));
+        assert!(!alike("list_items", "list-items") && !alike("read", "READ"));
         let said = Said {
             name: "t".into(),
             title: None,

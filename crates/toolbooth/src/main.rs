@@ -67,7 +67,11 @@ fn main() -> ExitCode {
         }
     };
     start_tracing(matches!(cli.command, Command::Serve { .. }));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        // Schemas are judged by recursion; its depth is bounded with this stack in mind.
+        .thread_stack_size(8 << 20)
+        .enable_all()
+        .build();
     let outcome = match runtime {
         Ok(runtime) => {
             let outcome = runtime.block_on(commands::run(cli));

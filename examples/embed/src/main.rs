@@ -57,6 +57,7 @@ async fn main() {
     let orders = Arc::new(Orders::default());
     let proxy = ToolProxy::new(Parts {
         worlds: Worlds::new(World::new(policy).with_registry(registry)),
+        catalogue: None,
         ledger: Arc::clone(&ledger) as _,
         executors: Executors::default().with(AdapterId::Local("shop".into()), Arc::clone(&orders) as _),
         clock: Arc::new(clock),

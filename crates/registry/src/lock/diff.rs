@@ -4,6 +4,8 @@
 //!
 //! Doc: registry.md#what-changed
 
+use std::collections::HashSet;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -104,6 +106,9 @@ pub struct ToolDiff {
     pub suspicious: Vec<Suspicion>,
 }
 
+/// Words of two texts that are compared one by one.
+const WORDS_MAX: usize = 10_000;
+
 /// Compares two texts by words; `None` where only white space differs.
 pub(super) fn words(before: &str, after: &str) -> Option<Vec<Word>> {
     if before.split_whitespace().eq(after.split_whitespace()) {
@@ -111,6 +116,11 @@ pub(super) fn words(before: &str, after: &str) -> Option<Vec<Word>> {
     }
     let (before, after): (Vec<&str>, Vec<&str>) =
         (before.split_whitespace().collect(), after.split_whitespace().collect());
+    if before.len() + after.len() > WORDS_MAX {
+        // Nobody reads so long a text word by word; it is shown whole.
+        let word = |change, words: &[&str]| Word { change, text: words.join(" ") };
+        return Some(vec![word(WordChange::Removed, &before), word(WordChange::Added, &after)]);
+    }
     let mut out: Vec<Word> = Vec::new();
     for change in TextDiff::from_slices(&before, &after).iter_all_changes() {
         let kind = match change.tag() {
@@ -148,8 +158,33 @@ pub(super) fn text_change(
     })
 }
 
-/// Every change between what was approved and what is said now; none where only white space of
-/// texts differs.
+/// As [`compare`], and at least one change where anything differs: what has no words and no place
+/// in it is told all the same.
+pub(super) fn changes(before: &Said, after: &Said) -> Vec<FieldChange> {
+    let mut changes = compare(before, after);
+    if changes.is_empty() && before.spaced() != after.spaced() {
+        for (field, one, two) in [
+            ("inputSchema", &before.input_schema, &after.input_schema),
+            ("outputSchema", &before.output_schema, &after.output_schema),
+        ] {
+            if one != two {
+                changes.push(FieldChange {
+                    field: field.to_owned(),
+                    path: String::new(),
+                    before: Some(one.clone()),
+                    after: Some(two.clone()),
+                    words: Vec::new(),
+                    verdict: Compatibility::Breaking,
+                    reason: "something that is not understood is different".to_owned(),
+                });
+            }
+        }
+    }
+    changes
+}
+
+/// Every change between what was approved and what is said now, as far as it is understood; none
+/// where only white space of texts differs.
 #[must_use]
 pub fn compare(before: &Said, after: &Said) -> Vec<FieldChange> {
     let mut changes = Vec::new();
@@ -237,15 +272,22 @@ pub fn diff<'t>(
     answered: impl Fn(&Source) -> bool,
 ) -> Vec<ToolDiff> {
     let mut out = Vec::new();
-    let mut present = std::collections::HashSet::new();
-    for tool in tools.filter(|tool| tool.source().is_discovered()) {
+    let mut present = HashSet::new();
+    // Tools of servers for which an operator wrote contracts of his own are not gone.
+    let mut adopted = HashSet::new();
+    for tool in tools {
         let id = tool.id().as_str();
+        if !tool.source().is_discovered() {
+            adopted.insert((format!("mcp:{}", tool.target_owner()), tool.target().to_owned()));
+            continue;
+        }
         present.insert(id.to_owned());
         let after = Said::of(tool.contract());
-        let (change, changes) = match lock.get(id) {
+        let (change, changes) = match lock.of_tool(tool) {
             None => (Change::New, Vec::new()),
-            Some(locked) => {
-                let changes = compare(&locked.said(), &after);
+            Some((approved, locked)) => {
+                present.insert(approved.to_owned());
+                let changes = changes(&locked.said(), &after);
                 if locked.source != tool.source().to_string() {
                     (Change::Moved, changes)
                 } else if changes.is_empty() {
@@ -273,6 +315,9 @@ pub fn diff<'t>(
         });
     }
     for (id, locked) in lock.iter().filter(|(id, _)| !present.contains(*id)) {
+        if adopted.contains(&(locked.source.clone(), locked.name.clone())) {
+            continue;
+        }
         let gone = Source::parse(&locked.source).is_none_or(|source| answered(&source));
         if gone {
             out.push(ToolDiff {

@@ -21,7 +21,7 @@ pub use diff::{Change, Compatibility, FieldChange, ToolDiff, Word, WordChange, c
 pub use show::text as show_text;
 
 use crate::said::Said;
-use crate::suspicion::{self, Suspicion};
+use crate::suspicion::{self, Look, Suspicion};
 use crate::tool::{RegisteredTool, Source};
 
 /// The major version of lock files that this build reads.
@@ -174,6 +174,20 @@ impl LockFile {
         self.tools.iter().map(|(id, tool)| (id.as_str(), tool))
     }
 
+    /// What is approved of a tool: under its id, or under the one that it had before an operator
+    /// renamed it.
+    #[must_use]
+    pub fn of_tool(&self, tool: &RegisteredTool) -> Option<(&str, &LockedTool)> {
+        let id = tool.id().as_str();
+        let source = tool.source().to_string();
+        self.tools
+            .get_key_value(id)
+            .or_else(|| {
+                self.tools.iter().find(|(_, own)| own.source == source && own.name == tool.target())
+            })
+            .map(|(id, own)| (id.as_str(), own))
+    }
+
     /// How many tools are approved.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -243,8 +257,8 @@ impl Approvals {
     fn is_approved(&self, tool: &RegisteredTool) -> bool {
         self.lock
             .as_ref()
-            .and_then(|lock| lock.get(tool.id().as_str()))
-            .is_some_and(|locked| matches(locked, tool))
+            .and_then(|lock| lock.of_tool(tool))
+            .is_some_and(|(_, locked)| matches(locked, tool))
     }
 
     /// Judges all discovered tools of a registry. Tools that an operator wrote are not looked at.
@@ -253,21 +267,28 @@ impl Approvals {
         &self,
         tools: impl Iterator<Item = &'t RegisteredTool>,
     ) -> HashMap<String, Objection> {
-        let discovered: Vec<&RegisteredTool> =
-            tools.filter(|tool| tool.source().is_discovered()).collect();
+        let all: Vec<&RegisteredTool> = tools.collect();
         let mut objections: HashMap<String, Objection> = HashMap::new();
+        let discovered = all.iter().copied().filter(|tool| tool.source().is_discovered());
         let unapproved: Vec<&RegisteredTool> =
-            discovered.iter().copied().filter(|tool| !self.is_approved(tool)).collect();
+            discovered.filter(|tool| !self.is_approved(tool)).collect();
         if unapproved.is_empty() {
             return objections;
         }
-        let bare: Vec<(&str, &RegisteredTool)> =
-            discovered.iter().map(|tool| (tool.target(), *tool)).collect();
-        let names: Vec<&str> = bare.iter().map(|(name, _)| *name).collect();
-        let alike = suspicion::look_alikes(&names);
+        // For each look, two tools of different sources are enough to tell a third from.
+        let mut looks: HashMap<String, Vec<(String, &RegisteredTool)>> = HashMap::new();
+        for tool in &all {
+            let Look { look, spelling } = Look::of(tool.target());
+            let alike = looks.entry(look).or_default();
+            let known =
+                alike.iter().any(|(own, one)| *own == spelling && one.source() == tool.source());
+            if !known && alike.len() < LOOKS_MAX {
+                alike.push((spelling, tool));
+            }
+        }
         for tool in unapproved {
             let mut suspicions = suspicion::of(&Said::of(tool.contract()));
-            suspicions.extend(resembles(tool, &bare, &alike));
+            suspicions.extend(resembles(tool, &looks));
             let reason = self.reason(tool, &suspicions);
             if reason.is_some() || !suspicions.is_empty() {
                 let objection = Objection { quarantine: reason, suspicions };
@@ -279,7 +300,7 @@ impl Approvals {
 
     fn reason(&self, tool: &RegisteredTool, suspicions: &[Suspicion]) -> Option<String> {
         if let Some(lock) = &self.lock {
-            match lock.get(tool.id().as_str()) {
+            match lock.of_tool(tool).map(|(_, locked)| locked) {
                 Some(locked) if locked.source != tool.source().to_string() => {
                     return Some(format!(
                         "it was approved as a tool of {}, and comes from {} now",
@@ -288,7 +309,7 @@ impl Approvals {
                     ));
                 }
                 Some(locked) => {
-                    let changed = compare(&locked.said(), &Said::of(tool.contract()));
+                    let changed = diff::changes(&locked.said(), &Said::of(tool.contract()));
                     return Some(diff::summary(&changed));
                 }
                 None if self.new_tools == NewTools::Deny => {
@@ -302,36 +323,31 @@ impl Approvals {
     }
 }
 
-/// Whether a tool is what was approved: by its digest, or with nothing but white space changed.
+/// Whether a tool is what was approved: by its digest, or with nothing but white space of its texts
+/// changed. This does not rest on what the differences show: what they do not understand counts.
 fn matches(locked: &LockedTool, tool: &RegisteredTool) -> bool {
-    if locked.source != tool.source().to_string() {
-        return false;
-    }
-    locked.source_digest == tool.source_digest()
-        || compare(&locked.said(), &Said::of(tool.contract())).is_empty()
+    locked.source == tool.source().to_string()
+        && (locked.source_digest == tool.source_digest()
+            || locked.said().spaced() == Said::of(tool.contract()).spaced())
 }
+
+/// Tools of one look that are remembered.
+const LOOKS_MAX: usize = 8;
 
 /// That a tool's name looks like that of a tool of another source.
 fn resembles(
     tool: &RegisteredTool,
-    bare: &[(&str, &RegisteredTool)],
-    alike: &[(&str, &str)],
+    looks: &HashMap<String, Vec<(String, &RegisteredTool)>>,
 ) -> Option<Suspicion> {
-    let own = tool.target();
-    alike.iter().find_map(|(one, two)| {
-        let other = match own {
-            own if own == *one => *two,
-            own if own == *two => *one,
-            _ => return None,
-        };
-        let (_, lookalike) = bare
-            .iter()
-            .find(|(name, theirs)| *name == other && theirs.source() != tool.source())?;
-        Some(Suspicion {
-            kind: suspicion::SuspicionKind::ConfusableName,
-            place: "name".to_owned(),
-            shown: format!("`{}` looks like `{}`", suspicion::visible(own), lookalike.id()),
-        })
+    let Look { look, spelling } = Look::of(tool.target());
+    let (_, lookalike) = looks
+        .get(&look)?
+        .iter()
+        .find(|(other, one)| *other != spelling && one.source() != tool.source())?;
+    Some(Suspicion {
+        kind: suspicion::SuspicionKind::ConfusableName,
+        place: "name".to_owned(),
+        shown: format!("`{}` looks like `{}`", suspicion::visible(tool.target()), lookalike.id()),
     })
 }
 

@@ -5,6 +5,8 @@
 //!
 //! Doc: registry.md#what-changed
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 use toolbooth_contracts::json::canonical;
 
@@ -164,7 +166,7 @@ impl Comparison<'_> {
         let of = |schema: &Map<String, Value>| -> Map<String, Value> {
             schema.get("properties").and_then(Value::as_object).unwrap_or(&empty).clone()
         };
-        let required = |schema: &Map<String, Value>| -> Vec<String> {
+        let required = |schema: &Map<String, Value>| -> BTreeSet<String> {
             let names = schema.get("required").and_then(Value::as_array);
             names.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
         };
@@ -193,7 +195,8 @@ impl Comparison<'_> {
             });
         }
         let known = |name: &String| one.contains_key(name) || !two.contains_key(name);
-        for name in must_now.iter().filter(|name| !must.contains(name) && known(name)) {
+        let kept = |name: &String| two.contains_key(name) || !one.contains_key(name);
+        for name in must_now.iter().filter(|name| !must.contains(*name) && known(name)) {
             let verdict = self.verdict(Turn::Narrower);
             self.below(&["required"], |this| {
                 this.tell(
@@ -204,7 +207,7 @@ impl Comparison<'_> {
                 );
             });
         }
-        for name in must.iter().filter(|name| !must_now.contains(name) && two.contains_key(*name)) {
+        for name in must.iter().filter(|name| !must_now.contains(*name) && kept(name)) {
             let verdict = self.verdict(Turn::Wider);
             self.below(&["required"], |this| {
                 this.tell(
@@ -229,6 +232,8 @@ impl Comparison<'_> {
             _ if NOTES.contains(&key) => {
                 self.tell(before, after, Compatibility::Compatible, "a note is different");
             }
+            // The order of a set says nothing.
+            _ if SETS.contains(&key) && same_set(before, after) => (),
             "type" => self.turned(before, after, types(before, after), "the type"),
             "enum" => self.turned(before, after, values(before, after), "the list of values"),
             _ if UPPER.contains(&key) => {
@@ -316,6 +321,19 @@ const CONSTRAINTS: [&str; 9] = [
     "contentMediaType",
     "$ref",
 ];
+
+/// Keywords whose list is a set.
+const SETS: [&str; 5] = ["type", "enum", "anyOf", "oneOf", "allOf"];
+
+/// Whether two lists hold the same, in whatever order.
+fn same_set(before: Option<&Value>, after: Option<&Value>) -> bool {
+    let sorted = |value: Option<&Value>| -> Option<Vec<String>> {
+        let mut items: Vec<String> = value?.as_array()?.iter().map(canonical).collect();
+        items.sort_unstable();
+        Some(items)
+    };
+    matches!((sorted(before), sorted(after)), (Some(one), Some(two)) if one == two)
+}
 
 /// The text of a keyword: `Some(None)` where it is absent, `None` where it is no text.
 fn text(value: Option<&Value>) -> Option<Option<&str>> {

@@ -1,0 +1,636 @@
+//! What a schema costs to judge, and what a validator lets through: references that double, cycles
+//! that consume nothing, and recursion that branches.
+//!
+//! A schema from outside must not make the judging of one call take for ever, and neither must the
+//! arguments of one. Subschemas and what they refer to are a graph; steps that stay at the same
+//! place of the instance are told from those that lead to a part of it.
+//!
+//! Doc: contract.md#schemas
+
+use std::collections::HashMap;
+
+use referencing::{Draft, Registry, Resolver};
+use serde_json::{Map, Value};
+
+use crate::json::Step;
+
+/// Subschemas that may apply at one place of an instance, references expanded.
+pub(crate) const EXPANDED_MAX: u64 = 10_000;
+/// References and combinations that may lead on from one another at one place.
+const CHAIN_MAX: usize = 256;
+/// Evaluations of subschemas that one instance may take.
+const EVALUATIONS_MAX: u64 = 1_000_000;
+/// Evaluations of a schema without recursion that need no counting for each instance.
+const EVALUATIONS_PLAIN: u64 = 100_000;
+/// Evaluations that may be open at once: a thread's stack holds no more.
+const NESTED_MAX: usize = 600;
+
+/// The dialects that can be compiled.
+const DIALECTS: [&str; 9] = [
+    "https://json-schema.org/draft/2020-12/schema",
+    "https://json-schema.org/draft/2019-09/schema",
+    "http://json-schema.org/draft-07/schema",
+    "https://json-schema.org/draft-07/schema",
+    "http://json-schema.org/draft-06/schema",
+    "https://json-schema.org/draft-06/schema",
+    "http://json-schema.org/draft-04/schema",
+    "https://json-schema.org/draft-04/schema",
+    "http://json-schema.org/schema",
+];
+
+/// Keywords whose value refers to another subschema.
+const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
+/// Keywords whose subschema applies at the same place.
+const IN_PLACE: [&str; 4] = ["not", "if", "then", "else"];
+/// Keywords with a list of such subschemas.
+const IN_PLACE_LISTS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
+
+/// What is wrong with a schema, and where.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Objection {
+    pub(crate) path: Vec<Step>,
+    pub(crate) message: String,
+}
+
+/// Which part of an instance a step leads to.
+#[derive(Debug)]
+enum Part {
+    Property(String),
+    /// Any property, as far as a name alone can tell.
+    SomeProperty,
+    /// Properties that are not named beside it.
+    OtherProperty,
+    Element(usize),
+    EveryElement,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    in_place: Vec<(Vec<Step>, usize)>,
+    parts: Vec<(Part, usize)>,
+}
+
+/// The subschemas of a document. The root is the first.
+#[derive(Debug)]
+pub(crate) struct SchemaGraph {
+    nodes: Vec<Node>,
+}
+
+/// Looks at every subschema of a document. Gives the graph where judging an instance must be
+/// counted first.
+///
+/// # Errors
+/// An [`Objection`], the first in reading order.
+pub(crate) fn examine(schema: &Value) -> Result<Option<SchemaGraph>, Objection> {
+    let at = |name: &str, message: &str| Objection {
+        path: vec![Step::Key(name.to_owned())],
+        message: message.to_owned(),
+    };
+    if let Some(dialect) = schema.get("$schema")
+        && !dialect.as_str().is_some_and(|name| DIALECTS.contains(&name.trim_end_matches('#')))
+    {
+        let known = "the dialect is not known; this is draft 2020-12, 2019-09, 07, 06 or 04";
+        return Err(at("$schema", known));
+    }
+    let embeds = embeds(schema);
+    if !embeds {
+        stays_inside(schema, &mut Vec::new())?;
+    }
+    const ROOT: &str = "json-schema:///";
+    let draft = Draft::default().detect(schema);
+    let registry = Registry::new()
+        .add(ROOT, draft.create_resource_ref(schema))
+        .and_then(referencing::RegistryBuilder::prepare);
+    // What cannot be read here cannot be compiled either, and is told there.
+    let Ok(registry) = registry else { return Ok(None) };
+    let Ok(root) = referencing::uri::from_str(ROOT) else { return Ok(None) };
+    let mut building = Building {
+        draft,
+        nodes: Vec::new(),
+        paths: Vec::new(),
+        known: HashMap::new(),
+        open: Vec::new(),
+        dynamic: HashMap::new(),
+    };
+    dynamic_anchors(schema, &mut building.dynamic);
+    building.node(schema, &registry.resolver(root), Vec::new());
+    while let Some((index, value, resolver)) = building.open.pop() {
+        building.expand(index, value, &resolver);
+    }
+    let Building { nodes, paths, .. } = building;
+    let graph = SchemaGraph { nodes };
+    graph.objection(&paths)?;
+    Ok(graph.costs().then_some(graph))
+}
+
+/// Whether a document has parts with names of their own, which references may mean.
+fn embeds(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.iter().any(embeds),
+        Value::Object(members) => {
+            let named = |key: &str| {
+                members.get(key).and_then(Value::as_str).is_some_and(|id| !id.starts_with('#'))
+            };
+            named("$id") || named("id") || members.values().any(embeds)
+        }
+        _ => false,
+    }
+}
+
+/// A reference with an address of its own means another document, where no part of this one has a
+/// name, unless it is one of the specification's.
+fn stays_inside(value: &Value, path: &mut Vec<Step>) -> Result<(), Objection> {
+    match value {
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                path.push(Step::Index(index));
+                stays_inside(item, path)?;
+                path.pop();
+            }
+        }
+        Value::Object(members) => {
+            for (key, member) in members {
+                // Values that a schema compares with are no schemas.
+                if matches!(key.as_str(), "const" | "enum" | "default" | "examples") {
+                    continue;
+                }
+                path.push(Step::Key(key.clone()));
+                if let (true, Value::String(to)) = (REFERENCES.contains(&key.as_str()), member) {
+                    let known = to
+                        .split_once("://")
+                        .is_some_and(|(_, to)| to.starts_with("json-schema.org/"));
+                    if !to.starts_with('#') && !to.is_empty() && !known {
+                        let message = "the reference leaves the document, and nothing is fetched";
+                        return Err(Objection { path: path.clone(), message: message.to_owned() });
+                    }
+                }
+                stays_inside(member, path)?;
+                path.pop();
+            }
+        }
+        _ => (),
+    }
+    Ok(())
+}
+
+/// Every subschema with a dynamic anchor, by its name: which one is meant shows only when an
+/// instance is judged.
+fn dynamic_anchors<'s>(value: &'s Value, found: &mut HashMap<&'s str, Vec<&'s Value>>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| dynamic_anchors(item, found)),
+        Value::Object(members) => {
+            if let Some(name) = members.get("$dynamicAnchor").and_then(Value::as_str) {
+                found.entry(name).or_default().push(value);
+            }
+            members.values().for_each(|member| dynamic_anchors(member, found));
+        }
+        _ => (),
+    }
+}
+
+struct Building<'s> {
+    draft: Draft,
+    nodes: Vec<Node>,
+    /// Where each node was first met.
+    paths: Vec<Vec<Step>>,
+    known: HashMap<*const Value, usize>,
+    open: Vec<(usize, &'s Value, Resolver<'s>)>,
+    dynamic: HashMap<&'s str, Vec<&'s Value>>,
+}
+
+impl<'s> Building<'s> {
+    fn node(&mut self, value: &'s Value, resolver: &Resolver<'s>, path: Vec<Step>) -> usize {
+        let key: *const Value = value;
+        if let Some(known) = self.known.get(&key) {
+            return *known;
+        }
+        let index = self.nodes.len();
+        self.nodes.push(Node::default());
+        self.paths.push(path);
+        self.known.insert(key, index);
+        let own = resolver.in_subresource(self.draft.create_resource_ref(value));
+        self.open.push((index, value, own.unwrap_or_else(|_| resolver.clone())));
+        index
+    }
+
+    fn expand(&mut self, index: usize, value: &'s Value, resolver: &Resolver<'s>) {
+        let Some(members) = value.as_object() else { return };
+        let path = self.paths.get(index).cloned().unwrap_or_default();
+        let mut node = Node::default();
+        self.in_place(members, resolver, &path, &mut node);
+        self.parts(members, resolver, &path, &mut node);
+        // Definitions are looked at where they stand, whether or not somebody refers to them.
+        for name in ["$defs", "definitions"] {
+            let definitions = members.get(name).and_then(Value::as_object).into_iter().flatten();
+            for (own, schema) in definitions {
+                self.node(schema, resolver, below(&path, &[key(name), key(own)]));
+            }
+        }
+        if let Some(place) = self.nodes.get_mut(index) {
+            *place = node;
+        }
+    }
+
+    fn in_place(
+        &mut self,
+        members: &'s Map<String, Value>,
+        resolver: &Resolver<'s>,
+        path: &[Step],
+        node: &mut Node,
+    ) {
+        let mut add = |this: &mut Self, steps: Vec<Step>, schema: &'s Value| {
+            if schema.is_object() {
+                let index = this.node(schema, resolver, below(path, &steps));
+                node.in_place.push((steps, index));
+            }
+        };
+        for name in IN_PLACE {
+            if let Some(schema) = members.get(name) {
+                add(self, vec![key(name)], schema);
+            }
+        }
+        for name in IN_PLACE_LISTS {
+            let list = members.get(name).and_then(Value::as_array).into_iter().flatten();
+            for (at, schema) in list.enumerate() {
+                add(self, vec![key(name), Step::Index(at)], schema);
+            }
+        }
+        for name in ["dependentSchemas", "dependencies"] {
+            let dependent = members.get(name).and_then(Value::as_object).into_iter().flatten();
+            for (own, schema) in dependent {
+                add(self, vec![key(name), key(own)], schema);
+            }
+        }
+        for name in REFERENCES {
+            let Some(to) = members.get(name).and_then(Value::as_str) else { continue };
+            let mut targets = Vec::new();
+            if let Ok(resolved) = resolver.lookup(to) {
+                let (schema, resolver, _) = resolved.into_inner();
+                targets.push(self.node(schema, &resolver, below(path, &[key(name)])));
+            }
+            if let (true, Some(anchor)) = (name == "$dynamicRef", to.rsplit('#').next()) {
+                for schema in self.dynamic.get(anchor).cloned().unwrap_or_default() {
+                    targets.push(self.node(schema, resolver, below(path, &[key(name)])));
+                }
+            }
+            targets.sort_unstable();
+            targets.dedup();
+            // Of several that may be meant, one is: the last one looked at stands for all of them.
+            node.in_place.extend(targets.into_iter().map(|target| (vec![key(name)], target)));
+        }
+    }
+
+    fn parts(
+        &mut self,
+        members: &'s Map<String, Value>,
+        resolver: &Resolver<'s>,
+        path: &[Step],
+        node: &mut Node,
+    ) {
+        let mut add = |this: &mut Self, steps: &[Step], part: Part, schema: &'s Value| {
+            if schema.is_object() {
+                let index = this.node(schema, resolver, below(path, steps));
+                node.parts.push((part, index));
+            }
+        };
+        for (name, own) in [("properties", true), ("patternProperties", false)] {
+            let named = members.get(name).and_then(Value::as_object).into_iter().flatten();
+            for (property, schema) in named {
+                let part = if own { Part::Property(property.clone()) } else { Part::SomeProperty };
+                add(self, &[key(name), key(property)], part, schema);
+            }
+        }
+        for name in ["additionalProperties", "unevaluatedProperties"] {
+            if let Some(schema) = members.get(name) {
+                add(self, &[key(name)], Part::OtherProperty, schema);
+            }
+        }
+        for name in ["items", "additionalItems", "unevaluatedItems", "contains", "prefixItems"] {
+            match members.get(name) {
+                Some(Value::Array(list)) => {
+                    for (at, schema) in list.iter().enumerate() {
+                        add(self, &[key(name), Step::Index(at)], Part::Element(at), schema);
+                    }
+                }
+                Some(schema) => add(self, &[key(name)], Part::EveryElement, schema),
+                None => (),
+            }
+        }
+        if let Some(schema) = members.get("propertyNames") {
+            // A name has no parts, so nothing is counted on from there.
+            let _ = self.node_if_object(schema, resolver, below(path, &[key("propertyNames")]));
+        }
+    }
+
+    fn node_if_object(
+        &mut self,
+        schema: &'s Value,
+        resolver: &Resolver<'s>,
+        path: Vec<Step>,
+    ) -> Option<usize> {
+        schema.is_object().then(|| self.node(schema, resolver, path))
+    }
+}
+
+fn key(name: &str) -> Step {
+    Step::Key(name.to_owned())
+}
+
+fn below(path: &[Step], steps: &[Step]) -> Vec<Step> {
+    path.iter().chain(steps).cloned().collect()
+}
+
+#[derive(Clone, Copy)]
+enum Known {
+    New,
+    /// Being looked at: coming back to it is a cycle.
+    Open,
+    /// Expands to so many subschemas, so many deep.
+    Done(u64, usize),
+}
+
+/// What is wrong at one place, and the way on to the reference that makes it so.
+struct Inner {
+    steps: Vec<Step>,
+    message: String,
+}
+
+impl SchemaGraph {
+    /// What is wrong with the steps that stay at one place.
+    fn objection(&self, paths: &[Vec<Step>]) -> Result<(), Objection> {
+        let mut known = vec![Known::New; self.nodes.len()];
+        for (index, path) in paths.iter().enumerate() {
+            self.expanded(index, 0, &mut known).map_err(|inner| Objection {
+                path: below(path, &inner.steps),
+                message: inner.message,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// How many subschemas apply where this one does.
+    fn expanded(&self, index: usize, chain: usize, known: &mut [Known]) -> Result<u64, Inner> {
+        let inner = |message: String| Inner { steps: Vec::new(), message };
+        match known.get(index) {
+            Some(Known::Open) => {
+                return Err(inner("a cycle of references that consumes nothing".to_owned()));
+            }
+            Some(Known::Done(size, _)) => return Ok(*size),
+            _ => (),
+        }
+        if chain > CHAIN_MAX {
+            let message = format!("more than {CHAIN_MAX} references lead on from one another");
+            return Err(inner(message));
+        }
+        let set = |known: &mut [Known], what| {
+            if let Some(place) = known.get_mut(index) {
+                *place = what;
+            }
+        };
+        set(known, Known::Open);
+        let mut size = 1u64;
+        let next = self.nodes.get(index).map(|node| node.in_place.as_slice()).unwrap_or_default();
+        for (steps, next) in next {
+            let expanded = self.expanded(*next, chain + 1, known).map_err(|inner| {
+                let mut steps = steps.clone();
+                // Behind a reference begins another part of the document.
+                let refers = matches!(steps.last(), Some(Step::Key(key)) if REFERENCES.contains(&key.as_str()));
+                if !refers {
+                    steps.extend(inner.steps);
+                }
+                Inner { steps, message: inner.message }
+            })?;
+            size = size.saturating_add(expanded);
+            if size > EXPANDED_MAX {
+                let message = format!(
+                    "the references expand to more than {EXPANDED_MAX} subschemas at one place"
+                );
+                return Err(inner(message));
+            }
+        }
+        set(known, Known::Done(size, 0));
+        Ok(size)
+    }
+
+    /// Whether judging an instance may cost so much that it must be counted first: the schema
+    /// recurses, or leads along too many ways, or too deep.
+    fn costs(&self) -> bool {
+        let mut known = vec![Known::New; self.nodes.len()];
+        match self.ways(0, 0, &mut known) {
+            Some((ways, depth)) => ways > EVALUATIONS_PLAIN || depth > NESTED_MAX,
+            None => true,
+        }
+    }
+
+    /// How many ways lead on from a node, and how deep; `None` where one leads back.
+    fn ways(&self, index: usize, depth: usize, known: &mut [Known]) -> Option<(u64, usize)> {
+        match known.get(index) {
+            Some(Known::Open) | None => return None,
+            Some(Known::Done(ways, deep)) => return Some((*ways, *deep)),
+            Some(Known::New) => (),
+        }
+        if depth > NESTED_MAX {
+            return None;
+        }
+        *known.get_mut(index)? = Known::Open;
+        let (mut ways, mut deep) = (1u64, 1usize);
+        let node = self.nodes.get(index)?;
+        let next = node.in_place.iter().map(|(_, next)| next);
+        for next in next.chain(node.parts.iter().map(|(_, next)| next)) {
+            let (more, deeper) = self.ways(*next, depth + 1, known)?;
+            ways = ways.saturating_add(more);
+            deep = deep.max(deeper + 1);
+        }
+        *known.get_mut(index)? = Known::Done(ways, deep);
+        Some((ways, deep))
+    }
+
+    /// Whether an instance can be judged within bounds.
+    pub(crate) fn can_judge(&self, instance: &Value) -> bool {
+        let mut counting = Counting { graph: self, known: HashMap::new() };
+        counting.evaluations(0, instance, 0).is_some()
+    }
+}
+
+/// Counts evaluations without doing them: each pair of a subschema and a part of the instance is
+/// looked at once.
+struct Counting<'g> {
+    graph: &'g SchemaGraph,
+    known: HashMap<(usize, *const Value), u64>,
+}
+
+impl Counting<'_> {
+    /// How many evaluations begin here; `None` where they are too many or too deep.
+    fn evaluations(&mut self, index: usize, instance: &Value, depth: usize) -> Option<u64> {
+        let pair = (index, std::ptr::from_ref(instance));
+        if let Some(known) = self.known.get(&pair) {
+            return Some(*known);
+        }
+        if depth > NESTED_MAX {
+            return None;
+        }
+        let graph = self.graph;
+        let node = graph.nodes.get(index)?;
+        let mut count = 1u64;
+        let mut add = |this: &mut Self, next: usize, instance: &Value| {
+            count = count.saturating_add(this.evaluations(next, instance, depth + 1)?);
+            (count <= EVALUATIONS_MAX).then_some(())
+        };
+        for (_, next) in &node.in_place {
+            add(self, *next, instance)?;
+        }
+        for (part, next) in &node.parts {
+            match (part, instance) {
+                (Part::Property(name), Value::Object(members)) => {
+                    if let Some(member) = members.get(name) {
+                        add(self, *next, member)?;
+                    }
+                }
+                (Part::SomeProperty, Value::Object(members)) => {
+                    for member in members.values() {
+                        add(self, *next, member)?;
+                    }
+                }
+                (Part::OtherProperty, Value::Object(members)) => {
+                    let named = |name: &str| {
+                        node.parts
+                            .iter()
+                            .any(|(part, _)| matches!(part, Part::Property(own) if own == name))
+                    };
+                    for (_, member) in members.iter().filter(|(name, _)| !named(name)) {
+                        add(self, *next, member)?;
+                    }
+                }
+                (Part::Element(at), Value::Array(items)) => {
+                    if let Some(item) = items.get(*at) {
+                        add(self, *next, item)?;
+                    }
+                }
+                (Part::EveryElement, Value::Array(items)) => {
+                    for item in items {
+                        add(self, *next, item)?;
+                    }
+                }
+                _ => (),
+            }
+        }
+        self.known.insert(pair, count);
+        Some(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(schema: &Value) -> String {
+        examine(schema).unwrap_err().message
+    }
+
+    #[test]
+    fn references_that_double_are_bounded_however_they_are_written() {
+        for (anchor, name) in [("#/$defs/a", ""), ("urn:a", "$id"), ("#/$defs/%61", "")] {
+            let mut definitions = Map::new();
+            for n in 0..40 {
+                let next = json!({ "$ref": format!("{anchor}{}", n + 1) });
+                let mut schema = json!({ "allOf": [next, next] });
+                if !name.is_empty() {
+                    schema[name] = json!(format!("urn:a{n}"));
+                }
+                definitions.insert(format!("a{n}"), schema);
+            }
+            let mut last = json!({ "type": "string" });
+            if !name.is_empty() {
+                last[name] = json!("urn:a40");
+            }
+            definitions.insert("a40".to_owned(), last);
+            let bomb = json!({ "type": "object", "$defs": definitions,
+                "properties": { "x": { "$ref": format!("{anchor}0") } } });
+            assert!(refused(&bomb).contains("expand"), "{anchor}");
+        }
+    }
+
+    #[test]
+    fn cycles_that_consume_nothing_are_refused_and_others_are_not() {
+        for cycle in [
+            json!({ "$ref": "#" }),
+            json!({ "allOf": [{ "$ref": "#" }] }),
+            json!({ "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "anyOf": [{ "$ref": "#/$defs/a" }] } } }),
+            json!({ "$anchor": "here", "not": { "$ref": "#here" } }),
+            json!({ "$id": "urn:x", "allOf": [{ "$ref": "urn:x" }] }),
+            json!({ "$id": "http://h/a/b", "$defs": { "c": { "$id": "c", "$ref": "b" } }, "$ref": "c" }),
+            json!({ "$defs": { "a b": { "$ref": "#/$defs/a%20b" } } }),
+        ] {
+            assert!(refused(&cycle).contains("cycle"), "{cycle}");
+        }
+        let tree = json!({ "type": "object", "properties": { "left": { "$ref": "#" }, "items": { "type": "array", "items": { "$ref": "#" } } } });
+        assert!(examine(&tree).unwrap().is_some());
+        let values = json!({ "enum": [{ "$ref": "#" }], "default": { "$ref": "#" } });
+        assert!(examine(&values).unwrap().is_none());
+    }
+
+    fn nested(levels: usize) -> Value {
+        let mut value = json!({ "b": 1 });
+        for _ in 0..levels {
+            value = json!({ "a": value });
+        }
+        value
+    }
+
+    #[test]
+    fn recursion_that_branches_is_counted_for_each_instance() {
+        let twice = json!({ "type": "object", "properties": { "a": { "allOf": [{ "$ref": "#" }, { "$ref": "#" }] } } });
+        let graph = examine(&twice).unwrap().unwrap();
+        assert!(graph.can_judge(&nested(10)) && !graph.can_judge(&nested(60)));
+        // A tree is as large as its instance, whatever its depth.
+        let tree = json!({ "type": "object", "properties": { "a": { "$ref": "#" }, "b": { "$ref": "#" } } });
+        let graph = examine(&tree).unwrap().unwrap();
+        assert!(graph.can_judge(&nested(120)));
+        // Without recursion it may double all the same, level by level.
+        let mut definitions = Map::new();
+        for n in 0..60 {
+            let next = json!({ "properties": { "a": { "$ref": format!("#/$defs/d{}", n + 1) } } });
+            definitions.insert(format!("d{n}"), json!({ "allOf": [next, next] }));
+        }
+        definitions.insert("d60".to_owned(), json!({}));
+        let ladder = json!({ "$defs": definitions, "$ref": "#/$defs/d0" });
+        let graph = examine(&ladder).unwrap().unwrap();
+        assert!(graph.can_judge(&nested(10)) && !graph.can_judge(&nested(60)));
+    }
+
+    #[test]
+    fn ordinary_schemas_are_not_counted() {
+        let plain = json!({ "type": "object", "$defs": { "a": { "type": "string" } }, "properties": {
+            "x": { "$ref": "#/$defs/a" }, "y": { "type": "array", "items": { "$ref": "#/$defs/a" } } } });
+        assert!(examine(&plain).unwrap().is_none());
+    }
+
+    #[test]
+    fn objections_name_their_places() {
+        let place = |schema: Value| crate::json::dotted(&examine(&schema).unwrap_err().path);
+        assert_eq!(place(json!({ "allOf": [{ "$ref": "#" }] })), "allOf[0].$ref");
+        assert_eq!(
+            place(
+                json!({ "properties": { "a": { "items": { "$ref": "https://example.com/x" } } } })
+            ),
+            "properties.a.items.$ref"
+        );
+        assert_eq!(place(json!({ "$schema": "https://example.com/dialect" })), "$schema");
+        assert_eq!(place(json!({ "$schema": 7 })), "$schema");
+        let embedded = json!({ "$defs": { "a": { "$id": "urn:a" } }, "$ref": "urn:a" });
+        assert!(examine(&embedded).is_ok());
+        let meta = json!({ "$ref": "https://json-schema.org/draft/2020-12/schema" });
+        assert!(examine(&meta).is_ok());
+    }
+
+    #[test]
+    fn long_chains_end() {
+        let mut definitions = Map::new();
+        for n in 0..100_000 {
+            definitions.insert(format!("a{n}"), json!({ "$ref": format!("#/$defs/a{}", n + 1) }));
+        }
+        assert!(examine(&json!({ "$defs": definitions })).is_err());
+    }
+}
