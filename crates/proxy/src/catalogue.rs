@@ -29,6 +29,9 @@ use crate::world::{Indices, ToolState, World, Worlds};
 /// How long further changes of a source are waited for, before it is asked again.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
+/// Tools of one change whose quarantine is written down one by one.
+const NOTICES_MAX: usize = 200;
+
 /// A source and what the operator says of its tools.
 pub struct SourceEntry {
     /// The source.
@@ -81,9 +84,12 @@ pub struct Catalogue {
     unhealthy: Mutex<BTreeMap<Source, String>>,
     /// The names that each source listed last; nothing of those that have not answered yet.
     listed: Mutex<HashMap<Source, HashSet<String>>>,
-    /// Sources that have said that their tools changed, and have not been asked since.
-    stale: Mutex<HashSet<Source>>,
-    /// When each source was last asked; held while it is.
+    /// How often each source has said that its tools changed, since what it lists was published.
+    stale: Mutex<HashMap<Source, u64>>,
+    /// Sources whose tools are known from the lock alone, since the start.
+    unasked: Mutex<HashSet<Source>>,
+    /// When the asking of each source began whose answer was published last; held while it is
+    /// asked, so that no older answer comes after a newer one.
     asked: HashMap<Source, tokio::sync::Mutex<Option<Instant>>>,
     /// Tools that were quarantined and that nobody has written down yet.
     notices: Mutex<BTreeMap<ToolId, Quarantined>>,
@@ -113,6 +119,7 @@ impl Catalogue {
             unhealthy: Mutex::new(BTreeMap::new()),
             listed: Mutex::default(),
             stale: Mutex::default(),
+            unasked: Mutex::default(),
             notices: Mutex::default(),
             editing: tokio::sync::Mutex::new(()),
             generation: watch::Sender::new(0),
@@ -151,7 +158,14 @@ impl Catalogue {
     /// Judges a changed world and publishes it; `editing` is held.
     async fn publish(&self, mut world: World) {
         let quarantined = world.judge();
-        for (tool_id, reason) in quarantined {
+        let count = quarantined.len();
+        if count > NOTICES_MAX {
+            tracing::warn!(
+                tools = count,
+                "tools are quarantined; not each of them is written down"
+            );
+        }
+        for (tool_id, reason) in quarantined.into_iter().take(NOTICES_MAX) {
             tracing::warn!(tool.id = %tool_id, reason, "a tool is quarantined");
             let Some(tool) = world.registry.get(tool_id.as_str()) else { continue };
             let source = tool.source().clone();
@@ -159,8 +173,11 @@ impl Catalogue {
             lock(&self.notices).insert(tool_id, notice);
         }
         self.doubt_unverified(&mut world);
+        // What is in quarantine takes no name from those that may be called.
         let tools = world.registry.iter();
-        world.names = world.names.with(tools.map(|tool| WireCandidate::of(tool)));
+        let trusted =
+            tools.filter(|tool| !matches!(world.standing(tool), Standing::Quarantined(_)));
+        world.names = world.names.with(trusted.map(|tool| WireCandidate::of(tool)));
         if self.states_wanted.load(Ordering::Relaxed) {
             world.states = self.states(&world, false).await;
         }
@@ -170,16 +187,21 @@ impl Catalogue {
         self.generation.send_modify(|generation| *generation += 1);
     }
 
-    /// Whether a source is to be asked before the next call of its tools: always by setting, and
-    /// where it has said that they changed.
+    /// Whether a source is to be asked before the next call of its tools: always by setting, where
+    /// it has said that they changed, and where it was not asked since the start.
     fn is_to_be_asked(&self, entry: &SourceEntry) -> bool {
-        entry.verify_calls || lock(&self.stale).contains(&entry.id)
+        self.is_in_doubt(entry) || lock(&self.unasked).contains(&entry.id)
+    }
+
+    /// Whether the tools of a source that does not answer are not called.
+    fn is_in_doubt(&self, entry: &SourceEntry) -> bool {
+        entry.verify_calls || lock(&self.stale).contains_key(&entry.id)
     }
 
     /// Tools of a source that is to be asked before the next call, and did not answer, are not
     /// called.
     fn doubt_unverified(&self, world: &mut World) {
-        for entry in self.sources.iter().filter(|entry| self.is_to_be_asked(entry)) {
+        for entry in self.sources.iter().filter(|entry| self.is_in_doubt(entry)) {
             if !lock(&self.unhealthy).contains_key(&entry.id) {
                 continue;
             }
@@ -215,6 +237,9 @@ impl Catalogue {
                 for problem in problems {
                     tracing::warn!(source = %entry.id, problem, "an approved tool is left out");
                 }
+                if !tools.is_empty() {
+                    lock(&self.unasked).insert(entry.id.clone());
+                }
                 let _ = world.registry.replace_source(&entry.id, tools);
             }
         })
@@ -248,43 +273,81 @@ impl Catalogue {
         states
     }
 
+    /// Sources of which nothing is known, not even from the lock.
+    #[must_use]
+    pub fn unknown_sources(&self) -> Vec<Source> {
+        let world = self.worlds.now();
+        let known = |source: &Source| world.registry.iter().any(|tool| tool.source() == source);
+        self.sources.iter().map(|entry| entry.id.clone()).filter(|source| !known(source)).collect()
+    }
+
     /// Whether a source has listed its tools, and answered when it was last asked.
     #[must_use]
     pub fn has_answered(&self, source: &Source) -> bool {
         lock(&self.listed).contains_key(source) && !lock(&self.unhealthy).contains_key(source)
     }
 
+    /// How long a call may wait for its tool's source to be asked; `None` where it needs not.
+    pub(crate) fn verification_bound(&self, tool_id: &str, caller: &Caller) -> Option<Duration> {
+        let entry = self.to_be_asked(tool_id, caller)?;
+        let world = self.worlds.now();
+        let tool = Duration::from_millis(world.registry.get(tool_id)?.contract().policy.timeout_ms);
+        Some(tool.min(entry.source.timeout()))
+    }
+
+    /// The source of a tool, where it is to be asked before the call and the caller may call it.
+    fn to_be_asked(&self, tool_id: &str, caller: &Caller) -> Option<&SourceEntry> {
+        if !self.sources.iter().any(|entry| self.is_to_be_asked(entry)) {
+            return None;
+        }
+        let world = self.worlds.now();
+        let tool = world.registry.get(tool_id)?;
+        let entry = self.sources.iter().find(|entry| entry.id == *tool.source())?;
+        // For whom the tool is hidden, nothing may take longer than for one that is not there.
+        let policy = &world.policy;
+        let may = policy.enabled().is_ok()
+            && policy.access(caller, tool.contract(), &Standing::Active).is_ok();
+        (may && self.is_to_be_asked(entry)).then_some(entry)
+    }
+
     /// Asks the source of a tool again, where it is to be asked before the call and the caller may
     /// call the tool. Calls that come while a source is asked share the next asking.
     pub(crate) async fn verify(&self, tool_id: &str, caller: &Caller) {
-        if !self.sources.iter().any(|entry| self.is_to_be_asked(entry)) {
-            return;
-        }
         let came = Instant::now();
-        let world = self.worlds.now();
-        let Some(tool) = world.registry.get(tool_id) else { return };
-        let entry = self.sources.iter().find(|entry| entry.id == *tool.source());
-        let Some(entry) = entry.filter(|entry| self.is_to_be_asked(entry)) else { return };
-        // For whom the tool is hidden, nothing may take longer than for one that is not there.
-        let policy = &world.policy;
-        if policy.enabled().is_err()
-            || policy.access(caller, tool.contract(), &Standing::Active).is_err()
-        {
-            return;
+        if let Some(entry) = self.to_be_asked(tool_id, caller) {
+            let _ = self.refresh_after(entry, Some(came)).await;
         }
-        let Some(asked) = self.asked.get(&entry.id) else { return };
-        let mut asked = asked.lock().await;
-        if asked.is_some_and(|asked| asked >= came) {
-            return;
-        }
-        *asked = Some(Instant::now());
-        let _ = self.refresh(entry).await;
     }
 
     async fn refresh(&self, entry: &SourceEntry) -> SourceState {
+        self.refresh_after(entry, None).await
+    }
+
+    /// Asks a source, one asking at a time; not at all, where one that began after `came` has been
+    /// published meanwhile.
+    async fn refresh_after(&self, entry: &SourceEntry, came: Option<Instant>) -> SourceState {
+        let Some(asked) = self.asked.get(&entry.id) else { return self.told(entry, Vec::new()) };
+        let mut asked = asked.lock().await;
+        if let (Some(came), Some(asked)) = (came, *asked)
+            && asked >= came
+        {
+            return self.told(entry, Vec::new());
+        }
+        let began = Instant::now();
+        let state = self.ask(entry).await;
+        *asked = Some(began);
+        state
+    }
+
+    /// A source has said that its tools changed.
+    fn note_change(&self, source: &Source) {
+        *lock(&self.stale).entry(source.clone()).or_default() += 1;
+    }
+
+    async fn ask(&self, entry: &SourceEntry) -> SourceState {
         let name = entry.id.to_string();
-        // What it says from here on is news again.
-        let was_stale = lock(&self.stale).remove(&entry.id);
+        // What it says from here on is news again, and outlives this asking.
+        let changes = lock(&self.stale).get(&entry.id).copied();
         let listed = match tokio::time::timeout(entry.source.timeout(), entry.source.list()).await {
             Ok(Ok(listing)) => Ok(listing),
             Ok(Err(error)) => Err(error.to_string()),
@@ -292,11 +355,8 @@ impl Catalogue {
         };
         match listed {
             Err(reason) => {
-                if was_stale {
-                    lock(&self.stale).insert(entry.id.clone());
-                }
                 let before = lock(&self.unhealthy).insert(entry.id.clone(), reason.clone());
-                if was_stale || before.as_ref() != Some(&reason) {
+                if changes.is_some() || before.as_ref() != Some(&reason) {
                     tracing::warn!(
                         source = name,
                         reason,
@@ -315,6 +375,12 @@ impl Catalogue {
                 let recovered = lock(&self.unhealthy).remove(&entry.id).is_some();
                 let known = lock(&self.listed).insert(entry.id.clone(), names.clone());
                 let replaced = self.swap(entry, tools, recovered || known != Some(names)).await;
+                lock(&self.unasked).remove(&entry.id);
+                let mut stale = lock(&self.stale);
+                if stale.get(&entry.id).copied() == changes {
+                    stale.remove(&entry.id);
+                }
+                drop(stale);
                 for shadowed in replaced.shadowed.iter().filter(|shadowed| !shadowed.adopted) {
                     problems.push(format!(
                         "`{}` is left out: {} has a tool of this id (shadowed-tool)",
@@ -382,20 +448,22 @@ impl Catalogue {
         loop {
             match &changes {
                 Some(changes) => {
-                    let lost = lock(&self.unhealthy).contains_key(&entry.id);
                     tokio::select! {
                         told = changes.recv() => match told {
                             // From now on, not from the end of the wait for more.
-                            Ok(()) => drop(lock(&self.stale).insert(entry.id.clone())),
+                            Ok(()) => self.note_change(&entry.id),
                             Err(_) => return,
                         },
-                        // A source that was lost cannot say that it is back.
-                        () = tokio::time::sleep(interval), if lost => (),
+                        // One that cannot tell, or was lost, is asked by the clock.
+                        () = tokio::time::sleep(interval) => {
+                            self.refresh(entry).await;
+                            continue;
+                        }
                     }
                     // Several changes at once are one refresh.
                     let until = tokio::time::Instant::now() + DEBOUNCE;
                     while let Ok(Ok(())) = tokio::time::timeout_at(until, changes.recv()).await {
-                        lock(&self.stale).insert(entry.id.clone());
+                        self.note_change(&entry.id);
                     }
                 }
                 None => tokio::time::sleep(interval).await,
@@ -577,6 +645,15 @@ impl View {
         policy
             .lists(&self.caller, tool.contract(), self.world.standing(tool))
             .then(|| self.visible(Arc::clone(tool)))
+    }
+
+    /// As [`View::find`], also where the tool is in quarantine: for people who want to know why.
+    #[must_use]
+    pub fn find_any(&self, name: &str) -> Option<Visible> {
+        let tool = self.world.registry.get(self.tool_id(name))?;
+        let policy = &self.world.policy;
+        let known = policy.lists(&self.caller, tool.contract(), &Standing::Active);
+        known.then(|| self.visible(Arc::clone(tool)))
     }
 
     /// The tool id that a name on the wire stands for; the name itself where it stands for none.

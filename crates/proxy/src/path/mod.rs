@@ -219,7 +219,7 @@ async fn up_to_claim(
 ) -> Result<ClaimedCall, Stop> {
     let entered = enter(inner, call, conversation, plan_key)?;
     trace.stage(inner, "enter", &entered.story.call_id);
-    freshen(inner, &entered).await;
+    let entered = freshen(inner, entered).await?;
     let resolved = resolve(inner, entered)?;
     trace.stage(inner, "resolve", resolved.known.tool.target_owner());
     let guarded = guard(inner, resolved)?;
@@ -310,14 +310,26 @@ fn too_long(request: &CallRequest) -> Option<&'static str> {
     .map(|(name, _)| name)
 }
 
-/// The end of stage 2. Before the world is taken, a source that is to be asked before each call
-/// is asked (decision 0005); what it says is in the world then. A caller who hangs up waits no more.
-async fn freshen(inner: &Inner, entered: &Entered) {
-    let Some(catalogue) = &inner.parts.catalogue else { return };
-    tokio::select! {
-        () = catalogue.verify(&entered.story.tool_id, &entered.story.caller) => (),
-        () = entered.conversation.cancelled() => (),
-    }
+/// The end of stage 2. Before the world is taken, a source that is to be asked before the call is
+/// asked (decision 0005); what it says is in the world then. The asking goes on by itself; a call
+/// that cannot wait for it any longer is refused.
+async fn freshen(inner: &Inner, entered: Entered) -> Result<Entered, Refused> {
+    let Some(catalogue) = inner.parts.catalogue.clone() else { return Ok(entered) };
+    let (tool_id, caller) = (entered.story.tool_id.clone(), entered.story.caller.clone());
+    let Some(bound) = catalogue.verification_bound(&tool_id, &caller) else { return Ok(entered) };
+    let left = entered.deadline.map(|at| at.saturating_sub(inner.parts.clock.monotonic()));
+    let bound = left.map_or(bound, |left| left.min(bound));
+    let asking = tokio::spawn(async move { catalogue.verify(&tool_id, &caller).await });
+    let code = tokio::select! {
+        asked = asking => match asked {
+            Ok(()) => return Ok(entered),
+            Err(_) => ErrorCode::AdapterFailed,
+        },
+        () = entered.conversation.cancelled() => ErrorCode::Cancelled,
+        () = tokio::time::sleep(bound) => ErrorCode::Timeout,
+    };
+    let reason = "the tool's source was not asked in time whether the tool is what was approved";
+    Err(Refused { internal: Some(reason.to_owned()), ..Refused::new(entered.story, code) })
 }
 
 /// Stage 3. In one world: the flag, the tool, whether the caller may know it, whether it stands.
