@@ -5,6 +5,9 @@
 //!
 //! Path: 7. Doc: execution.md#conversation
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use async_channel::{Receiver, Sender, TrySendError};
 use serde_json::Value;
 
@@ -52,7 +55,7 @@ pub struct Conversation {
     progress: Sender<Progress>,
     log: Sender<LogLine>,
     ask: Option<Sender<Question>>,
-    cancelled: Receiver<std::convert::Infallible>,
+    cancelled: Cancelled,
 }
 
 /// The caller's side.
@@ -70,13 +73,31 @@ pub struct Counterpart {
 
 /// Tells a tool to stop. Dropping it says nothing.
 #[derive(Debug, Clone)]
-pub struct CancelHandle(Sender<std::convert::Infallible>);
+pub struct CancelHandle {
+    channel: Sender<std::convert::Infallible>,
+    /// Set before the channel closes: a handle that was merely dropped is no cancel.
+    told: Arc<AtomicBool>,
+}
 
 impl CancelHandle {
     /// Tells the tool to stop; it is given a grace to do so.
     pub fn cancel(&self) {
-        self.0.close();
+        self.told.store(true, Ordering::SeqCst);
+        self.channel.close();
     }
+
+    fn pair() -> (Self, Cancelled) {
+        let (channel, closed) = async_channel::bounded(1);
+        let told = Arc::new(AtomicBool::new(false));
+        (Self { channel, told: Arc::clone(&told) }, Cancelled { closed, told })
+    }
+}
+
+/// The tool's end of a [`CancelHandle`].
+#[derive(Debug, Clone)]
+struct Cancelled {
+    closed: Receiver<std::convert::Infallible>,
+    told: Arc<AtomicBool>,
 }
 
 /// Why a question got no answer.
@@ -97,9 +118,8 @@ impl Conversation {
         let (progress, progress_out) = async_channel::bounded(CONVERSATION_CAPACITY);
         let (log, log_out) = async_channel::bounded(CONVERSATION_CAPACITY);
         let (ask, questions) = async_channel::bounded(1);
-        let (cancel, cancelled) = async_channel::bounded(1);
+        let (cancel, cancelled) = CancelHandle::pair();
         let tool = Self { progress, log, ask: can_ask.then_some(ask), cancelled };
-        let cancel = CancelHandle(cancel);
         (tool, Counterpart { progress: progress_out, log: log_out, questions, cancel })
     }
 
@@ -115,8 +135,8 @@ impl Conversation {
     /// and a tool.
     #[must_use]
     pub fn with_own_cancel(&self) -> (Self, CancelHandle) {
-        let (cancel, cancelled) = async_channel::bounded(1);
-        (Self { cancelled, ..self.clone() }, CancelHandle(cancel))
+        let (cancel, cancelled) = CancelHandle::pair();
+        (Self { cancelled, ..self.clone() }, cancel)
     }
 
     /// Says how far the tool has come; dropped when nobody listens or too many wait.
@@ -147,7 +167,7 @@ impl Conversation {
     pub async fn cancelled(&self) {
         // The channel carries nothing; it only ever closes. A handle that was merely dropped
         // must not look like a cancel.
-        match self.cancelled.recv().await {
+        match self.cancelled.closed.recv().await {
             Ok(never) => match never {},
             Err(_) if self.is_cancelled() => (),
             Err(_) => std::future::pending().await,
@@ -157,6 +177,6 @@ impl Conversation {
     /// Whether the caller wants the tool to stop.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.is_closed() && self.cancelled.sender_count() > 0
+        self.cancelled.told.load(Ordering::SeqCst)
     }
 }

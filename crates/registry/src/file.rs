@@ -102,7 +102,9 @@ pub struct Loaded {
 /// # Errors
 /// All findings, where at least one is an error; nothing is loaded then.
 pub fn load(text: &[u8], file: &str, guard: &Guard) -> Result<Loaded, Rejected> {
-    let mut reading = Reading { text, file, entries: Vec::new(), findings: Vec::new() };
+    let breaks = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    let lines = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect();
+    let mut reading = Reading { text, file, lines, entries: Vec::new(), findings: Vec::new() };
     let tools = reading.tools(guard);
     let mut findings = reading.findings;
     // Entries come before one another as in the file; within one, the guard's order stays.
@@ -166,6 +168,8 @@ pub fn with_entries(
 struct Reading<'t> {
     text: &'t [u8],
     file: &'t str,
+    /// Byte offsets at which lines begin.
+    lines: Vec<usize>,
     /// Byte offsets of the entries.
     entries: Vec<usize>,
     findings: Vec<FileFinding>,
@@ -283,7 +287,7 @@ impl Reading<'_> {
             whole => (None, whole),
         };
         let entry = index.and_then(|index| root.get("tools").and_then(|tools| tools.get(index)));
-        let (line, column) = json::line_column(self.text, fault.offset);
+        let (line, column) = self.line_column(fault.offset.min(self.text.len()));
         self.findings.push(FileFinding {
             severity: Severity::Error,
             code: code.to_owned(),
@@ -364,7 +368,16 @@ impl Reading<'_> {
         } else {
             0
         };
-        json::line_column(self.text, from + inner.unwrap_or(start))
+        self.line_column(from + inner.unwrap_or(start))
+    }
+
+    /// Line and column of a byte, from 1; the column counts characters.
+    fn line_column(&self, offset: usize) -> (usize, usize) {
+        let line = self.lines.partition_point(|start| *start <= offset);
+        let start = line.checked_sub(1).and_then(|line| self.lines.get(line)).copied().unwrap_or(0);
+        let (_, column) =
+            json::line_column(self.text.get(start..).unwrap_or_default(), offset - start);
+        (line.max(1), column)
     }
 }
 

@@ -625,7 +625,16 @@ fn told(error: &toml::de::Error, text: &str, file: &str) -> Failure {
         }
         None => file.to_owned(),
     };
-    let message = error.message().to_owned();
+    // `invalid type: string "…", expected a map` repeats the value; what was expected does not.
+    let message = error.message();
+    let message = match message.find("expected ") {
+        Some(at) if message.starts_with("invalid ") => message.get(at..).unwrap_or_default(),
+        _ if message.starts_with("unknown variant") => {
+            message.find("expected ").and_then(|at| message.get(at..)).unwrap_or("no such value")
+        }
+        _ => message,
+    };
+    let message = message.to_owned();
     let failure = Failure::configuration(message.clone()).at(place);
     let mut quoted = message.split('`').skip(1).step_by(2);
     let Some(unknown) = quoted.next().filter(|_| message.starts_with("unknown field")) else {
@@ -670,7 +679,12 @@ mod tests {
         let text =
             "[servers.x]\ncommand = \"a\"\nenv = { TOKEN = \"hunter2\", }\nargs = \"hunter3\"\n";
         let shown = parse(text, "t.toml", Vec::new()).unwrap_err().text();
-        assert!(!shown.contains("hunter2"), "{shown}");
+        assert!(!shown.contains("hunter"), "{shown}");
+        for text in ["[servers.x]\nheaders = \"hunter2\"\n", "[servers.x]\nverify = \"hunter2\"\n"]
+        {
+            let shown = parse(text, "t.toml", Vec::new()).unwrap_err().text();
+            assert!(!shown.contains("hunter") && shown.contains("expected"), "{shown}");
+        }
     }
 
     #[test]

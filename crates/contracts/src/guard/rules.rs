@@ -517,6 +517,16 @@ fn sandbox(entry: &Entry<'_>, report: &mut Report) {
     let Some(value) = entry.plain("sandbox") else {
         return;
     };
+    // A list would be read as the fields in their order, past every other rule.
+    let parts = ["fs", "net", "env", "limits"].map(|name| (name, value.get(name)));
+    let odd = parts
+        .iter()
+        .find(|(_, part)| part.is_some_and(|part| !part.is_object() && !part.is_null()));
+    if !value.is_object() || odd.is_some() {
+        let path = odd.map_or_else(|| "sandbox".to_owned(), |(name, _)| format!("sandbox.{name}"));
+        report.error(Code::InvalidSandbox, &path, "expected an object");
+        return;
+    }
     if let Err(error) = serde_path_to_error::deserialize::<_, SandboxProfile>(value) {
         let inner = error.path().to_string();
         let path = if inner == "." { "sandbox".to_owned() } else { format!("sandbox.{inner}") };

@@ -18,8 +18,20 @@ enum Reading {
     Schema { secret: bool },
     /// Names of properties, each with a schema.
     Properties { secret: bool },
+    /// Names of definitions, each with a schema.
+    Definitions { secret: bool },
     /// Names of properties, each with plain data.
     Names,
+}
+
+/// Whether a value can be no secret: nothing, an empty text, or a list of these.
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.iter().all(says_nothing),
+        _ => false,
+    }
 }
 
 pub(super) fn examine(entry: &Map<String, Value>, shapes: &SecretShapes, report: &mut Report) {
@@ -90,6 +102,9 @@ impl Walk<'_> {
                     match reading {
                         Reading::Data => self.named(key, member, Reading::Data),
                         Reading::Names => self.value(member, Reading::Data),
+                        Reading::Definitions { secret } => {
+                            self.value(member, Reading::Schema { secret });
+                        }
                         Reading::Properties { secret } => {
                             let secret = secret || names_a_secret(key);
                             self.value(member, Reading::Schema { secret });
@@ -105,11 +120,15 @@ impl Walk<'_> {
 
     fn keyword(&mut self, keyword: &str, value: &Value, secret: bool) {
         match keyword {
-            "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas" => {
+            "properties" | "patternProperties" => {
                 self.value(value, Reading::Properties { secret });
             }
-            "dependentRequired" | "dependencies" => self.value(value, Reading::Names),
-            "default" | "const" | "enum" | "examples" if secret => {
+            // Names of schemas; what they are called says nothing of a value.
+            "$defs" | "definitions" | "dependentSchemas" | "dependencies" => {
+                self.value(value, Reading::Definitions { secret });
+            }
+            "dependentRequired" => self.value(value, Reading::Names),
+            "default" | "const" | "enum" | "examples" if secret && !says_nothing(value) => {
                 self.refuse(format!("`{keyword}` of a property that names a secret"));
             }
             "default" | "const" | "enum" | "examples" => self.value(value, Reading::Data),
@@ -119,6 +138,9 @@ impl Walk<'_> {
 
     fn sandbox(&mut self, key: &str, value: &Value) {
         self.path.push(Step::Key(key.to_owned()));
+        if !value.is_object() {
+            self.value(value, Reading::Data);
+        }
         if let Some(members) = value.as_object() {
             for (key, member) in members {
                 self.path.push(Step::Key(key.clone()));
