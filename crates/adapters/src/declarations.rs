@@ -47,6 +47,9 @@ fn unsaid(declaration: &Declaration, findings: &mut Vec<DeclarationFinding>) {
             message: message.to_owned(),
         });
     };
+    if declaration.title.is_some() {
+        tell("/title", "the form has no place for a title");
+    }
     if declaration.output_schema.is_some() {
         tell("/outputSchema", "the form has no place for an output schema");
     }

@@ -5,7 +5,6 @@
 //!
 //! Path: 7. Doc: execution.md#processes
 
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 use toolbooth_contracts::Conversation;
 use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::secret::names_a_secret;
 
 use crate::secrets::Setting;
 
@@ -47,14 +47,38 @@ pub struct CommandLine {
     /// Variables in addition to those that are passed on.
     pub env: Vec<(String, Setting)>,
     /// Where it runs.
-    pub cwd: Option<PathBuf>,
+    pub cwd: Option<Setting>,
 }
+
+/// The variable that tells a gateway beneath a gateway how deep it stands.
+const DEPTH: &str = "TOOLBOOTH_DEPTH";
+/// Gateways that may stand beneath one another: one that starts itself must end somewhere.
+const DEPTH_MAX: u32 = 8;
 
 impl CommandLine {
     /// The command line as people wrote it, without what it is filled in with.
     #[must_use]
     pub fn shown(&self) -> String {
-        self.argv.iter().map(Setting::shown).collect::<Vec<_>>().join(" ")
+        let mut words: Vec<String> = Vec::new();
+        let mut hides = false;
+        for word in self.argv.iter().map(Setting::shown) {
+            let named = word.split_once('=').map(|(name, _)| name.to_owned());
+            let names = |name: &str| names_a_secret(name.trim_start_matches('-'));
+            words.push(match named {
+                Some(name) if names(&name) => format!("{name}=…"),
+                _ if hides && !word.starts_with('-') => "…".to_owned(),
+                _ => word.clone(),
+            });
+            hides = word.starts_with('-') && names(&word);
+        }
+        words.join(" ")
+    }
+
+    /// `text` without the values of the secrets that the command was given.
+    #[must_use]
+    pub fn conceal(&self, text: &str) -> String {
+        let settings = self.argv.iter().chain(self.env.iter().map(|(_, value)| value));
+        Setting::conceal_all(settings, text)
     }
 
     /// The program as people wrote it.
@@ -98,8 +122,14 @@ impl CommandLine {
             command.env(name, exposed(value)?);
         }
         if let Some(cwd) = &self.cwd {
-            command.current_dir(cwd);
+            command.current_dir(exposed(cwd)?);
         }
+        let depth = std::env::var(DEPTH).ok().and_then(|depth| depth.parse().ok()).unwrap_or(0u32);
+        if depth >= DEPTH_MAX {
+            let message = format!("more than {DEPTH_MAX} gateways stand beneath one another");
+            return Err(std::io::Error::other(message));
+        }
+        command.env(DEPTH, (depth + 1).to_string());
         #[cfg(unix)]
         command.process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -5,13 +5,14 @@
 use std::fmt;
 use std::path::Path;
 
-#[cfg(any(feature = "process", test))]
-use secrecy::ExposeSecret;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use toolbooth_contracts::secret::SecretLocation;
 
 /// Longest secret, in bytes.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
+
+/// Shorter values are not looked for: they stand in every text.
+const CONCEALED_BYTES_MIN: usize = 4;
 
 /// Why a setting cannot be resolved; never a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -78,6 +79,29 @@ impl Setting {
             Self::Literal(text) | Self::Template(text) => text.clone(),
             Self::Secret(location) => format!("<{location}>"),
         }
+    }
+
+    /// `text` with the values of secrets, and of templates that are filled in, replaced by what
+    /// configuration calls them.
+    #[must_use]
+    pub fn conceal_all<'s>(settings: impl Iterator<Item = &'s Self>, text: &str) -> String {
+        let mut out = text.to_owned();
+        for setting in settings {
+            let hides = match setting {
+                Self::Literal(_) => false,
+                Self::Template(own) => own.contains("${"),
+                Self::Secret(_) => true,
+            };
+            if !hides {
+                continue;
+            }
+            if let Ok(value) = setting.resolve()
+                && value.expose_secret().len() >= CONCEALED_BYTES_MIN
+            {
+                out = out.replace(value.expose_secret(), &setting.shown());
+            }
+        }
+        out
     }
 
     /// The value, to be handed on.

@@ -25,6 +25,9 @@ const EVALUATIONS_PLAIN: u64 = 100_000;
 /// Evaluations that may be open at once: a thread's stack holds no more.
 const NESTED_MAX: usize = 600;
 
+/// Longest name of a property, in bytes.
+const NAME_BYTES_MAX: usize = 1_024;
+
 /// The dialects that can be compiled.
 const DIALECTS: [&str; 9] = [
     "https://json-schema.org/draft/2020-12/schema",
@@ -111,13 +114,18 @@ pub(crate) fn examine(schema: &Value) -> Result<Option<SchemaGraph>, Objection> 
         known: HashMap::new(),
         open: Vec::new(),
         dynamic: HashMap::new(),
+        long: None,
     };
     dynamic_anchors(schema, &mut building.dynamic);
     building.node(schema, &registry.resolver(root), Vec::new());
     while let Some((index, value, resolver)) = building.open.pop() {
         building.expand(index, value, &resolver);
     }
-    let Building { nodes, paths, .. } = building;
+    let Building { nodes, paths, long, .. } = building;
+    if let Some(path) = long {
+        let message = format!("a name of a property has more than {NAME_BYTES_MAX} bytes");
+        return Err(Objection { path, message });
+    }
     let graph = SchemaGraph { nodes };
     graph.objection(&paths)?;
     Ok(graph.costs().then_some(graph))
@@ -196,6 +204,8 @@ struct Building<'s> {
     known: HashMap<*const Value, usize>,
     open: Vec<(usize, &'s Value, Resolver<'s>)>,
     dynamic: HashMap<&'s str, Vec<&'s Value>>,
+    /// Where a name of a property is too long.
+    long: Option<Vec<Step>>,
 }
 
 impl<'s> Building<'s> {
@@ -296,6 +306,10 @@ impl<'s> Building<'s> {
         for (name, own) in [("properties", true), ("patternProperties", false)] {
             let named = members.get(name).and_then(Value::as_object).into_iter().flatten();
             for (property, schema) in named {
+                // The validator keeps the way to each place; a long name is kept over and over.
+                if property.len() > NAME_BYTES_MAX {
+                    self.long.get_or_insert_with(|| below(path, &[key(name)]));
+                }
                 let part = if own { Part::Property(property.clone()) } else { Part::SomeProperty };
                 add(self, &[key(name), key(property)], part, schema);
             }

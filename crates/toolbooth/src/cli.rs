@@ -177,6 +177,7 @@ pub(crate) enum Command {
     /// Writes down what servers and commands say of their tools; what changes later is not used
     /// until it is approved.
     #[command(
+        args_conflicts_with_subcommands = true,
         after_help = "Examples:\n  toolbooth lock                 approve everything, the first time\n  toolbooth lock diff            what has changed since\n  toolbooth lock approve files.read_file"
     )]
     Lock {

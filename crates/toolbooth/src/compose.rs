@@ -3,7 +3,7 @@
 //! Doc: configuration.md
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_audit::{Ledger, LedgerReads};
 use toolbooth_contracts::contract::{AdapterId, BUILTIN_RUNTIME, HANDLERS_RUNTIME};
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
-use toolbooth_contracts::secret::SecretShapes;
+use toolbooth_contracts::secret::{SecretLocation, SecretShapes};
 use toolbooth_contracts::{Executor, Guard, ToolId};
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{
@@ -30,7 +30,7 @@ use toolbooth_registry::lock::{Approvals, LockFile, NewTools, Suspicious};
 use toolbooth_registry::wire::{GivenNames, Naming, Prefix};
 use toolbooth_registry::{RegisteredTool, Source, WireNames, file};
 use toolbooth_server::{House, Listing};
-use toolbooth_store::sqlite::{Durability, SqliteLedger};
+use toolbooth_store::sqlite::{Durability, SqliteLedger, StoreFolder};
 
 use crate::config::{self, Config, Loaded, Setting, ToolDefaults};
 use crate::failure::{Failure, chain};
@@ -82,6 +82,39 @@ pub(crate) fn say_assumptions(loaded: &Loaded) {
     }
 }
 
+/// Settings of discovered tools that no contract could have.
+fn check_defaults(config: &Config) -> Result<(), Failure> {
+    let named = |kind: &str, name: &str| format!("{kind}.{name}");
+    let mut all = vec![("discovery.defaults".to_owned(), &config.discovery.defaults)];
+    for (name, server) in &config.servers {
+        all.push((format!("{}.defaults", named("servers", name)), &server.defaults));
+        for (tool, own) in &server.overrides {
+            all.push((format!("{}.overrides.{tool}", named("servers", name)), own));
+        }
+    }
+    for (name, pair) in &config.commands {
+        all.push((format!("{}.defaults", named("commands", name)), &pair.defaults));
+        for (tool, own) in &pair.overrides {
+            all.push((format!("{}.overrides.{tool}", named("commands", name)), own));
+        }
+    }
+    for (place, defaults) in all {
+        let wrong = |message: String| Err(Failure::configuration(message).at(place.clone()));
+        if defaults.timeout_ms == Some(0) {
+            return wrong("`timeout_ms` must be more than 0".to_owned());
+        }
+        if defaults.trust_level.as_deref().is_some_and(|level| level.trim().is_empty()) {
+            return wrong("`trust_level` must not be blank".to_owned());
+        }
+        for permission in defaults.permissions.iter().flatten() {
+            if Grant::parse(permission).is_err() || permission.contains('*') {
+                return wrong(format!("`{permission}` is no permission such as `read:files`"));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Says once that nothing pins what sources say.
 pub(crate) fn say_unlocked(frame: &Frame) {
     let world = frame.worlds.now();
@@ -127,6 +160,7 @@ impl Frame {
     pub(crate) async fn build(loaded: Loaded) -> Result<Self, Failure> {
         let config = &loaded.config;
         let policy = authorizer(config)?;
+        check_defaults(config)?;
         let guard = Guard::new(shapes());
         let mut world = World::new(policy);
         let naming = match config.mcp.names {
@@ -370,8 +404,10 @@ fn unmet(config: &Config) -> BTreeMap<String, String> {
             config.servers.get(name).is_some_and(|server| server.enabled != Some(false))
         }
         Some(("runtimes", name)) => config.runtimes.contains_key(name),
-        Some(("commands", name)) => config.commands.contains_key(name),
-        _ => false,
+        Some(("commands", name)) => {
+            config.commands.get(name).is_some_and(|pair| pair.enabled != Some(false))
+        }
+        _ => requirement == "builtin.web_search" && config.builtin.web_search.endpoint.is_some(),
     };
     config
         .permissions
@@ -433,15 +469,35 @@ fn handler_folders(loaded: &Loaded) -> Vec<HandlerFolder> {
     folders
 }
 
-fn setting(setting: &Setting) -> secrets::Setting {
+fn setting(loaded: &Loaded, setting: &Setting) -> secrets::Setting {
     match setting {
         Setting::Text(text) => secrets::Setting::Template(text.clone()),
-        Setting::Secret(reference) => secrets::Setting::Secret(reference.secret_ref.clone()),
+        Setting::Secret(reference) => secrets::Setting::Secret(match &reference.secret_ref {
+            SecretLocation::File(path) => {
+                SecretLocation::File(loaded.path(Path::new(path)).display().to_string())
+            }
+            other => other.clone(),
+        }),
     }
 }
 
-fn settings(map: &BTreeMap<String, Setting>) -> Vec<(String, secrets::Setting)> {
-    map.iter().map(|(name, value)| (name.clone(), setting(value))).collect()
+fn settings(loaded: &Loaded, map: &BTreeMap<String, Setting>) -> Vec<(String, secrets::Setting)> {
+    map.iter().map(|(name, value)| (name.clone(), setting(loaded, value))).collect()
+}
+
+/// The folder of a child; one that begins with a variable is no path of the configuration's.
+fn folder(loaded: &Loaded, cwd: Option<&PathBuf>) -> secrets::Setting {
+    let cwd = cwd.map_or_else(
+        || loaded.folder.clone(),
+        |cwd| {
+            if cwd.starts_with("~") || cwd.to_string_lossy().starts_with("${") {
+                cwd.clone()
+            } else {
+                loaded.path(cwd)
+            }
+        },
+    );
+    secrets::Setting::Template(cwd.display().to_string())
 }
 
 /// By what discovered tools are judged: the lock file, and two settings.
@@ -505,8 +561,8 @@ fn command_tools(
     pair: &config::CommandPair,
 ) -> Result<CommandTools, Failure> {
     let place = format!("commands.{name}");
-    let env = settings(&pair.env);
-    let cwd = Some(pair.cwd.as_ref().map_or_else(|| loaded.folder.clone(), |cwd| loaded.path(cwd)));
+    let env = settings(loaded, &pair.env);
+    let cwd = Some(folder(loaded, pair.cwd.as_ref()));
     let line = |argv: Vec<String>| CommandLine {
         argv: argv.into_iter().map(secrets::Setting::Literal).collect(),
         env: env.clone(),
@@ -543,16 +599,15 @@ fn server_settings(
             }
             let argv = std::iter::once(program).chain(&server.args);
             let argv = argv.map(|word| secrets::Setting::Template(word.clone())).collect();
-            let cwd =
-                server.cwd.as_ref().map_or_else(|| loaded.folder.clone(), |cwd| loaded.path(cwd));
-            Reach::Stdio(CommandLine { argv, env: settings(&server.env), cwd: Some(cwd) })
+            let cwd = folder(loaded, server.cwd.as_ref());
+            Reach::Stdio(CommandLine { argv, env: settings(loaded, &server.env), cwd: Some(cwd) })
         }
         (None, Some(url)) => {
             if !["http://", "https://", "${"].iter().any(|start| url.starts_with(start)) {
                 return Err(wrong("`url` must begin with http:// or https://"));
             }
             let url = secrets::Setting::Template(url.clone());
-            Reach::Http { url, headers: settings(&server.headers) }
+            Reach::Http { url, headers: settings(loaded, &server.headers) }
         }
     };
     let startup_timeout = server.startup_timeout_ms.map_or(STARTUP_TIMEOUT, Duration::from_millis);
@@ -599,7 +654,12 @@ fn remembered_names(loaded: &Loaded) -> GivenNames {
 pub(crate) fn remember_names(frame: &Frame) {
     let world = frame.worlds.now();
     let names = world.names.given();
-    if !frame.loaded.data.is_dir() || *names == remembered_names(&frame.loaded) {
+    if *names == remembered_names(&frame.loaded) {
+        return;
+    }
+    // Names that are given out are kept, also where nothing was recorded yet.
+    if let Err(error) = StoreFolder::create(&frame.loaded.data) {
+        tracing::warn!(%error, "the names on the wire cannot be kept");
         return;
     }
     let path = frame.loaded.data.join(WIRE_NAMES);

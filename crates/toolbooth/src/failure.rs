@@ -42,6 +42,16 @@ impl Failure {
         Self::new(OUT_OF_REACH, "store-unavailable", message).hint(hint)
     }
 
+    /// Ends with an exit code alone: what there is to say was said.
+    pub(crate) fn silent(exit: u8) -> Self {
+        Self::new(exit, "", "")
+    }
+
+    /// Whether there is nothing more to say.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.code.is_empty()
+    }
+
     pub(crate) fn at(mut self, path: impl Into<String>) -> Self {
         self.path = Some(path.into());
         self

@@ -5,6 +5,7 @@ mod commands;
 mod compose;
 mod config;
 mod failure;
+mod files;
 mod import;
 mod output;
 mod schemas;
@@ -26,7 +27,8 @@ pub(crate) const WORKER: &str = "__worker";
     reason = "hints and errors of the command line go here, and only here"
 )]
 pub(crate) fn note(text: &str) {
-    eprintln!("{text}");
+    // Much of it repeats what others said; nothing of that may move a cursor.
+    eprintln!("{}", toolbooth_registry::suspicion::visible(text));
 }
 
 fn main() -> ExitCode {
@@ -85,6 +87,9 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(FAILED),
         Err(failure) => {
+            if failure.is_silent() {
+                return ExitCode::from(failure.exit);
+            }
             if json {
                 output::json(&failure.json());
             } else {

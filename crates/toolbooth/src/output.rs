@@ -33,6 +33,11 @@ pub(crate) fn line(text: &str) {
     let _ = out.flush();
 }
 
+/// Prints a line that repeats what others said, with everything invisible written out.
+pub(crate) fn foreign(text: &str) {
+    line(&printable(text));
+}
+
 /// Prints text as it is.
 pub(crate) fn text(text: &str) {
     let mut out = std::io::stdout().lock();
@@ -65,7 +70,9 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) {
 
 /// A cell without anything that a terminal would act on.
 fn printable(cell: &str) -> String {
-    cell.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let cell: String =
+        cell.chars().map(|c| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c }).collect();
+    toolbooth_registry::suspicion::visible(&cell)
 }
 
 /// The text of a JSON value for a cell.

@@ -88,7 +88,8 @@ impl ToolSource for CommandSource {
     async fn list(&self) -> Result<Listing, SourceError> {
         let tools = &self.tools;
         let shown = tools.discover.shown();
-        let error = |what: String| SourceError(format!("`{shown}` {what}"));
+        let error =
+            |what: String| SourceError(tools.discover.conceal(&format!("`{shown}` {what}")));
         let (conversation, cancel) = Conversation::detached();
         let run = process::run(&tools.discover, Vec::new(), tools.listing_bytes_max, &conversation);
         let timer = async {
@@ -209,7 +210,18 @@ impl Executor for CommandExecutor {
         line.env.push(("TOOLBOOTH_CALL_ID".to_owned(), dispatch.call_id.to_string().into()));
         let input = dispatch.arguments.get().as_bytes().to_vec();
         match process::run(&line, input, OUTPUT_BYTES_MAX, &conversation).await {
-            Ok(finished) => answer(finished, self.0.error_text),
+            Ok(mut finished) => {
+                // What the command was given in confidence it must not tell anybody.
+                for stream in [&mut finished.stdout, &mut finished.stderr] {
+                    if let Ok(text) = std::str::from_utf8(stream) {
+                        let clean = line.conceal(text);
+                        if clean != text {
+                            *stream = clean.into_bytes();
+                        }
+                    }
+                }
+                answer(finished, self.0.error_text)
+            }
             Err(error) => Outcome::Failed(ExecutionError {
                 code: ErrorCode::NotConfigured,
                 effect: Effect::NotStarted,

@@ -113,8 +113,11 @@ impl Worker {
                 [python, "-c", PYTHON_SHIM, &path].map(Setting::from).to_vec()
             }
         };
-        let line =
-            CommandLine { argv, cwd: file.parent().map(Path::to_owned), ..CommandLine::default() };
+        let line = CommandLine {
+            argv,
+            cwd: file.parent().map(|folder| folder.display().to_string().into()),
+            ..CommandLine::default()
+        };
         let mut child = line
             .command()
             .and_then(|mut command| command.spawn())

@@ -261,10 +261,22 @@ impl Link {
                 Ok(connection)
             }
             Err(reason) => {
+                let reason = self.conceal(&reason);
                 let before = state.failed.take().map(|(_, pause, _)| pause * 2);
                 let pause = before.unwrap_or(BACKOFF_FIRST).min(BACKOFF_MAX);
                 state.failed = Some((Instant::now(), pause, reason.clone()));
                 Err(reason)
+            }
+        }
+    }
+
+    /// `text` without the values of what the server was given in confidence.
+    pub(super) fn conceal(&self, text: &str) -> String {
+        match &self.settings.reach {
+            Reach::Stdio(line) => line.conceal(text),
+            Reach::Http { url, headers } => {
+                let settings = std::iter::once(url).chain(headers.iter().map(|(_, value)| value));
+                crate::secrets::Setting::conceal_all(settings, text)
             }
         }
     }

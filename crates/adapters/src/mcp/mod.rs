@@ -38,6 +38,19 @@ const PAGES_MAX: usize = 1_000;
 /// Tools of one server.
 const TOOLS_MAX: usize = 20_000;
 
+/// Bytes of the texts that one server may list.
+const LISTING_BYTES_MAX: usize = 32 << 20;
+
+/// About how many bytes a document has.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(|item| size(item) + 1).sum(),
+        Value::Object(members) => members.iter().map(|(key, own)| key.len() + size(own) + 2).sum(),
+        _ => 8,
+    }
+}
+
 /// How a server is reached.
 #[derive(Debug, Clone)]
 pub enum Reach {
@@ -85,9 +98,9 @@ impl McpServer {
             Err(failure) => Err(match failure.error {
                 ServiceError::McpError(error) => UpstreamError::Refused {
                     code: error.code.0.into(),
-                    message: error.message.into_owned(),
+                    message: self.link.conceal(&error.message),
                 },
-                other => UpstreamError::Unreachable(other.to_string()),
+                other => UpstreamError::Unreachable(self.link.conceal(&other.to_string())),
             }),
         }
     }
@@ -106,6 +119,7 @@ impl ToolSource for McpServer {
 
     async fn list(&self) -> Result<Listing, SourceError> {
         let mut listing = Listing::default();
+        let mut bytes = 0usize;
         let mut cursor: Option<String> = None;
         let mut seen = std::collections::HashSet::new();
         for _ in 0..PAGES_MAX {
@@ -121,6 +135,11 @@ impl ToolSource for McpServer {
                 .ok_or_else(|| SourceError("the server listed no tools".to_owned()))?;
             if listing.tools.len() + tools.len() > TOOLS_MAX {
                 return Err(SourceError(format!("the server lists more than {TOOLS_MAX} tools")));
+            }
+            bytes += tools.iter().map(size).sum::<usize>();
+            if bytes > LISTING_BYTES_MAX {
+                let message = format!("the server lists more than {LISTING_BYTES_MAX} bytes");
+                return Err(SourceError(message));
             }
             for tool in tools {
                 match discovered(tool) {
@@ -240,6 +259,7 @@ impl McpServer {
         if !stderr.trim().is_empty() {
             internal = format!("{internal}\nstderr: {stderr}");
         }
+        let internal = self.link.conceal(&internal);
         match error {
             // The server answered: it did not run the tool, or it says that the tool failed.
             ServiceError::McpError(error) => {

@@ -27,19 +27,19 @@ pub fn text(diffs: &[ToolDiff]) -> String {
                 Compatibility::Breaking => "changed, breaking".to_owned(),
             },
         };
-        let _ = writeln!(out, "{} ({}): {what}", diff.tool_id, diff.source);
+        let _ = writeln!(out, "{} ({}): {what}", diff.tool_id, one_line(&diff.source));
         for change in &diff.changes {
             field(change, &mut out);
         }
         for suspicion in &diff.suspicious {
-            let _ = writeln!(out, "  ! suspicious: {suspicion}");
+            let _ = writeln!(out, "  ! suspicious: {}", one_line(&suspicion.to_string()));
         }
     }
     out
 }
 
 fn field(change: &FieldChange, out: &mut String) {
-    let place = visible(&format!("{}{}", change.field, change.path));
+    let place = one_line(&format!("{}{}", change.field, change.path));
     let verdict = match change.verdict {
         Compatibility::Compatible => "",
         Compatibility::Breaking => "  BREAKING",
@@ -65,7 +65,12 @@ fn field(change: &FieldChange, out: &mut String) {
             format!("  ~ {place}: {} -> {}", shown(before), shown(after))
         }
     };
-    let _ = writeln!(out, "{line}{verdict}\n      {}", change.reason);
+    let _ = writeln!(out, "{line}{verdict}\n      {}", one_line(&change.reason));
+}
+
+/// Text that cannot begin a line of its own.
+fn one_line(text: &str) -> String {
+    visible(text).replace('\n', "\\n").replace('\r', "\\r").replace('\t', "\\t")
 }
 
 fn value(value: &Value) -> String {

@@ -87,8 +87,15 @@ pub(super) async fn tools(
     let limit = page.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
     let cursor = page.cursor.as_deref().filter(|cursor| !cursor.is_empty());
     let view = door.house.catalogue.view(&caller);
-    let (tools, next) = match &page.q {
-        Some(query) => (view.search(query, limit), None),
+    let (tools, next) = match page.q {
+        Some(query) => {
+            let searching = tokio::task::spawn_blocking(move || view.search(&query, limit));
+            let Ok(found) = searching.await else {
+                let title = "the search failed".to_owned();
+                return Problem::new(500, "internal", title).into_response();
+            };
+            (found, None)
+        }
         None => view.all(cursor, limit),
     };
     let tools: Vec<Value> = tools

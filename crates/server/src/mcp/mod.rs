@@ -94,7 +94,13 @@ impl McpDoor {
         if self.house.listing == Listing::Search {
             match carried.name.as_str() {
                 search::SEARCH => {
-                    let mut answer = search::answer(&view, carried.arguments.as_deref());
+                    // An index may have to be made first, which takes a while for many tools.
+                    let searching = tokio::task::spawn_blocking(move || {
+                        search::answer(&view, carried.arguments.as_deref())
+                    });
+                    let mut answer = searching
+                        .await
+                        .map_err(|_| ErrorData::internal_error("the search failed", None))?;
                     if let (true, Some(members)) = (is_modern(context), answer.as_object_mut()) {
                         members.insert("resultType".to_owned(), json!("complete"));
                     }

@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use toolbooth_registry::file;
+use toolbooth_registry::said::Said;
+use toolbooth_registry::{file, suspicion};
 
 use crate::cli::{ClientArgs, Import};
 use crate::compose::Frame;
@@ -99,13 +100,13 @@ fn servers(
     }
     let verb = if dry_run { "would be added" } else { "added" };
     for section in &added {
-        output::line(&format!("{}: [{section}] {verb}", target.display()));
+        output::foreign(&format!("{}: [{section}] {verb}", target.display()));
     }
     for section in &kept {
-        output::line(&format!("{}: [{section}] is there already and stays", target.display()));
+        output::foreign(&format!("{}: [{section}] is there already and stays", target.display()));
     }
     for notice in &imported.notices {
-        output::line(&format!("  note: {notice}"));
+        output::foreign(&format!("  note: {notice}"));
     }
     if let Some(backup) = backup {
         output::line(&format!(
@@ -134,7 +135,12 @@ async fn operations(
     let mut contracts = Vec::new();
     for entry in &operations.contracts {
         match guard.validate_entry(entry) {
-            Ok(contract) => contracts.push(contract),
+            Ok(contract) => {
+                for suspicion in suspicion::of(&Said::of(&contract)) {
+                    notices.push(format!("{}: suspicious: {suspicion}", contract.tool_id));
+                }
+                contracts.push(contract);
+            }
             Err(error) => {
                 let id = entry.get("toolId").and_then(|id| id.as_str()).unwrap_or_default();
                 notices.push(format!("{id} was left out: {error}"));
@@ -143,8 +149,14 @@ async fn operations(
     }
     frame.close().await;
     if contracts.is_empty() {
-        return Err(Failure::new(FAILED, "nothing-to-import", "no operation became a contract")
-            .at(path.display().to_string()));
+        for notice in &notices {
+            crate::note(&format!("note: {notice}"));
+        }
+        let first = notices.first().cloned().unwrap_or_default();
+        let message = format!("no operation became a contract; {first}");
+        return Err(
+            Failure::new(FAILED, "nothing-to-import", message).at(path.display().to_string())
+        );
     }
     let mut written = None;
     if write {

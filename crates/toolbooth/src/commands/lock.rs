@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::id::nearest;
 use toolbooth_proxy::SourceState;
-use toolbooth_registry::lock::{self, Change, LockFile, ToolDiff};
+use toolbooth_registry::lock::{self, Change, LockFile, ToolDiff, show_text};
 use toolbooth_registry::{RegisteredTool, Source};
 
 use crate::compose::{Frame, Gateway, say_assumptions};
 use crate::config::Loaded;
-use crate::failure::{FAILED, Failure};
+use crate::failure::{FAILED, Failure, OUT_OF_REACH};
 use crate::output::{self, Format};
 
 /// What the sources say now, against what the lock has.
@@ -68,29 +68,44 @@ impl Compared {
             _ => drop(self.lock.forget(&diff.tool_id)),
         }
     }
-
-    fn write(&self) -> Result<String, Failure> {
-        let (path, _) = self.frame.loaded.lock();
-        replace_file(&path, &self.lock.to_text())?;
-        Ok(path.display().to_string())
-    }
 }
 
 /// Writes a file whole or not at all.
 pub(super) fn replace_file(path: &Path, text: &str) -> Result<(), Failure> {
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(".draft");
-    let draft = std::path::PathBuf::from(draft);
-    let written = std::fs::write(&draft, text).and_then(|()| std::fs::rename(&draft, path));
-    written.map_err(|error| {
-        let _ = std::fs::remove_file(&draft);
-        Failure::new(
-            crate::failure::OUT_OF_REACH,
-            "cannot-write",
-            format!("the file cannot be written: {error}"),
-        )
-        .at(path.display().to_string())
+    crate::files::replace(path, text.as_bytes()).map_err(|error| {
+        let message = format!("the file cannot be written: {error}");
+        Failure::new(OUT_OF_REACH, "cannot-write", message).at(path.display().to_string())
     })
+}
+
+/// Writes approvals down, and then the lock: what is approved is on record before it counts.
+async fn approve_all(
+    mut compared: Compared,
+    chosen: &[ToolDiff],
+) -> Result<(String, LockFile), Failure> {
+    chosen.iter().for_each(|diff| compared.approve(diff));
+    let world = compared.frame.worlds.now();
+    let (path, _) = compared.frame.loaded.lock();
+    let lock = compared.lock;
+    if !chosen.is_empty() {
+        let gateway = Gateway::build(compared.frame).await?;
+        for diff in chosen {
+            let tool = world.registry.get(&diff.tool_id).map(AsRef::<RegisteredTool>::as_ref);
+            let facts = json!({
+                "tool": diff.tool_id,
+                "source": diff.source,
+                "change": diff.change,
+                "verdict": diff.verdict,
+                "sourceDigest": tool.map(RegisteredTool::source_digest),
+            });
+            gateway.note(AuditEventKind::ToolApproved, facts).await;
+        }
+        gateway.shut_down().await?;
+    } else {
+        compared.frame.close().await;
+    }
+    replace_file(&path, &lock.to_text())?;
+    Ok((path.display().to_string(), lock))
 }
 
 fn row(diff: &ToolDiff) -> Value {
@@ -100,15 +115,15 @@ fn row(diff: &ToolDiff) -> Value {
 pub(super) async fn lock(loaded: Loaded, all: bool, format: Format) -> Result<bool, Failure> {
     let there = loaded.lock().0.is_file();
     let mut compared = Compared::of(loaded).await?;
-    compared.frame.close().await;
     let diffs = std::mem::take(&mut compared.diffs);
     if there && !all && !diffs.is_empty() {
+        compared.frame.close().await;
         if format.is_json() {
             output::json(
                 &json!({ "ok": false, "tools": diffs.iter().map(row).collect::<Vec<_>>() }),
             );
         } else {
-            output::text(&lock::show_text(&diffs));
+            output::text(&show_text(&diffs));
             crate::note(
                 "nothing was written; `toolbooth lock approve TOOL` accepts a change, `toolbooth lock --all` all of them",
             );
@@ -117,21 +132,20 @@ pub(super) async fn lock(loaded: Loaded, all: bool, format: Format) -> Result<bo
     }
     let (suspicious, plain): (Vec<ToolDiff>, Vec<ToolDiff>) =
         diffs.into_iter().partition(|diff| !diff.suspicious.is_empty());
-    plain.iter().for_each(|diff| compared.approve(diff));
-    let path = compared.write()?;
     let complete = suspicious.is_empty() && compared.all_answered();
+    let (path, lock) = approve_all(compared, &plain).await?;
     if format.is_json() {
         output::json(&json!({
             "ok": complete,
             "file": path,
-            "approved": compared.lock.len(),
+            "approved": lock.len(),
             "suspicious": suspicious.iter().map(row).collect::<Vec<_>>(),
         }));
         return Ok(complete);
     }
-    output::line(&format!("{path}: {} tool(s) approved", compared.lock.len()));
+    output::line(&format!("{path}: {} tool(s) approved", lock.len()));
     if !suspicious.is_empty() {
-        output::text(&lock::show_text(&suspicious));
+        output::text(&show_text(&suspicious));
         crate::note("left out because of their text; read it, then `toolbooth lock approve TOOL`");
     }
     Ok(complete)
@@ -146,10 +160,10 @@ pub(super) async fn diff(loaded: Loaded, format: Format) -> Result<bool, Failure
     }
     let compared = Compared::of(loaded).await?;
     compared.frame.close().await;
-    let same = compared.diffs.is_empty();
+    let (same, answered) = (compared.diffs.is_empty(), compared.all_answered());
     if format.is_json() {
         let tools: Vec<Value> = compared.diffs.iter().map(row).collect();
-        let mut out = json!({ "ok": same, "tools": tools });
+        let mut out = json!({ "ok": same && answered, "tools": tools });
         let away: Vec<&SourceState> =
             compared.states.iter().filter(|state| state.unhealthy.is_some()).collect();
         if let (false, Some(members)) = (away.is_empty(), out.as_object_mut()) {
@@ -157,10 +171,15 @@ pub(super) async fn diff(loaded: Loaded, format: Format) -> Result<bool, Failure
         }
         output::json(&out);
     } else if same {
-        output::line(&format!("{} tool(s), all as they were approved", compared.lock.len()));
+        let away = if answered { "" } else { ", as far as their sources answer" };
+        output::line(&format!("{} tool(s), all as they were approved{away}", compared.lock.len()));
     } else {
-        output::text(&lock::show_text(&compared.diffs));
+        output::text(&show_text(&compared.diffs));
         crate::note("`toolbooth lock approve TOOL` accepts a change");
+    }
+    if same && !answered {
+        // Nothing differs, and not everything was seen.
+        return Err(Failure::silent(OUT_OF_REACH));
     }
     Ok(same)
 }
@@ -194,29 +213,14 @@ pub(super) async fn approve(
             }
         }
     }
-    chosen.iter().for_each(|diff| compared.approve(diff));
-    let path = compared.write()?;
-    let world = compared.frame.worlds.now();
-    let gateway = Gateway::build(compared.frame).await?;
-    for diff in &chosen {
-        let tool = world.registry.get(&diff.tool_id).map(AsRef::<RegisteredTool>::as_ref);
-        let facts = json!({
-            "tool": diff.tool_id,
-            "source": diff.source,
-            "change": diff.change,
-            "verdict": diff.verdict,
-            "sourceDigest": tool.map(RegisteredTool::source_digest),
-        });
-        gateway.note(AuditEventKind::ToolApproved, facts).await;
-    }
-    gateway.shut_down().await?;
+    let (path, _) = approve_all(compared, &chosen).await?;
     if format.is_json() {
         output::json(
             &json!({ "ok": true, "file": path, "tools": chosen.iter().map(row).collect::<Vec<_>>() }),
         );
         return Ok(true);
     }
-    output::text(&lock::show_text(&chosen));
+    output::text(&show_text(&chosen));
     output::line(&format!("{path}: {} change(s) approved", chosen.len()));
     Ok(true)
 }

@@ -26,8 +26,9 @@ const WATCH_EVERY: Duration = Duration::from_millis(500);
 /// How often sources that cannot tell are asked again, where nothing is said.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long the doors wait for sources that are slow to answer; clients are told of later ones.
-const START_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the doors wait for sources of which nothing is known; clients are told of later ones.
+/// For those whose tools are in the lock nobody waits.
+const START_PATIENCE: Duration = Duration::from_secs(5);
 
 struct Signals {
     terminate: Signal,
@@ -170,7 +171,14 @@ async fn begin(gateway: &Gateway) {
     gateway.note_replaced(&gateway.frame.replaced).await;
     gateway.frame.catalogue.want_states().await;
     let catalogue = Arc::clone(&gateway.frame.catalogue);
-    let asking = tokio::spawn(async move { catalogue.refresh_all().await });
+    let unknown = catalogue.unknown_sources();
+    let known = Arc::clone(&catalogue);
+    let others = unknown.clone();
+    tokio::spawn(async move { known.refresh_only(|source| !others.contains(source)).await });
+    let asking =
+        tokio::spawn(
+            async move { catalogue.refresh_only(|source| unknown.contains(source)).await },
+        );
     if tokio::time::timeout(START_PATIENCE, asking).await.is_err() {
         tracing::warn!("some sources have not answered yet; their tools appear when they do");
     }
@@ -206,7 +214,12 @@ async fn tend(gateway: Arc<Gateway>) {
 /// Asks every source again at SIGHUP.
 async fn reload_on_signal(gateway: &Gateway) {
     let Ok(mut hang_up) = signal(SignalKind::hangup()) else { return };
+    let configuration = gateway.frame.loaded.file.clone();
+    let known = configuration.as_deref().and_then(stamp);
     while hang_up.recv().await.is_some() {
+        if configuration.as_deref().and_then(stamp) != known {
+            tracing::warn!("the configuration has changed; it is read at the next start");
+        }
         reload_registry(gateway).await;
         reload_lock(gateway).await;
         gateway.frame.catalogue.refresh_all().await;
@@ -226,7 +239,8 @@ fn stamp(path: &Path) -> Stamp {
 /// and what was good last stays.
 async fn watch_files(gateway: &Gateway) {
     let (registry, lock) = (gateway.frame.loaded.registry().0, gateway.frame.loaded.lock().0);
-    let mut known = (stamp(&registry), stamp(&lock));
+    // The first look finds both new: they may have changed since they were read at start.
+    let mut known: (Stamp, Stamp) = (None, None);
     loop {
         tokio::time::sleep(WATCH_EVERY).await;
         let now = (stamp(&registry), stamp(&lock));

@@ -1,5 +1,6 @@
 //! `list`, `search`, `show`, `discover`, `export`, `coverage`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -91,7 +92,7 @@ pub(super) async fn show(
     let caller = caller(&frame.loaded.config, caller_name)?;
     everything(&frame).await;
     let view = frame.catalogue.view(&caller);
-    let found = view.find(name);
+    let found = view.find_any(name);
     frame.close().await;
     let Some(visible) = found else {
         let (tools, _) = view.all(None, usize::MAX);
@@ -122,7 +123,7 @@ pub(super) async fn show(
     }
     let members = out.as_object().cloned().unwrap_or_default();
     for (name, value) in members.iter().filter(|(name, _)| *name != "contract") {
-        output::line(&format!("{name:<16}{}", output::cell(Some(value))));
+        output::foreign(&format!("{name:<16}{}", output::cell(Some(value))));
     }
     output::line("contract");
     output::json(&members.get("contract"));
@@ -209,13 +210,13 @@ pub(super) async fn discover(
     output::table(&["SOURCE", "TOOLS", "STATE"], &rows);
     for state in &states {
         for problem in &state.problems {
-            output::line(&format!("  {}: {problem}", state.source));
+            output::foreign(&format!("  {}: {problem}", state.source));
         }
         for quarantined in &state.quarantined {
-            output::line(&format!("  {}: in quarantine: {quarantined}", state.source));
+            output::foreign(&format!("  {}: in quarantine: {quarantined}", state.source));
         }
         for suspicious in &state.suspicious {
-            output::line(&format!("  {}: suspicious: {suspicious}", state.source));
+            output::foreign(&format!("  {}: suspicious: {suspicious}", state.source));
         }
     }
     for contract in contracts {
@@ -297,10 +298,17 @@ pub(super) async fn export(
             .render(&declared)
     };
     output::json(&rendered.document);
-    for finding in rendered.findings {
-        tracing::info!(tool.id = finding.tool_id, path = finding.path, "{}", finding.message);
-        if strict {
+    if strict {
+        for finding in rendered.findings {
             crate::note(&format!("note: {}{}: {}", finding.tool_id, finding.path, finding.message));
+        }
+    } else if !rendered.findings.is_empty() {
+        let mut unsaid: BTreeMap<(String, String), usize> = BTreeMap::new();
+        for finding in rendered.findings {
+            *unsaid.entry((finding.path, finding.message)).or_default() += 1;
+        }
+        for ((path, message), tools) in unsaid {
+            crate::note(&format!("note: {path} of {tools} tool(s) is not said: {message}"));
         }
     }
     Ok(true)
@@ -330,6 +338,9 @@ pub(super) async fn coverage(
                 .at(path.display().to_string())
         })?;
         if there == current {
+            if format == Some(CoverageFormat::Json) {
+                output::json(&json!({ "ok": true }));
+            }
             return Ok(true);
         }
         return Err(Failure::new(FAILED, "stale-coverage", "the coverage file is not up to date")

@@ -176,6 +176,16 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
+/// Whether a server is this gateway, as `--install` writes it: a gateway behind itself would start
+/// itself without end.
+fn is_this_gateway(members: &Map<String, Value>) -> bool {
+    let command = members.get("command").and_then(Value::as_str).unwrap_or_default();
+    let first = members.get("args").map(strings).unwrap_or_default();
+    let named = Path::new(command).file_name().is_some_and(|name| name == "toolbooth");
+    let this = std::env::current_exe().is_ok_and(|this| this == Path::new(command));
+    (named || this) && first.first().is_some_and(|word| word == "stdio")
+}
+
 fn millis(seconds: &Value) -> Option<i64> {
     let seconds = seconds.as_f64().filter(|seconds| (0.0..=86_400.0).contains(seconds))?;
     #[expect(clippy::cast_possible_truncation, reason = "at most a day")]
@@ -229,6 +239,10 @@ impl Reading {
     }
 
     fn server(&mut self, name: &str, members: &Map<String, Value>) {
+        if is_this_gateway(members) {
+            self.notice(format!("`{name}` is Toolbooth itself and was left out"));
+            return;
+        }
         let mut section = Section::default();
         let mut env: Vec<(String, String)> = Vec::new();
         let mut headers: Vec<(String, String)> = Vec::new();
@@ -244,7 +258,10 @@ impl Reading {
                     }
                     other => {
                         let command = scalar(other).unwrap_or_default();
-                        section.set("command", self.text(name, &command));
+                        let command = self.text(name, &command);
+                        let notices = &mut self.imported.notices;
+                        let mut keeper = Keeper { server: name, shapes: &self.shapes, notices };
+                        section.set("command", keeper.worded("command", &command));
                     }
                 },
                 "args" => arguments.extend(self.texts(name, value)),
@@ -340,7 +357,10 @@ impl Reading {
         }
         if members.contains_key("command") {
             let folder = match (working, &self.base) {
-                (Some(cwd), Some(base)) => Some(base.join(cwd).display().to_string()),
+                (Some(cwd), Some(base)) if !cwd.starts_with("${") => {
+                    Some(base.join(cwd).display().to_string())
+                }
+                (Some(cwd), Some(_)) => Some(cwd),
                 (Some(cwd), None) => Some(cwd),
                 (None, base) => base.as_ref().map(|base| base.display().to_string()),
             };
@@ -362,7 +382,9 @@ impl Reading {
         match (discovery, call) {
             (Some(discovery), Some(call)) => {
                 let mut section = Section::default();
-                section.set("discover_command", discovery);
+                let notices = &mut self.imported.notices;
+                let mut keeper = Keeper { server: "gemini", shapes: &self.shapes, notices };
+                section.set("discover_command", keeper.worded("discover_command", &discovery));
                 // One path of a program, which is called with the tool's name.
                 section.list("call_command", [call]);
                 section.set("error_text", "full");

@@ -84,9 +84,18 @@ impl Keeper<'_> {
         ));
     }
 
+    /// Whether a text is all placeholders, such as `${TOKEN}` or `Bearer ${TOKEN}`.
+    fn is_placeholder(text: &str) -> bool {
+        let inner = ["Bearer ", "Basic ", "bearer ", "basic ", "Token ", "token "]
+            .iter()
+            .find_map(|scheme| text.strip_prefix(scheme))
+            .unwrap_or(text);
+        inner.starts_with("${") && inner.ends_with('}') && inner.matches("${").count() == 1
+    }
+
     fn is_secret(&self, name: &str, text: &str) -> bool {
         !text.is_empty()
-            && !text.contains("${")
+            && !Self::is_placeholder(text)
             && (names_a_secret(name) || self.shapes.recognise(text).is_some())
     }
 
@@ -104,34 +113,23 @@ impl Keeper<'_> {
         Kept::Secret(variable)
     }
 
-    /// The arguments of a command: those after a flag that names a secret, and those that look
-    /// like one, are taken from variables.
+    /// The arguments of a command: those after a flag that names a secret, those that say
+    /// `NAME=value` or `Name: value` with such a name, and those that look like one, are taken from
+    /// variables.
     pub(super) fn arguments(&mut self, arguments: Vec<String>) -> Vec<String> {
         let mut flag: Option<String> = None;
         let mut out = Vec::with_capacity(arguments.len());
         for (index, argument) in arguments.into_iter().enumerate() {
-            let before = flag.take();
-            let kept = match argument.split_once('=') {
-                Some((name, text))
-                    if name.starts_with('-')
-                        && self.is_secret(name.trim_start_matches('-'), text) =>
-                {
-                    let variable = variable(&[self.server, name]);
-                    self.told(&format!("args[{index}]"), &variable);
-                    format!("{name}=${{{variable}}}")
+            let place = format!("args[{index}]");
+            let kept = match flag.take() {
+                Some(name) if !argument.starts_with('-') && self.is_secret(&name, &argument) => {
+                    let variable = variable(&[self.server, &name]);
+                    self.told(&place, &variable);
+                    format!("${{{variable}}}")
                 }
-                _ => match before {
-                    Some(name)
-                        if !argument.starts_with('-') && self.is_secret(&name, &argument) =>
-                    {
-                        let variable = variable(&[self.server, &name]);
-                        self.told(&format!("args[{index}]"), &variable);
-                        format!("${{{variable}}}")
-                    }
-                    _ => self.shaped(&format!("args[{index}]"), argument),
-                },
+                _ => self.worded(&place, &argument),
             };
-            if kept.starts_with('-') && !kept.contains('=') {
+            if kept.starts_with('-') && !kept.contains(['=', ' ']) {
                 flag = Some(kept.trim_start_matches('-').to_owned());
             }
             out.push(kept);
@@ -139,9 +137,67 @@ impl Keeper<'_> {
         out
     }
 
+    /// A text of words, some of which may be `NAME=value`, `--name=value`, `Name: value`, or
+    /// follow a flag.
+    pub(super) fn worded(&mut self, place: &str, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        let mut before: Option<String> = None;
+        while !rest.is_empty() {
+            let blank = rest.len() - rest.trim_start().len();
+            out.push_str(rest.get(..blank).unwrap_or_default());
+            rest = rest.get(blank..).unwrap_or_default();
+            let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+            let (word, after) = rest.split_at(end);
+            rest = after;
+            let quote = |c: char| matches!(c, '"' | '\'');
+            let named =
+                word.split_once('=').map(|(name, value)| (name.to_owned(), '=', value.to_owned()));
+            match (named, before.take()) {
+                (Some((name, sign, value)), _)
+                    if self.is_secret(
+                        name.trim_matches(|c: char| c == '-' || quote(c)),
+                        value.trim_matches(quote),
+                    ) =>
+                {
+                    let variable = variable(&[self.server, &name]);
+                    self.told(place, &variable);
+                    out.push_str(&format!("{name}{sign}${{{variable}}}"));
+                }
+                (_, Some(name))
+                    if !word.is_empty() && self.is_secret(name.trim_end_matches(':'), word) =>
+                {
+                    // `Name: value` and `--name value` go on to the end of what they name.
+                    let whole =
+                        if name.ends_with(':') { format!("{word}{rest}") } else { word.to_owned() };
+                    if name.ends_with(':') {
+                        if Self::is_placeholder(&whole) {
+                            out.push_str(&whole);
+                            rest = "";
+                            continue;
+                        }
+                        rest = "";
+                    }
+                    let variable = variable(&[self.server, &name]);
+                    self.told(place, &variable);
+                    out.push_str(&format!("${{{variable}}}"));
+                }
+                _ => out.push_str(word),
+            }
+            let name = word.trim_matches(quote);
+            let header = name.strip_suffix(':').filter(|name| names_a_secret(name));
+            if let Some(header) = header {
+                before = Some(format!("{header}:"));
+            } else if name.starts_with("--") && !name.contains('=') {
+                before = Some(name.trim_start_matches('-').to_owned());
+            }
+        }
+        self.shaped(place, out)
+    }
+
     /// A text that may hold what looks like a secret.
     fn shaped(&mut self, place: &str, text: String) -> String {
-        if text.contains("${") || self.shapes.recognise(&text).is_none() {
+        if Self::is_placeholder(&text) || self.shapes.recognise(&text).is_none() {
             return text;
         }
         let variable = variable(&[self.server, place]);
@@ -249,7 +305,25 @@ mod tests {
             "https://h/mcp?api_key=${MY_MAIL_API_KEY}&x=1"
         );
         assert_eq!(keeper.url("https://me:hunter5@h/mcp".into()), "${MY_MAIL_URL}");
-        assert_eq!(notices.len(), 6, "{notices:?}");
+        let more = [
+            "-e",
+            "GITHUB_TOKEN=hunter6",
+            "--header",
+            "X-Api-Key: hunter7",
+            "--header",
+            "Authorization: Bearer ${T}",
+            "API_TOKEN=hunter8 serve",
+            "postgres://u:hunter9@${HOST}/db",
+        ];
+        let kept = keeper.arguments(more.map(str::to_owned).to_vec());
+        assert_eq!(kept[1], "GITHUB_TOKEN=${MY_MAIL_GITHUB_TOKEN}");
+        assert_eq!(kept[3], "X-Api-Key: ${MY_MAIL_X_API_KEY}");
+        assert_eq!(kept[5], "Authorization: Bearer ${T}");
+        assert_eq!(kept[6], "API_TOKEN=${MY_MAIL_API_TOKEN} serve");
+        assert!(!kept.concat().contains("hunter"), "{kept:?}");
+        let odd = keeper.named("env", "DB_PASSWORD", "hunter8${x".into());
+        assert_eq!(odd, Kept::Secret("DB_PASSWORD".into()));
+        assert_eq!(notices.len(), 11, "{notices:?}");
         assert!(!notices.join(" ").contains("hunter"), "{notices:?}");
         assert_eq!(variable(&["9 a-b", "c"]), "_9_A_B_C");
     }

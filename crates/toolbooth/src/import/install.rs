@@ -20,6 +20,11 @@ fn backup(path: &Path, number: usize) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// Whether anything has this name, be it a link to nothing.
+fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
 fn failed(path: &Path, what: &str, error: &std::io::Error) -> Failure {
     Failure::new(OUT_OF_REACH, "cannot-write", format!("{what}: {error}"))
         .at(path.display().to_string())
@@ -51,8 +56,9 @@ pub(crate) fn install(
         in_json(&text, client, &command, &arguments)
     }
     .map_err(|message| Failure::usage(message).at(path.display().to_string()))?;
-    let free = (1..=BACKUPS_MAX).map(|number| backup(path, number)).find(|path| !path.exists());
-    let backup = free.ok_or_else(|| {
+    let last = (1..=BACKUPS_MAX).rev().find(|number| is_there(&backup(path, *number)));
+    let free = Some(last.unwrap_or(0) + 1).filter(|number| *number <= BACKUPS_MAX);
+    let backup = free.map(|number| backup(path, number)).ok_or_else(|| {
         Failure::usage("there are too many backups of this file")
             .at(path.display().to_string())
             .hint("remove those that are not needed")
@@ -60,7 +66,7 @@ pub(crate) fn install(
     // A copy has the mode of the file: it may hold secrets.
     std::fs::copy(path, &backup)
         .map_err(|error| failed(&backup, "the backup cannot be written", &error))?;
-    std::fs::write(path, replaced)
+    crate::files::replace(path, replaced.as_bytes())
         .map_err(|error| failed(path, "the client's file cannot be written", &error))?;
     Ok(backup)
 }
@@ -68,8 +74,8 @@ pub(crate) fn install(
 /// Brings the latest backup back; what stands in its place is kept beside it.
 pub(crate) fn undo(path: &Path) -> Result<(PathBuf, PathBuf), Failure> {
     let latest =
-        (1..=BACKUPS_MAX).map(|number| backup(path, number)).take_while(|path| path.exists());
-    let latest = latest.last().ok_or_else(|| {
+        (1..=BACKUPS_MAX).rev().map(|number| backup(path, number)).find(|path| is_there(path));
+    let latest = latest.ok_or_else(|| {
         Failure::usage("there is no backup of this file").at(path.display().to_string())
     })?;
     let mut undone = path.as_os_str().to_owned();

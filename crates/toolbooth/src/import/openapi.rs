@@ -64,6 +64,7 @@ pub(crate) fn operations(document: &Value, endpoint: &str) -> Result<Operations,
         old: version.starts_with("3.0"),
         out: Operations::default(),
         ids: BTreeSet::new(),
+        wanted: BTreeMap::new(),
     };
     for (path, item) in paths {
         let item = api.followed(item);
@@ -81,6 +82,8 @@ struct Api<'d> {
     old: bool,
     out: Operations,
     ids: BTreeSet<String>,
+    /// How often each id was wanted.
+    wanted: BTreeMap<String, usize>,
 }
 
 impl<'d> Api<'d> {
@@ -108,13 +111,14 @@ impl<'d> Api<'d> {
         let text = |name: &str| operation.get(name).and_then(Value::as_str);
         let own = text("operationId").map_or_else(|| format!("{method}_{path}"), str::to_owned);
         let own: String = tool_id(&own).replace(['/', '.'], "_");
-        let mut id = tool_id(&format!("{endpoint}.{}", own.trim_matches('_')));
-        let mut number = 2;
+        let base = format!("{endpoint}.{}", own.trim_matches('_'));
+        let mut id = tool_id(&base);
         while !self.ids.insert(id.clone()) {
-            id = tool_id(&format!("{endpoint}.{}_{number}", own.trim_matches('_')));
-            number += 1;
+            let number = self.wanted.entry(base.clone()).or_insert(1);
+            *number += 1;
+            id = tool_id(&format!("{base}_{number}"));
         }
-        let mut schemas = Schemas { definitions: BTreeMap::new() };
+        let mut schemas = Schemas::default();
         let (mut properties, mut required) = (Map::new(), Vec::new());
         let shared = item.get("parameters").and_then(Value::as_array).into_iter().flatten();
         let mine = operation.get("parameters").and_then(Value::as_array).into_iter().flatten();
@@ -145,7 +149,18 @@ impl<'d> Api<'d> {
             if must && !required.contains(&json!(name)) {
                 required.push(json!(name));
             }
-            properties.insert(name.to_owned(), schema);
+            let place = parameter.get("in").and_then(Value::as_str).unwrap_or_default();
+            // The path's own name stays; another one of the same name says where it belongs.
+            if properties.contains_key(name)
+                && place != "path"
+                && !overrides(item, operation, name, place)
+            {
+                let other = format!("{place}_{name}");
+                self.out.notices.push(format!("{id}: the {place} parameter `{name}` is `{other}`"));
+                properties.insert(other, schema);
+            } else {
+                properties.insert(name.to_owned(), schema);
+            }
         }
         if let Some(body) = operation.get("requestBody").map(|body| self.followed(body)) {
             match json_content(body) {
@@ -169,6 +184,7 @@ impl<'d> Api<'d> {
         if let (false, Some(members)) = (required.is_empty(), input.as_object_mut()) {
             members.insert("required".to_owned(), Value::Array(required));
         }
+        self.definitions(&mut schemas);
         schemas.attach(&mut input);
         let safe = matches!(method, "get" | "head" | "options" | "trace");
         let verb = if safe { "read" } else { "write" };
@@ -209,8 +225,9 @@ impl<'d> Api<'d> {
         });
         let schema = success.map(|response| self.followed(response)).and_then(json_content);
         let Some(schema) = schema else { return json!({}) };
-        let mut schemas = Schemas { definitions: BTreeMap::new() };
+        let mut schemas = Schemas::default();
         let mut out = self.schema(schema, &mut schemas);
+        self.definitions(&mut schemas);
         if out.is_object() {
             schemas.attach(&mut out);
         }
@@ -270,7 +287,62 @@ impl<'d> Api<'d> {
     }
 
     fn reference(&self, to: &str, schemas: &mut Schemas) -> Value {
-        let name: String = to
+        let pointer = to.strip_prefix('#').map(decoded);
+        let Some(pointer) = pointer.filter(|own| self.document.pointer(own).is_some()) else {
+            // The guard says that it leaves the document.
+            return json!(to);
+        };
+        json!(format!("#/$defs/{}", schemas.name_of(&pointer)))
+    }
+
+    /// Says what was referred to, one after the other: a chain may be longer than a stack is deep.
+    fn definitions(&self, schemas: &mut Schemas) {
+        while let Some((name, pointer)) = schemas.open.pop() {
+            let target = self.document.pointer(&pointer).unwrap_or(&Value::Null);
+            let schema = self.schema(target, schemas);
+            schemas.definitions.insert(name, schema);
+        }
+    }
+}
+
+/// A fragment with its `%XX` written out.
+fn decoded(fragment: &str) -> String {
+    let bytes = fragment.as_bytes();
+    let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
+    while let Some(byte) = bytes.get(at) {
+        let hex = fragment.get(at + 1..at + 3).filter(|_| *byte == b'%');
+        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(decoded) => {
+                out.push(decoded);
+                at += 3;
+            }
+            None => {
+                out.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Definitions that a schema refers to.
+#[derive(Default)]
+struct Schemas {
+    definitions: BTreeMap<String, Value>,
+    /// The name of each place that is referred to.
+    names: BTreeMap<String, String>,
+    taken: BTreeSet<String>,
+    /// Names with the places that they stand for, still to be said.
+    open: Vec<(String, String)>,
+}
+
+impl Schemas {
+    /// The name of what stands at a place; places of the same last word get numbers.
+    fn name_of(&mut self, pointer: &str) -> String {
+        if let Some(name) = self.names.get(pointer) {
+            return name.clone();
+        }
+        let word: String = pointer
             .rsplit('/')
             .next()
             .unwrap_or_default()
@@ -279,32 +351,33 @@ impl<'d> Api<'d> {
                 |c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' },
             )
             .collect();
-        let target = to.strip_prefix('#').and_then(|pointer| self.document.pointer(pointer));
-        let Some(target) = target else {
-            // The guard says that it leaves the document.
-            return json!(to);
-        };
-        if !schemas.definitions.contains_key(&name) {
-            schemas.definitions.insert(name.clone(), Value::Bool(true));
-            let schema = self.schema(target, schemas);
-            schemas.definitions.insert(name.clone(), schema);
+        let mut name = word.clone();
+        if !self.taken.insert(name.clone()) {
+            name = format!("{word}_{}", self.names.len());
+            self.taken.insert(name.clone());
         }
-        json!(format!("#/$defs/{name}"))
+        self.names.insert(pointer.to_owned(), name.clone());
+        self.open.push((name.clone(), pointer.to_owned()));
+        name
     }
-}
 
-/// Definitions that a schema refers to.
-struct Schemas {
-    definitions: BTreeMap<String, Value>,
-}
-
-impl Schemas {
     fn attach(self, schema: &mut Value) {
         if let (false, Some(members)) = (self.definitions.is_empty(), schema.as_object_mut()) {
             let definitions: Map<String, Value> = self.definitions.into_iter().collect();
             members.insert("$defs".to_owned(), Value::Object(definitions));
         }
     }
+}
+
+/// Whether an operation says anew what its path has said of the same parameter.
+fn overrides(item: &Value, operation: &Map<String, Value>, name: &str, place: &str) -> bool {
+    let has = |list: Option<&Value>| {
+        list.and_then(Value::as_array).into_iter().flatten().any(|own| {
+            own.get("name").and_then(Value::as_str) == Some(name)
+                && own.get("in").and_then(Value::as_str) == Some(place)
+        })
+    };
+    has(item.get("parameters")) && has(operation.get("parameters"))
 }
 
 fn nullable(mut schema: Map<String, Value>) -> Value {

@@ -1,0 +1,52 @@
+//! Files that are written whole or not at all.
+//!
+//! Doc: configuration.md
+
+use std::io::Write;
+use std::path::Path;
+
+/// Replaces a file: a new one with the mode of the old is written beside it, made durable, and
+/// takes its name. What the name leads to is replaced, if it is a link.
+pub(crate) fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut name = target.as_os_str().to_owned();
+    name.push(format!(".{}.draft", uuid::Uuid::now_v7().simple()));
+    let draft = std::path::PathBuf::from(name);
+    let written = write_new(&draft, text, &target).and_then(|()| std::fs::rename(&draft, &target));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&draft);
+    }
+    written
+}
+
+fn write_new(draft: &Path, text: &[u8], target: &Path) -> std::io::Result<()> {
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(draft)?;
+    if let Ok(there) = std::fs::metadata(target) {
+        file.set_permissions(there.permissions())?;
+    }
+    file.write_all(text)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn modes_and_links_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        std::fs::write(&file, "old").unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        replace(&link, b"new").unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "new");
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+        replace(&folder.path().join("fresh"), b"x").unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "no draft is left");
+        assert!(replace(&folder.path().join("no/such/folder"), b"x").is_err());
+    }
+}
