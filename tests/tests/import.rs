@@ -150,6 +150,9 @@ fn a_client_is_pointed_at_toolbooth_and_back() {
     let arguments: Vec<&str> =
         own["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
     assert_eq!(place.run(&arguments).status.code(), Some(0), "{arguments:?}");
+    // A gateway behind itself would start itself without end.
+    let (again, exit) = place.json(&["import", "vscode"]);
+    assert_eq!((exit, &again["error"]["code"]), (1, &json!("nothing-to-import")), "{again}");
     let (undone, exit) = place.json(&["import", "vscode", "--undo"]);
     assert_eq!(exit, 0, "{undone}");
     assert_eq!(read(&place, ".vscode/mcp.json"), original);

@@ -384,3 +384,42 @@ fn secrets_are_known_by_a_maintained_set_of_rules() {
     let events = place.json(&["audit", "query"]).0.to_string();
     assert!(!events.contains(&token));
 }
+
+#[test]
+fn arguments_that_cost_too_much_are_refused_in_time() {
+    let place = Place::new();
+    let mut chain = serde_json::Map::new();
+    for n in 0..250 {
+        chain.insert(format!("c{n}"), json!({"$ref": format!("#/$defs/c{}", n + 1)}));
+    }
+    chain.insert("c250".to_owned(), json!({"properties": {"a": {"$ref": "#/$defs/c0"}}}));
+    let entry = |name: &str, schema: Value| json!({"name": name, "description": "d", "input_schema": schema, "output_schema": {}, "execution": {"localRuntimeId": "handlers", "target": "demo.echo"}});
+    let tools = [
+        entry(
+            "a.double",
+            json!({"type": "object", "properties": {"a": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}, "b": {"type": "string"}}}),
+        ),
+        entry("a.chain", json!({"type": "object", "$defs": chain, "$ref": "#/$defs/c0"})),
+        entry(
+            "a.tree",
+            json!({"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}}),
+        ),
+    ];
+    place
+        .write("tools.registry.json", &json!({"version": "1.0.0", "tools": tools}).to_string())
+        .write("handlers/demo.py", HANDLERS);
+    let gateway = place.serve();
+    let mut deep = json!({"b": 1});
+    for _ in 0..110 {
+        deep = json!({"a": deep});
+    }
+    for (tool, status) in [("a.double", 400), ("a.chain", 400), ("a.tree", 400)] {
+        let body = json!({"toolId": tool, "args": deep}).to_string();
+        let (told, problem) = gateway.post("/v1/calls", &body);
+        assert_eq!((told, &problem["code"]), (status, &json!("invalid-args")), "{tool}: {problem}");
+    }
+    assert_eq!(gateway.get("/healthz").0, 200);
+    let (status, result) =
+        gateway.post("/v1/calls", r#"{"toolId":"a.tree","args":{"a":{"b":{}}}}"#);
+    assert_eq!(status, 200, "{result}");
+}

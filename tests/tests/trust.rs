@@ -96,7 +96,9 @@ fn a_server_that_tells_of_a_change_is_quarantined_before_the_next_call() {
         }),
         "{quarantined:?}"
     );
-    assert_eq!(events("TOOL_APPROVED")[0]["facts"]["tool"], "s.read");
+    let approved = events("TOOL_APPROVED");
+    let changes: Vec<&Value> = approved.iter().map(|event| &event["facts"]["change"]).collect();
+    assert_eq!(changes, ["new", "new", "changed"], "each approval is on record");
     place.assert_sound();
 }
 
@@ -104,6 +106,7 @@ fn a_server_that_tells_of_a_change_is_quarantined_before_the_next_call() {
 fn a_silent_server_is_found_out_by_the_next_refresh() {
     let place = locked("silent", "");
     let gateway = place.serve();
+    assert_eq!(call(&gateway, "s.read").0, 200);
     says(&place, &[tool("read", "Reads anything."), tool("write", "Writes a file.")]);
     assert_eq!(call(&gateway, "s.read").0, 200, "nobody has looked yet");
     let (status, states) = gateway.post("/v1/discover", "");
@@ -115,6 +118,18 @@ fn a_silent_server_is_found_out_by_the_next_refresh() {
     assert_eq!(call(&gateway, "s.read").1["code"], "quarantined-tool");
     let (coverage, _) = place.json(&["coverage", "--probe"]);
     assert_eq!(coverage["totals"]["quarantined"], 1, "{coverage}");
+}
+
+#[test]
+fn sources_are_asked_again_by_the_clock() {
+    let place = locked("silent", "[discovery]\ninterval_ms = 200");
+    let gateway = place.serve();
+    assert_eq!(call(&gateway, "s.read").0, 200);
+    says(&place, &[tool("read", "Reads anything."), tool("write", "Writes a file.")]);
+    until("the clock finds it", || call(&gateway, "s.read").1["code"] == "quarantined-tool");
+    let (shown, exit) = place.json(&["show", "s.read"]);
+    assert_eq!((exit, &shown["state"]), (0, &json!("quarantined")), "people are told why: {shown}");
+    assert!(shown["reason"].as_str().unwrap().contains("description"), "{shown}");
 }
 
 #[test]
@@ -215,7 +230,7 @@ fn a_server_that_is_away_loses_none_of_its_approved_tools() {
     let (result, exit) = place.json(&["call", "s.write", "--args", r#"{"path":"x"}"#]);
     assert_eq!((exit, &result["error"]["code"]), (1, &json!("adapter-failed")), "{result}");
     let (diff, exit) = place.json(&["lock", "diff"]);
-    assert_eq!((exit, &diff["tools"]), (0, &json!([])), "away is not gone: {diff}");
+    assert_eq!((exit, &diff["tools"]), (3, &json!([])), "away is not gone: {diff}");
 }
 
 #[test]
