@@ -79,8 +79,13 @@ fn a_server_that_tells_of_a_change_is_quarantined_before_the_next_call() {
         (exit, &diff["ok"], &diff["tools"][0]["change"]),
         (1, &json!(false), &json!("changed"))
     );
-    // Approved, it is used again, without a restart.
-    assert_eq!(place.run(&["lock", "approve", "s.read"]).status.code(), Some(0));
+    // Approved as it was shown, it is used again, without a restart.
+    let (failure, exit) = place.json(&["lock", "approve", "s.read@0123456789abcdef"]);
+    assert_eq!((exit, &failure["error"]["code"]), (1, &json!("changed-again")), "{failure}");
+    let digest = diff["tools"][0]["sourceDigest"].as_str().unwrap();
+    let exact = format!("s.read@{}", &digest[..16]);
+    assert!(text.contains(&exact), "{text}");
+    assert_eq!(place.run(&["lock", "approve", &exact]).status.code(), Some(0));
     until("the approval is seen", || call(&gateway, "s.read").0 == 200);
     assert_eq!(gateway.stop().0, Some(0));
     let events = |kind: &str| {

@@ -289,7 +289,8 @@ pub(crate) enum LockAction {
     },
     /// Approves tools as their sources describe them now.
     Approve {
-        /// The tools, by id; one that is gone is forgotten.
+        /// The tools, by id, or as `TOOL@DIGEST` to approve exactly what `lock diff` has shown; one
+        /// that is gone is forgotten.
         #[arg(required = true)]
         tools: Vec<String>,
         #[command(flatten)]

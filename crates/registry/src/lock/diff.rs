@@ -97,6 +97,9 @@ pub struct ToolDiff {
     pub source: String,
     /// What happened.
     pub change: Change,
+    /// SHA-256 of what the source says now; absent where the tool is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_digest: Option<String>,
     /// The worst verdict of its changes.
     pub verdict: Compatibility,
     /// The changes.
@@ -308,6 +311,7 @@ pub fn diff<'t>(
         out.push(ToolDiff {
             tool_id: id.to_owned(),
             source: tool.source().to_string(),
+            source_digest: Some(tool.source_digest().to_owned()),
             change,
             verdict: worst.map_or(standing, |worst| worst.max(standing)),
             changes,
@@ -323,6 +327,7 @@ pub fn diff<'t>(
             out.push(ToolDiff {
                 tool_id: id.to_owned(),
                 source: locked.source.clone(),
+                source_digest: None,
                 change: Change::Removed,
                 verdict: Compatibility::Breaking,
                 changes: Vec::new(),

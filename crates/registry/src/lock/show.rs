@@ -9,6 +9,8 @@ use serde_json::Value;
 use super::diff::{Change, Compatibility, FieldChange, ToolDiff, WordChange};
 use crate::suspicion::visible;
 
+/// Digits of a digest that tell one listing from another.
+const DIGEST_SHOWN: usize = 16;
 /// Longest value that is shown, in characters.
 const VALUE_MAX: usize = 160;
 
@@ -28,6 +30,10 @@ pub fn text(diffs: &[ToolDiff]) -> String {
             },
         };
         let _ = writeln!(out, "{} ({}): {what}", diff.tool_id, one_line(&diff.source));
+        if let Some(digest) = &diff.source_digest {
+            let short: String = digest.chars().take(DIGEST_SHOWN).collect();
+            let _ = writeln!(out, "  approve exactly this: {}@{short}", diff.tool_id);
+        }
         for change in &diff.changes {
             field(change, &mut out);
         }

@@ -54,8 +54,16 @@ pub(super) fn check(
         output::json(&json!({ "ok": ok, "findings": findings }));
         return Ok(ok);
     }
+    // A line with a secret is not shown, whatever else is wrong with it.
+    let secret: Vec<usize> = findings
+        .iter()
+        .filter(|finding| finding.code == "forbidden-secret-field")
+        .map(|finding| finding.line)
+        .collect();
+    let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
     for finding in &findings {
-        show(finding, &text);
+        let line = lines.get(finding.line - 1).filter(|_| !secret.contains(&finding.line));
+        show(finding, line.copied());
     }
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
@@ -70,25 +78,29 @@ pub(super) fn check(
 }
 
 /// A finding with the line that it is about and a caret under the place.
-fn show(finding: &FileFinding, text: &[u8]) {
+fn show(finding: &FileFinding, line: Option<&[u8]>) {
     let word = match finding.severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
     };
-    output::line(&format!("{word}[{}]: {}", finding.code, finding.message));
+    output::foreign(&format!("{word}[{}]: {}", finding.code, finding.message));
     let tool = finding.tool_id.as_deref().map(|id| format!(" in `{id}`")).unwrap_or_default();
-    output::line(&format!(
+    output::foreign(&format!(
         "  --> {}:{}:{} ({}{tool})",
         finding.file, finding.line, finding.column, finding.path
     ));
-    // The line of a secret is not shown.
-    if finding.code != "forbidden-secret-field" {
-        let line = text.split(|byte| *byte == b'\n').nth(finding.line - 1).unwrap_or_default();
+    if let Some(line) = line {
         let line: Vec<char> = String::from_utf8_lossy(line).chars().collect();
         let from = finding.column.saturating_sub(60);
         let part: String = line.iter().skip(from).take(120).collect();
         let caret = " ".repeat(finding.column - 1 - from.min(finding.column - 1));
-        output::line(&format!("   | {}", part.replace(char::is_control, " ")));
+        // A character for a character, so that the caret stands where it belongs; what looks like
+        // a secret is not shown even where the guard has not come to it.
+        let part = part.replace(char::is_control, " ");
+        if compose::shapes().recognise(&part).is_some() {
+            return;
+        }
+        output::line(&format!("   | {part}"));
         output::line(&format!("   | {caret}^"));
     }
     if let Some(hint) = &finding.hint {

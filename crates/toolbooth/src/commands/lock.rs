@@ -192,9 +192,26 @@ pub(super) async fn approve(
     let mut compared = Compared::of(loaded).await?;
     let diffs = std::mem::take(&mut compared.diffs);
     let mut chosen: Vec<ToolDiff> = Vec::new();
-    for tool in tools {
+    for given in tools {
+        // `TOOL@DIGEST` approves what was shown, and nothing that the source says since.
+        let (tool, shown) = match given.split_once('@') {
+            Some((tool, digest)) => (tool, Some(digest)),
+            None => (given.as_str(), None),
+        };
         match diffs.iter().find(|diff| diff.tool_id == *tool) {
-            Some(diff) => chosen.push(diff.clone()),
+            Some(diff) => {
+                let now = diff.source_digest.as_deref().unwrap_or_default();
+                if let Some(shown) =
+                    shown.filter(|shown| shown.len() < 8 || !now.starts_with(*shown))
+                {
+                    compared.frame.close().await;
+                    let message =
+                        format!("`{tool}` is not what `{shown}` stands for; nothing was approved");
+                    return Err(Failure::new(FAILED, "changed-again", message)
+                        .hint("`toolbooth lock diff` shows what its source says now"));
+                }
+                chosen.push(diff.clone());
+            }
             None if compared.lock.get(tool).is_some() => {
                 crate::note(&format!("`{tool}` is as it was approved"));
             }
