@@ -21,7 +21,6 @@ use crate::output::{self, Format};
 async fn everything(frame: &Frame) {
     frame.catalogue.want_states().await;
     frame.catalogue.refresh_all().await;
-    remember_names(frame);
 }
 
 pub(super) async fn list(
@@ -33,6 +32,7 @@ pub(super) async fn list(
 ) -> Result<bool, Failure> {
     let caller = caller(&frame.loaded.config, caller_name)?;
     everything(&frame).await;
+    remember_names(&frame);
     let (tools, next) = frame.catalogue.view(&caller).all(after, limit.unwrap_or(usize::MAX));
     frame.close().await;
     if format.is_json() {
@@ -139,6 +139,7 @@ pub(super) async fn search(
 ) -> Result<bool, Failure> {
     let caller = caller(&frame.loaded.config, caller_name)?;
     everything(&frame).await;
+    remember_names(&frame);
     let found = frame.catalogue.view(&caller).search(query, limit);
     frame.close().await;
     if format.is_json() {
@@ -267,7 +268,12 @@ pub(super) async fn export(
     caller_name: &str,
 ) -> Result<bool, Failure> {
     let caller = caller(&frame.loaded.config, caller_name)?;
+    let openai = matches!(form, Form::Openai | Form::OpenaiResponses);
+    if strict && !openai {
+        return Err(Failure::usage("only the openai forms have a strict mode"));
+    }
     everything(&frame).await;
+    remember_names(&frame);
     let view = frame.catalogue.view(&caller);
     frame.close().await;
     let name = match form {
@@ -283,10 +289,6 @@ pub(super) async fn export(
         Form::Anthropic => "anthropic",
         Form::Mcp => "mcp",
     };
-    let openai = matches!(form, Form::Openai | Form::OpenaiResponses);
-    if strict && !openai {
-        return Err(Failure::usage("only the openai forms have a strict mode"));
-    }
     let declared = view.declarations();
     let rendered = if strict {
         use toolbooth_contracts::port::DeclarationFormat;
