@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 
 use secrecy::{ExposeSecret, SecretString};
-use toolbooth_contracts::secret::SecretLocation;
+use toolbooth_contracts::secret::{SecretLocation, names_a_secret};
 
 /// Longest secret, in bytes.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
@@ -81,24 +81,36 @@ impl Setting {
         }
     }
 
-    /// `text` with the values of secrets, and of templates that are filled in, replaced by what
-    /// configuration calls them.
+    /// `text` with the values of secrets, and of variables whose names name a secret, replaced by
+    /// what configuration calls them. Other values are nobody's secret and stay: a tool's answer
+    /// must not change because a word of it is somebody's setting.
     #[must_use]
     pub fn conceal_all<'s>(settings: impl Iterator<Item = &'s Self>, text: &str) -> String {
         let mut out = text.to_owned();
-        for setting in settings {
-            let hides = match setting {
-                Self::Literal(_) => false,
-                Self::Template(own) => own.contains("${"),
-                Self::Secret(_) => true,
-            };
-            if !hides {
-                continue;
+        let mut hide = |value: &str, shown: &str| {
+            if value.len() >= CONCEALED_BYTES_MIN {
+                out = out.replace(value, shown);
             }
-            if let Ok(value) = setting.resolve()
-                && value.expose_secret().len() >= CONCEALED_BYTES_MIN
-            {
-                out = out.replace(value.expose_secret(), &setting.shown());
+        };
+        for setting in settings {
+            match setting {
+                Self::Literal(_) => (),
+                Self::Template(own) => {
+                    let _ = with_placeholders::<SecretError>(own, |inner| {
+                        let name = inner.split(":-").next().unwrap_or(inner);
+                        if names_a_secret(name)
+                            && let Ok(value) = variable(inner)
+                        {
+                            hide(&value, &format!("${{{name}}}"));
+                        }
+                        Ok(String::new())
+                    });
+                }
+                Self::Secret(_) => {
+                    if let Ok(value) = setting.resolve() {
+                        hide(value.expose_secret(), &setting.shown());
+                    }
+                }
             }
         }
         out
@@ -141,16 +153,19 @@ pub fn with_placeholders<E>(
 
 /// The text with its variables filled in.
 fn expand(text: &str) -> Result<String, SecretError> {
-    with_placeholders(text, |inner| {
-        let (name, default) = match inner.split_once(":-") {
-            Some((name, default)) => (name, Some(default)),
-            None => (inner, None),
-        };
-        let set = std::env::var(name).ok().filter(|value| !value.is_empty());
-        set.or_else(|| default.map(str::to_owned)).ok_or_else(|| SecretError {
-            location: format!("${{{name}}}"),
-            reason: "the variable is not set".to_owned(),
-        })
+    with_placeholders(text, variable)
+}
+
+/// The value of `NAME` or `NAME:-default`.
+fn variable(inner: &str) -> Result<String, SecretError> {
+    let (name, default) = match inner.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (inner, None),
+    };
+    let set = std::env::var(name).ok().filter(|value| !value.is_empty());
+    set.or_else(|| default.map(str::to_owned)).ok_or_else(|| SecretError {
+        location: format!("${{{name}}}"),
+        reason: "the variable is not set".to_owned(),
     })
 }
 
@@ -295,6 +310,20 @@ mod tests {
         assert_eq!(Setting::from("${PATH}").expose().unwrap(), "${PATH}");
         assert!(at("env:TOOLBOOTH_NO_SUCH").is_err());
         assert_eq!(format!("{:?}", Setting::from("hunter2")), "Literal(…)");
+    }
+
+    #[test]
+    fn only_secrets_are_concealed() {
+        let settings = [
+            Setting::Template("${TOOLBOOTH_NO_LEVEL:-info} level".to_owned()),
+            Setting::Template("Bearer ${TOOLBOOTH_NO_TOKEN:-hunter2}".to_owned()),
+            Setting::from("literal"),
+        ];
+        let said = "info level: literal, hunter2";
+        assert_eq!(
+            Setting::conceal_all(settings.iter(), said),
+            "info level: literal, ${TOOLBOOTH_NO_TOKEN}"
+        );
     }
 
     #[cfg(feature = "keyring")]

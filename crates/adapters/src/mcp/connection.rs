@@ -275,8 +275,13 @@ impl Link {
         match &self.settings.reach {
             Reach::Stdio(line) => line.conceal(text),
             Reach::Http { url, headers } => {
+                // Errors of the HTTP library repeat the address, which may be a secret as a whole.
+                let text = match url.expose() {
+                    Ok(filled) => text.replace(&filled, &url.shown()),
+                    Err(_) => text.to_owned(),
+                };
                 let settings = std::iter::once(url).chain(headers.iter().map(|(_, value)| value));
-                crate::secrets::Setting::conceal_all(settings, text)
+                crate::secrets::Setting::conceal_all(settings, &text)
             }
         }
     }
