@@ -308,11 +308,20 @@ impl Gateway {
 
     /// Writes down that a registry was loaded or refused, and which tools it replaced.
     pub(crate) async fn note(&self, kind: AuditEventKind, facts: serde_json::Value) {
+        if let Err(failure) = self.record(kind, facts).await {
+            tracing::error!(reason = failure.message, "an event is not recorded");
+        }
+    }
+
+    /// As [`Gateway::note`], for what must not happen without a record.
+    pub(crate) async fn record(
+        &self,
+        kind: AuditEventKind,
+        facts: serde_json::Value,
+    ) -> Result<(), Failure> {
         let mut event = EventBody::new(kind, self.clock.now().text);
         event.facts = facts.as_object().cloned();
-        if let Err(error) = self.proxy.note(vec![event]).await {
-            tracing::error!(%error, "an event is not recorded");
-        }
+        self.proxy.note(vec![event]).await.map_err(|error| Failure::store(error.to_string()))
     }
 
     /// Writes down which tools the registry file has taken the place of.

@@ -98,7 +98,11 @@ async fn approve_all(
                 "verdict": diff.verdict,
                 "sourceDigest": tool.map(RegisteredTool::source_digest),
             });
-            gateway.note(AuditEventKind::ToolApproved, facts).await;
+            if let Err(failure) = gateway.record(AuditEventKind::ToolApproved, facts).await {
+                // Nothing is approved that is not on record; how the store closes changes nothing.
+                let _ = gateway.shut_down().await;
+                return Err(failure);
+            }
         }
         gateway.shut_down().await?;
     } else {

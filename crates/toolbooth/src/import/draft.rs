@@ -84,13 +84,17 @@ impl Keeper<'_> {
         ));
     }
 
-    /// Whether a text is all placeholders, such as `${TOKEN}` or `Bearer ${TOKEN}`.
+    /// Whether a text is a placeholder, such as `${TOKEN}` or `Bearer ${TOKEN}`; one with a default
+    /// is a literal all the same.
     fn is_placeholder(text: &str) -> bool {
         let inner = ["Bearer ", "Basic ", "bearer ", "basic ", "Token ", "token "]
             .iter()
             .find_map(|scheme| text.strip_prefix(scheme))
             .unwrap_or(text);
-        inner.starts_with("${") && inner.ends_with('}') && inner.matches("${").count() == 1
+        let Some(name) = inner.strip_prefix("${").and_then(|inner| inner.strip_suffix('}')) else {
+            return false;
+        };
+        !name.contains("${") && name.split_once(":-").is_none_or(|(_, default)| default.is_empty())
     }
 
     fn is_secret(&self, name: &str, text: &str) -> bool {
@@ -323,7 +327,11 @@ mod tests {
         assert!(!kept.concat().contains("hunter"), "{kept:?}");
         let odd = keeper.named("env", "DB_PASSWORD", "hunter8${x".into());
         assert_eq!(odd, Kept::Secret("DB_PASSWORD".into()));
-        assert_eq!(notices.len(), 11, "{notices:?}");
+        let default = keeper.named("env", "API_KEY", "${API_KEY:-hunter10}".into());
+        assert_eq!(default, Kept::Secret("API_KEY".into()), "a default is a literal");
+        let level = keeper.named("env", "LEVEL", "${LEVEL:-info}".into());
+        assert_eq!(level, Kept::Text("${LEVEL:-info}".into()));
+        assert_eq!(notices.len(), 12, "{notices:?}");
         assert!(!notices.join(" ").contains("hunter"), "{notices:?}");
         assert_eq!(variable(&["9 a-b", "c"]), "_9_A_B_C");
     }
