@@ -9,19 +9,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_channel::{Receiver, Sender, TrySendError};
+use serde::Serialize;
 use serde_json::Value;
 
 /// Messages of one kind that may wait; further ones are dropped, oldest kept.
 pub const CONVERSATION_CAPACITY: usize = 64;
 
 /// How far a tool has come.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Progress {
     /// Done so far.
     pub progress: f64,
     /// All there is to do, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<f64>,
     /// A sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
@@ -137,6 +140,14 @@ impl Conversation {
     pub fn with_own_cancel(&self) -> (Self, CancelHandle) {
         let (cancel, cancelled) = CancelHandle::pair();
         (Self { cancelled, ..self.clone() }, cancel)
+    }
+
+    /// The same conversation, whose questions go to whoever stands between a caller and a tool;
+    /// there are none where the caller cannot be asked.
+    #[must_use]
+    pub fn with_own_questions(&self) -> (Self, Receiver<Question>) {
+        let (ask, questions) = async_channel::bounded(1);
+        (Self { ask: self.ask.as_ref().map(|_| ask), ..self.clone() }, questions)
     }
 
     /// Says how far the tool has come; dropped when nobody listens or too many wait.

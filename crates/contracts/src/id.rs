@@ -123,7 +123,7 @@ impl fmt::Display for CallId {
 }
 
 /// Selects tools: an id, `*`, or a prefix that ends in `.*`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct ToolPattern(String);
 

@@ -200,6 +200,20 @@ fn parse_with(
     Ok(value)
 }
 
+/// Levels that a record may wrap around a payload, so that it can still be read back.
+pub const WRAPPED_DEPTH_MAX: usize = DEPTH_MAX - 16;
+
+/// Whether a value is nested no deeper than `most` levels; a text or a number is none.
+#[must_use]
+pub fn is_within(value: &Value, most: usize) -> bool {
+    let nested = |item: &Value| most > 0 && is_within(item, most - 1);
+    match value {
+        Value::Array(items) => most > 0 && items.iter().all(nested),
+        Value::Object(members) => most > 0 && members.values().all(nested),
+        _ => true,
+    }
+}
+
 /// Checks an already parsed value: number range, depth and reserved keys.
 ///
 /// # Errors
@@ -696,6 +710,8 @@ mod tests {
     #[test]
     fn nesting_of_128_passes_and_129_does_not() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        let three = parse(nested(3).as_bytes()).unwrap();
+        assert!(is_within(&three, 3) && !is_within(&three, 2) && is_within(&Value::Null, 0));
         assert!(parse(nested(128).as_bytes()).is_ok());
         assert_eq!(parse(nested(129).as_bytes()).unwrap_err().kind, JsonFaultKind::TooDeep);
         assert_eq!(parse(nested(100_000).as_bytes()).unwrap_err().kind, JsonFaultKind::TooDeep);

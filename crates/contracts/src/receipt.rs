@@ -140,6 +140,9 @@ pub struct Receipt {
     /// The terminal audit event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit_seq: Option<AuditPlace>,
+    /// When the rest of it was pruned: a tombstone that keeps its key from running again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pruned_at: Option<String>,
 }
 
 /// What a replay gives again.
