@@ -4,11 +4,10 @@
 //!
 //! Path: 9. Doc: records.md#tamper-evidence
 
-use sha2::{Digest, Sha256};
 use toolbooth_contracts::event::{AuditEvent, EventBody};
 use toolbooth_contracts::json::canonical;
 
-use crate::digest::hex;
+use crate::merkle::{Frontier, Hash, leaf_hash};
 
 /// The bytes of an event that are hashed: its canonical form.
 #[must_use]
@@ -19,42 +18,55 @@ pub fn bytes_of(event: &AuditEvent) -> String {
 /// The leaf hash of an event, `SHA-256(0x00 ‖ event)`, in hex.
 #[must_use]
 pub fn leaf(event: &AuditEvent) -> String {
-    leaf_of_bytes(bytes_of(event).as_bytes())
+    leaf_hash(bytes_of(event).as_bytes()).to_string()
 }
 
-fn leaf_of_bytes(bytes: &[u8]) -> String {
-    let mut hasher = Sha256::new();
-    hasher.update([0]);
-    hasher.update(bytes);
-    hex(&hasher.finalize())
+/// An event in its place, with the bytes that were hashed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Placed {
+    /// The event.
+    pub event: AuditEvent,
+    /// Its canonical form.
+    pub bytes: String,
 }
 
 /// The end of a writer's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
     writer: String,
-    next: u64,
-    last: Option<String>,
+    last: Option<Hash>,
+    frontier: Frontier,
+    covered: Covered,
+}
+
+/// What the last checkpoint of a log covers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Covered {
+    size: u64,
+    /// When the first event after it was written, in milliseconds since 1970; 0 = there is none.
+    since_ms: i64,
 }
 
 impl Head {
     /// The head of a log that is empty.
     #[must_use]
     pub fn new(writer: String) -> Self {
-        Self { writer, next: 0, last: None }
+        Self { writer, last: None, frontier: Frontier::default(), covered: Covered::default() }
     }
 
     /// Gives an event its place.
-    pub fn append(&mut self, body: EventBody) -> AuditEvent {
+    pub fn append(&mut self, body: EventBody) -> Placed {
         let event = AuditEvent {
             writer: self.writer.clone(),
-            seq: self.next,
-            prev: self.last.take(),
+            seq: self.frontier.size(),
+            prev: self.last.as_ref().map(Hash::to_string),
             body,
         };
-        self.last = Some(leaf(&event));
-        self.next += 1;
-        event
+        let bytes = bytes_of(&event);
+        let leaf = leaf_hash(bytes.as_bytes());
+        self.last = Some(leaf);
+        self.frontier.push(leaf);
+        Placed { event, bytes }
     }
 
     /// The writer.
@@ -66,12 +78,37 @@ impl Head {
     /// The place that the next event gets.
     #[must_use]
     pub fn next_seq(&self) -> u64 {
-        self.next
+        self.frontier.size()
     }
 
     /// Leaf hash of the last event, in hex.
     #[must_use]
-    pub fn last_leaf(&self) -> Option<&str> {
-        self.last.as_deref()
+    pub fn last_leaf(&self) -> Option<String> {
+        self.last.as_ref().map(Hash::to_string)
+    }
+
+    /// The Merkle tree of the log.
+    #[must_use]
+    pub fn frontier(&self) -> &Frontier {
+        &self.frontier
+    }
+
+    /// A checkpoint covers everything up to now, itself included for this purpose.
+    pub(crate) fn cover(&mut self) {
+        self.covered = Covered { size: self.next_seq(), since_ms: 0 };
+    }
+
+    /// Whether a checkpoint is due at `now_ms`; to be asked whenever something was written.
+    pub(crate) fn is_due(&mut self, due: crate::checkpoint::Due, now_ms: i64) -> bool {
+        let open = self.next_seq() - self.covered.size;
+        if open == 0 {
+            return false;
+        }
+        if self.covered.since_ms == 0 {
+            self.covered.since_ms = now_ms;
+        }
+        // A clock that went back makes nothing older than it is.
+        self.covered.since_ms = self.covered.since_ms.min(now_ms);
+        open >= due.events || now_ms - self.covered.since_ms >= due.age_ms
     }
 }

@@ -17,20 +17,73 @@ pub struct KeyRules {
     pub rerunnable: bool,
 }
 
-/// An earlier claim on the same key.
+/// A claim, as its rules see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct Standing {
     /// Where it stands.
     pub state: ClaimState,
-    /// Whether its arguments were the same.
-    pub same_args: bool,
-    /// Whether the writer that owns it is lost.
-    pub owner_lost: bool,
+    /// Grows with each dispatch and each word of a person: what holds an older one matches
+    /// nothing.
+    pub fence: u64,
+    /// How often it was dispatched.
+    pub attempt: u32,
+    /// Whether the last dispatch has been settled.
+    pub settled: bool,
 }
 
-/// What the earlier claim means for the call.
+impl Standing {
+    /// A claim that has just been dispatched for the first time.
+    pub const FIRST: Self =
+        Self { state: ClaimState::InFlight, fence: 1, attempt: 1, settled: false };
+}
+
+/// What happens to a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transition {
+pub enum Happening {
+    /// Another call has the same key.
+    Called {
+        /// What it asks for.
+        rules: KeyRules,
+        /// Whether its arguments are the same.
+        same_args: bool,
+        /// Whether the writer that owns the claim is lost.
+        owner_lost: bool,
+    },
+    /// An outcome arrives.
+    Settled {
+        /// The fence of the dispatch whose outcome it is.
+        fence: u64,
+        /// The tool's mode.
+        mode: IdempotencyMode,
+        /// What is known of the effect.
+        effect: Effect,
+        /// Why the call did not succeed.
+        code: Option<ErrorCode>,
+    },
+    /// The tool waits for somebody's input.
+    Parked {
+        /// The fence of the dispatch.
+        fence: u64,
+    },
+    /// The input has come.
+    Resumed {
+        /// The fence of the dispatch.
+        fence: u64,
+    },
+    /// The writer that owns it is lost.
+    OwnerLost,
+    /// A person says what came of it: a success, or an error of the tool.
+    Resolved {
+        /// The tool's mode.
+        mode: IdempotencyMode,
+        /// Whether it succeeded.
+        succeeded: bool,
+    },
+}
+
+/// What it means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meaning {
     /// The first outcome is given again.
     Replay {
         /// Whether the arguments differed and were not applied.
@@ -42,51 +95,126 @@ pub enum Transition {
     InDoubt,
     /// The same key with other arguments.
     Conflict,
-    /// The claim is taken over and the tool dispatched again, with a higher fence.
-    Redispatch,
+    /// The claim is taken over and the tool dispatched again; how the claim stands then.
+    Dispatch(Standing),
+    /// How the claim stands now.
+    Now {
+        /// The claim.
+        standing: Standing,
+        /// What is known of the effect of all its dispatches.
+        effect: Effect,
+        /// Whether its keys stay held.
+        holds_keys: bool,
+        /// Whether the outcome was given up before it arrived.
+        late: bool,
+    },
+    /// This has happened before: nothing changes.
+    Already,
+    /// The claim is no longer that of whoever speaks: nothing changes.
+    Stale,
 }
 
-/// What an earlier claim means for a call with the same key.
+/// The one rule of claims: what something that happens means for a claim. Pure; every ledger
+/// decides by it and by nothing else.
 #[must_use]
-pub fn next(rules: KeyRules, held: Held) -> Transition {
-    // A conflict does not depend on how far the first call came.
-    if !held.same_args && rules.refuse_different_args {
-        return Transition::Conflict;
-    }
-    match held.state {
-        ClaimState::Succeeded | ClaimState::Failed => {
-            Transition::Replay { arguments_differ: !held.same_args }
+pub fn step(claim: Standing, happening: Happening) -> Meaning {
+    use ClaimState::{AwaitingInput, Failed, InDoubt, InFlight, Queued, Succeeded};
+    match happening {
+        Happening::Called { rules, same_args, owner_lost } => {
+            // A conflict does not depend on how far the first call came.
+            if !same_args && rules.refuse_different_args {
+                return Meaning::Conflict;
+            }
+            let unknown = match claim.state {
+                Succeeded | Failed => return Meaning::Replay { arguments_differ: !same_args },
+                Queued => return Meaning::InFlight,
+                InFlight | AwaitingInput => owner_lost,
+                InDoubt => true,
+            };
+            // A natural key that is run again must do what the first call asked for.
+            match (unknown, rules.rerunnable && same_args) {
+                (false, _) => Meaning::InFlight,
+                (true, false) => Meaning::InDoubt,
+                (true, true) => Meaning::Dispatch(Standing {
+                    state: InFlight,
+                    fence: claim.fence.saturating_add(1),
+                    attempt: claim.attempt.saturating_add(1),
+                    settled: false,
+                }),
+            }
         }
-        ClaimState::Queued | ClaimState::AwaitingInput => Transition::InFlight,
-        ClaimState::InFlight if !held.owner_lost => Transition::InFlight,
-        // A natural key that is run again must do what the first call asked for.
-        ClaimState::InFlight | ClaimState::InDoubt if rules.rerunnable && held.same_args => {
-            Transition::Redispatch
+        Happening::Settled { fence, .. } if fence != claim.fence => Meaning::Stale,
+        Happening::Settled { mode, effect, code, .. } => {
+            // A second dispatch that did not start says nothing of what the first one did.
+            let effect = match effect {
+                Effect::NotStarted if claim.attempt > 1 => Effect::Unknown,
+                known => known,
+            };
+            // What was settled as unknown may still become known; everything else is final.
+            let late = claim.state == InDoubt;
+            if claim.settled && !(late && effect != Effect::Unknown) {
+                return Meaning::Already;
+            }
+            if !matches!(claim.state, InFlight | AwaitingInput | InDoubt) {
+                return Meaning::Stale;
+            }
+            let (state, holds_keys) = outcome(mode, effect, code);
+            let standing = Standing { state, settled: true, ..claim };
+            Meaning::Now { standing, effect, holds_keys, late }
         }
-        ClaimState::InFlight | ClaimState::InDoubt => Transition::InDoubt,
+        Happening::Parked { fence } | Happening::Resumed { fence } if fence != claim.fence => {
+            Meaning::Stale
+        }
+        Happening::Parked { .. } => moved(claim, InFlight, AwaitingInput),
+        Happening::Resumed { .. } => moved(claim, AwaitingInput, InFlight),
+        Happening::OwnerLost => match claim.state {
+            // The fence stays: an outcome that still arrives is taken.
+            InFlight | AwaitingInput => Meaning::Now {
+                standing: Standing { state: InDoubt, ..claim },
+                effect: Effect::Unknown,
+                holds_keys: true,
+                late: false,
+            },
+            _ => Meaning::Already,
+        },
+        Happening::Resolved { mode, succeeded } => {
+            if claim.state != InDoubt {
+                return Meaning::Stale;
+            }
+            let code = (!succeeded).then_some(ErrorCode::ToolError);
+            let (state, holds_keys) = outcome(mode, Effect::Completed, code);
+            let fence = claim.fence.saturating_add(1);
+            Meaning::Now {
+                standing: Standing { state, fence, settled: true, ..claim },
+                effect: Effect::Completed,
+                holds_keys,
+                late: false,
+            }
+        }
     }
 }
 
-/// What an outcome does to the claim and to its key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settled {
-    /// Where the claim stands now.
-    pub state: ClaimState,
-    /// Whether the key stays held.
-    pub holds_key: bool,
+fn moved(claim: Standing, from: ClaimState, to: ClaimState) -> Meaning {
+    if claim.state == to {
+        return Meaning::Already;
+    }
+    if claim.state != from {
+        return Meaning::Stale;
+    }
+    let standing = Standing { state: to, ..claim };
+    Meaning::Now { standing, effect: Effect::Unknown, holds_keys: true, late: false }
 }
 
-/// What an outcome does to the claim and to its key: the effect decides.
-#[must_use]
-pub fn settled(mode: IdempotencyMode, effect: Effect, code: Option<ErrorCode>) -> Settled {
+/// What an outcome does to the claim, and whether its keys stay held: the effect decides.
+fn outcome(mode: IdempotencyMode, effect: Effect, code: Option<ErrorCode>) -> (ClaimState, bool) {
     match (effect, code) {
-        (Effect::NotStarted, _) => Settled { state: ClaimState::Failed, holds_key: false },
-        (Effect::Unknown, _) => Settled { state: ClaimState::InDoubt, holds_key: true },
-        (Effect::Completed, None) => Settled { state: ClaimState::Succeeded, holds_key: true },
+        (Effect::NotStarted, _) => (ClaimState::Failed, false),
+        (Effect::Unknown, _) => (ClaimState::InDoubt, true),
+        (Effect::Completed, None) => (ClaimState::Succeeded, true),
         (Effect::Completed, Some(ErrorCode::ToolError)) => {
-            Settled { state: ClaimState::Failed, holds_key: mode != IdempotencyMode::Keyed }
+            (ClaimState::Failed, mode != IdempotencyMode::Keyed)
         }
-        (Effect::Completed, Some(_)) => Settled { state: ClaimState::Failed, holds_key: true },
+        (Effect::Completed, Some(_)) => (ClaimState::Failed, true),
     }
 }
 
@@ -113,46 +241,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    const STATES: [ClaimState; 6] = [
-        ClaimState::Queued,
-        ClaimState::InFlight,
-        ClaimState::AwaitingInput,
-        ClaimState::Succeeded,
-        ClaimState::Failed,
-        ClaimState::InDoubt,
-    ];
-
-    #[test]
-    fn a_tool_that_may_not_run_again_never_does() {
-        for state in STATES {
-            for same_args in [true, false] {
-                for owner_lost in [true, false] {
-                    for refuse_different_args in [true, false] {
-                        let rules = KeyRules { refuse_different_args, rerunnable: false };
-                        let held = Held { state, same_args, owner_lost };
-                        assert_ne!(next(rules, held), Transition::Redispatch, "{held:?}");
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn effect_decides_what_holds_the_key() {
-        use IdempotencyMode::{Keyed, OnKey, SafeRetry};
-        for mode in [Keyed, OnKey, SafeRetry] {
-            assert!(!settled(mode, Effect::NotStarted, Some(ErrorCode::AdapterFailed)).holds_key);
-            assert_eq!(
-                settled(mode, Effect::Unknown, Some(ErrorCode::Timeout)).state,
-                ClaimState::InDoubt
-            );
-            assert!(settled(mode, Effect::Completed, Some(ErrorCode::ResultTooLarge)).holds_key);
-            assert!(settled(mode, Effect::Completed, None).holds_key);
-            let tool_error = settled(mode, Effect::Completed, Some(ErrorCode::ToolError));
-            assert_eq!(tool_error.holds_key, mode != Keyed);
-        }
-    }
 
     proptest! {
         #[test]

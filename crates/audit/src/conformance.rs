@@ -12,12 +12,17 @@ use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::{ClaimState, StoredResult};
 use toolbooth_contracts::{ContentBlock, Effect, ErrorCode, Status};
 
+use crate::checkpoint::Due;
 use crate::claim::KeyRules;
 use crate::ledger::{
-    Claim, ClaimRequest, Claimed, Ledger, LedgerError, Moment, Refusal, Settlement,
+    Claim, ClaimRequest, Claimed, Ledger, LedgerError, Moment, Prune, PruneKind, Pruned, Refusal,
+    Resolution, Settlement,
 };
+use crate::note::{self, Signer};
+use crate::proof::{self, Proof, ProofError};
+use crate::queue::{Beat, CallQueue, Enqueued, QueueState, QueuedCall};
 use crate::reads::{EventFilter, LedgerReads, LogFilter, ReceiptFilter};
-use crate::verify;
+use crate::verify::{self, Known};
 
 /// A moment, `n` milliseconds after the first of 2026.
 #[must_use]
@@ -37,6 +42,7 @@ pub fn request(call: &str, mode: IdempotencyMode, keys: &[&str], args: &str) -> 
     let mut dispatched = EventBody::new(AuditEventKind::ToolDispatched, moment(1).text);
     dispatched.call_id = Some(call.to_owned());
     ClaimRequest {
+        sync: true,
         receipt_id: format!("receipt-{call}"),
         call_id: call.to_owned(),
         tool_id: "tool.one".to_owned(),
@@ -105,6 +111,7 @@ pub fn settlement(
     terminal.error_code = code;
     terminal.duration_ms = Some(1.25);
     Arc::new(Settlement {
+        sync: true,
         claim,
         mode,
         status: code.map_or(Status::Succeeded, ErrorCode::status),
@@ -138,7 +145,7 @@ async fn fresh(ledger: &dyn Ledger, request: ClaimRequest) -> Claim {
 }
 
 /// Runs every case against ledgers that `make` makes, each empty.
-pub async fn suite<L: Ledger + LedgerReads>(make: impl AsyncFn() -> L) {
+pub async fn suite<L: Ledger + LedgerReads + CallQueue>(make: impl AsyncFn() -> L) {
     keys_are_held_by_effect(&make().await).await;
     twins_do_not_both_run(&make().await).await;
     conflicts_are_told(&make().await).await;
@@ -147,6 +154,11 @@ pub async fn suite<L: Ledger + LedgerReads>(make: impl AsyncFn() -> L) {
     old_fences_match_nothing(&make().await).await;
     settling_twice_is_settling_once(&make().await).await;
     records_are_read_back_and_verify(&make().await).await;
+    a_claim_waits_for_input(&make().await).await;
+    a_person_settles_a_doubt(&make().await).await;
+    pruned_keys_never_run_again(&make().await).await;
+    checkpoints_are_signed_and_proven(&make().await).await;
+    queued_calls_are_taken_once(&make().await).await;
     a_closed_ledger_refuses(&make().await).await;
 }
 
@@ -292,7 +304,7 @@ pub async fn settling_twice_is_settling_once<L: Ledger + LedgerReads>(ledger: &L
     let gone = settlement(retry, mode, Effect::NotStarted, Some(ErrorCode::AdapterFailed));
     let receipt = ledger.settle(gone).await.expect("settles");
     assert_eq!((receipt.state, receipt.effect), (ClaimState::InDoubt, Effect::Unknown));
-    assert!(verify::store(ledger).await.expect("reads").ok, "the records fit");
+    assert!(verify::store(ledger, Known::default()).await.expect("reads").ok, "the records fit");
 }
 
 /// What was written is read back as it was, and verifies.
@@ -334,8 +346,181 @@ pub async fn records_are_read_back_and_verify<L: Ledger + LedgerReads>(ledger: &
         newest.first().map(|placed| placed.event.body.event),
         Some(AuditEventKind::RegistryLoaded)
     );
-    let report = verify::store(ledger).await.expect("reads");
+    let report = verify::store(ledger, Known::default()).await.expect("reads");
     assert!(report.ok && report.events == 5, "{report:?}");
+}
+
+/// A claim that waits for input holds its key, and runs on when the input has come.
+pub async fn a_claim_waits_for_input<L: Ledger + LedgerReads>(ledger: &L) {
+    let mode = IdempotencyMode::Keyed;
+    let claim = fresh(ledger, request("i1", mode, &["i"], "args")).await;
+    let (id, fence) = (claim.receipt_id().to_owned(), claim.fence());
+    ledger.park(id.clone(), fence, moment(2)).await.expect("parks");
+    let parked = ledger.receipt(&id).await.expect("reads").expect("is there");
+    assert_eq!(parked.state, ClaimState::AwaitingInput);
+    let twin = ledger.claim(request("i2", mode, &["i"], "args")).await.expect("answers");
+    assert!(matches!(twin, Claimed::InFlight { .. }), "got {twin:?}");
+    let stale = ledger.resume(id.clone(), fence + 1, moment(3)).await;
+    assert_eq!(stale, Err(LedgerError::Stale));
+    ledger.resume(id.clone(), fence, moment(3)).await.expect("runs on");
+    let receipt =
+        ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
+    assert_eq!(receipt.state, ClaimState::Succeeded);
+    assert_eq!(ledger.park(id, fence, moment(4)).await, Err(LedgerError::Stale));
+}
+
+/// What a person says of a doubt is what later calls get, and an old outcome comes too late.
+pub async fn a_person_settles_a_doubt<L: Ledger + LedgerReads>(ledger: &L) {
+    use IdempotencyMode::{Keyed, OnKey};
+    let resolution = |call: &str, succeeded: bool| Resolution {
+        receipt_id: format!("receipt-{call}"),
+        succeeded,
+        result: StoredResult {
+            content: vec![ContentBlock::text("said")],
+            structured_content: None,
+            meta: None,
+            error: None,
+            warnings: Vec::new(),
+        },
+        result_digest: None,
+        by: "ada".to_owned(),
+        at: moment(5),
+    };
+    for (call, mode, succeeded, later) in [
+        ("d1", Keyed, true, "replay"),
+        ("d2", Keyed, false, "fresh"),
+        ("d3", OnKey, false, "replay"),
+    ] {
+        let claim = fresh(ledger, request(call, mode, &[call], "args")).await;
+        let late = Claim::granted(claim.receipt_id().to_owned(), claim.fence(), 1);
+        let unknown = settlement(claim, mode, Effect::Unknown, Some(ErrorCode::Timeout));
+        ledger.settle(unknown).await.expect("settles");
+        let receipt = ledger.resolve(resolution(call, succeeded)).await.expect("resolves");
+        assert_eq!(receipt.state == ClaimState::Succeeded, succeeded);
+        let twice = ledger.resolve(resolution(call, succeeded)).await;
+        assert_eq!(twice.err(), Some(LedgerError::Stale), "only doubts are settled");
+        let arrives = ledger.settle(settlement(late, mode, Effect::Completed, None)).await;
+        assert_eq!(arrives.err(), Some(LedgerError::Stale), "a person's word raises the fence");
+        let again = ledger.claim(request(&format!("{call}x"), mode, &[call], "args")).await;
+        let got = match again.expect("answers") {
+            Claimed::Fresh(_) => "fresh",
+            Claimed::Replay { receipt, .. } => {
+                let text = receipt.result.and_then(|result| result.content.first().cloned());
+                assert_eq!(text, Some(ContentBlock::text("said")));
+                "replay"
+            }
+            other => panic!("unexpected {other:?}"),
+        };
+        assert_eq!(got, later, "{mode:?} {succeeded}");
+    }
+    let missing = ledger.resolve(resolution("nobody", true)).await;
+    assert!(matches!(missing, Err(LedgerError::NotFound(_))), "got {missing:?}");
+    let report = verify::store(ledger, Known::default()).await.expect("reads");
+    assert!(report.ok, "{report:?}");
+}
+
+/// Pruning removes what is old, and keys that are held stay held.
+pub async fn pruned_keys_never_run_again<L: Ledger + LedgerReads>(ledger: &L) {
+    let mode = IdempotencyMode::Keyed;
+    for (call, key) in [("q1", Some("q")), ("q2", None)] {
+        let keys: Vec<&str> = key.into_iter().collect();
+        let mode = key.map_or(IdempotencyMode::None, |_| mode);
+        let claim = fresh(ledger, request(call, mode, &keys, "args")).await;
+        ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
+    }
+    let doubt = fresh(ledger, request("q3", mode, &["doubt"], "args")).await;
+    let unknown = settlement(doubt, mode, Effect::Unknown, Some(ErrorCode::Timeout));
+    ledger.settle(unknown).await.expect("settles");
+    let prune =
+        |kind: PruneKind, before: i64| Prune { kind, before: moment(before).text, at: moment(9) };
+    let nothing = ledger.prune(prune(PruneKind::Receipts, 1)).await.expect("prunes");
+    assert_eq!(nothing, Pruned::default(), "nothing is that old");
+    let done = ledger.prune(prune(PruneKind::Receipts, 8)).await.expect("prunes");
+    assert_eq!(done, Pruned { removed: 1, tombstones: 1 });
+    let logs = ledger.prune(prune(PruneKind::Logs, 8)).await.expect("prunes");
+    assert_eq!(logs.removed, 3);
+    let again = ledger.prune(prune(PruneKind::Receipts, 8)).await.expect("prunes");
+    assert_eq!(again, Pruned::default(), "a tombstone stays");
+    assert!(ledger.receipt("receipt-q2").await.expect("reads").is_none());
+    let replay = ledger.claim(request("q4", mode, &["q"], "args")).await.expect("answers");
+    let Claimed::Replay { receipt, .. } = replay else { panic!("held, got {replay:?}") };
+    assert!(receipt.result.is_none() && receipt.pruned_at.is_some(), "{receipt:?}");
+    let report = verify::store(ledger, Known::default()).await.expect("reads");
+    assert!(report.ok, "{report:?}");
+}
+
+/// Checkpoints are signed when they are due, cover the log, and prove what is in it.
+pub async fn checkpoints_are_signed_and_proven<L: Ledger + LedgerReads>(ledger: &L) {
+    let mode = IdempotencyMode::None;
+    let due = Due { events: 3, age_ms: 1_000_000_000 };
+    assert_eq!(ledger.checkpoint(due, moment(1)).await.expect("answers"), None, "not due");
+    let claim = fresh(ledger, request("k1", mode, &[], "args")).await;
+    ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
+    let missing = proof::inclusion(ledger, "k1").await;
+    assert!(matches!(missing, Err(ProofError::Missing(_))), "got {missing:?}");
+    let first = ledger.checkpoint(due, moment(2)).await.expect("answers").expect("is due");
+    assert_eq!(ledger.checkpoint(due, moment(2)).await.expect("answers"), None, "covered");
+    let claim = fresh(ledger, request("k2", mode, &[], "args")).await;
+    ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
+    let second = ledger.checkpoint(Due::NOW, moment(3)).await.expect("answers").expect("is due");
+    let started = ledger.events(EventFilter { limit: 100, ..EventFilter::default() }).await;
+    let key = started.expect("reads").first().and_then(|placed| {
+        let facts = placed.event.body.facts.as_ref()?;
+        note::Verifier::parse(facts.get("signingKey")?.as_str()?).ok()
+    });
+    let key = key.expect("the first event names the key");
+    for call in ["k1", "k2"] {
+        let proof = proof::inclusion(ledger, call).await.expect("is covered");
+        let said = proof.check(&key).expect("holds");
+        assert!(said.contains(call), "{said}");
+    }
+    let proof = proof::consistency(ledger, &first, &second).await.expect("is proven");
+    proof.check(&key).expect("holds");
+    let backwards = Proof::Consistency { first: second.clone(), second: first, hashes: Vec::new() };
+    assert!(backwards.check(&key).is_err());
+    let known = Known { keys: vec![key], notes: vec![second] };
+    let report = verify::store(ledger, known).await.expect("reads");
+    assert!(report.ok, "{report:?}");
+    let other = Signer::new(&[9; 32]);
+    let known = Known { keys: vec![other.verifier()], notes: Vec::new() };
+    let report = verify::store(ledger, known).await.expect("reads");
+    assert!(report.problems.iter().all(|problem| problem.kind == "signature"), "{report:?}");
+    assert!(!report.ok, "checkpoints by another key are no proof");
+}
+
+/// A call that is handed over is taken once, tells how far it has come, and has one result.
+pub async fn queued_calls_are_taken_once<L: CallQueue>(queue: &L) {
+    let call = |id: &str, text: &str| {
+        QueuedCall::new(id.to_owned(), "local".to_owned(), text.to_owned(), &moment(1))
+    };
+    assert_eq!(queue.take().await.expect("answers"), None);
+    for id in ["a", "b"] {
+        let new = queue.enqueue(call(id, "{}"), 2).await.expect("answers");
+        assert_eq!(new, Enqueued::New);
+    }
+    assert_eq!(queue.enqueue(call("c", "{}"), 2).await.expect("answers"), Enqueued::Full);
+    let known = queue.enqueue(call("a", "{}"), 2).await.expect("answers");
+    assert!(matches!(known, Enqueued::Known(_)), "got {known:?}");
+    let other = queue.enqueue(call("a", "{\"x\":1}"), 2).await.expect("answers");
+    assert_eq!(other, Enqueued::Conflict);
+    let taken = queue.take().await.expect("answers").expect("waits");
+    assert_eq!((taken.call_id.as_str(), taken.deliveries), ("a", 1), "in the order they came");
+    let beat = queue.beat("local", "a", Some(json!({"progress": 0.5}))).await.expect("answers");
+    assert_eq!(beat, Beat::Go);
+    assert!(queue.cancel("local", "a").await.expect("answers"));
+    assert!(!queue.cancel("somebody", "a").await.expect("answers"), "not their call");
+    assert_eq!(queue.beat("local", "a", None).await.expect("answers"), Beat::Cancel);
+    queue.finish("local", "a", "{\"done\":true}".to_owned(), moment(4)).await.expect("finishes");
+    let done = queue.queued("local", "a").await.expect("answers").expect("is there");
+    assert_eq!((done.state, done.progress.is_some()), (QueueState::Done, true));
+    assert_eq!(done.result.as_deref(), Some("{\"done\":true}"));
+    assert!(!queue.cancel("local", "a").await.expect("answers"), "it is done");
+    assert!(queue.queued("somebody", "a").await.expect("answers").is_none());
+    assert_eq!(queue.forget(moment(3).text).await.expect("answers"), 0);
+    assert_eq!(queue.forget(moment(5).text).await.expect("answers"), 1);
+    let next = queue.take().await.expect("answers").expect("waits");
+    assert_eq!(next.call_id, "b");
+    assert_eq!(queue.take().await.expect("answers"), None);
 }
 
 /// After the end of its log a writer writes nothing.

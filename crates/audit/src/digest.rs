@@ -28,13 +28,30 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     out
 }
 
+/// 32 bytes from 64 hex digits.
+pub(crate) fn unhex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0u8; 32];
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(index * 2..index * 2 + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// The canonical form of a record: what is stored and digested.
+#[must_use]
+pub fn record_text(record: &impl serde::Serialize) -> String {
+    // Records are plain data; one that cannot be written is null and fails verification.
+    canonical(&serde_json::to_value(record).unwrap_or_default())
+}
+
 /// SHA-256 of the canonical form of a record, in hex: how a terminal event names its receipt and
 /// its agent log.
 #[must_use]
 pub fn of_record(record: &impl serde::Serialize) -> String {
-    // Records are plain data; one that cannot be written hashes as null and fails verification.
-    let value = serde_json::to_value(record).unwrap_or_default();
-    sha256_hex(canonical(&value).as_bytes())
+    sha256_hex(record_text(record).as_bytes())
 }
 
 /// Makes digests with the store's key.

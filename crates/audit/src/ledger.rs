@@ -12,6 +12,7 @@ use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::receipt::{Receipt, StoredResult};
 use toolbooth_contracts::{Effect, ErrorCode, Status};
 
+use crate::checkpoint::Due;
 use crate::claim::KeyRules;
 use crate::digest::Digester;
 
@@ -74,6 +75,8 @@ pub struct ClaimRequest {
     pub at: Moment,
     /// `TOOL_DISPATCHED`.
     pub dispatched: EventBody,
+    /// Whether the claim has to survive the loss of power where the store leaves the choice.
+    pub sync: bool,
 }
 
 /// The right to dispatch a tool once. Only a ledger makes one.
@@ -191,6 +194,68 @@ pub struct Settlement {
     pub events: Vec<EventBody>,
     /// The terminal event; receipt digest and log digest are filled in by the ledger.
     pub terminal: EventBody,
+    /// Whether the outcome has to survive the loss of power where the store leaves the choice.
+    pub sync: bool,
+}
+
+/// A person's word on a claim in doubt.
+#[derive(Debug, Clone)]
+pub struct Resolution {
+    /// The receipt.
+    pub receipt_id: String,
+    /// Whether the tool succeeded; else it failed.
+    pub succeeded: bool,
+    /// The result that later calls get.
+    pub result: StoredResult,
+    /// HMAC of the result, in hex.
+    pub result_digest: Option<String>,
+    /// Who says so.
+    pub by: String,
+    /// Now.
+    pub at: Moment,
+}
+
+/// Which records are removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PruneKind {
+    /// Settled receipts; one that holds a key leaves a tombstone.
+    Receipts,
+    /// Agent logs.
+    Logs,
+    /// Events that a signed checkpoint covers, of writers that have ended.
+    Events,
+}
+
+impl PruneKind {
+    /// As it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Receipts => "receipts",
+            Self::Logs => "logs",
+            Self::Events => "events",
+        }
+    }
+}
+
+/// Which old records are removed.
+#[derive(Debug, Clone)]
+pub struct Prune {
+    /// Of this kind.
+    pub kind: PruneKind,
+    /// From before this time, RFC 3339 UTC with milliseconds.
+    pub before: String,
+    /// Now.
+    pub at: Moment,
+}
+
+/// What pruning has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Records that are gone.
+    pub removed: u64,
+    /// Receipts of which a tombstone is left.
+    pub tombstones: u64,
 }
 
 /// A call that ends without a dispatch of its own: a refusal or a replay.
@@ -253,17 +318,49 @@ pub trait Ledger: Send + Sync {
     /// [`LedgerError::Unavailable`].
     async fn renew(&self, at: Moment) -> Result<(), LedgerError>;
 
+    /// A running claim waits for somebody's input.
+    ///
+    /// # Errors
+    /// [`LedgerError::Stale`] where the claim was taken over, [`LedgerError::Unavailable`].
+    async fn park(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
+
+    /// The input has come; the claim runs on.
+    ///
+    /// # Errors
+    /// [`LedgerError::Stale`] where the claim was taken over, [`LedgerError::Unavailable`].
+    async fn resume(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
+
+    /// Settles a doubt by a person's word.
+    ///
+    /// # Errors
+    /// [`LedgerError::NotFound`], [`LedgerError::Stale`] where the claim is not in doubt,
+    /// [`LedgerError::Unavailable`].
+    async fn resolve(&self, resolution: Resolution) -> Result<Receipt, LedgerError>;
+
+    /// Removes a bounded number of old records; nothing left to remove is `0`.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError>;
+
+    /// Signs a checkpoint over the writer's log, where one is due; gives the note.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn checkpoint(&self, due: Due, at: Moment) -> Result<Option<String>, LedgerError>;
+
     /// Marks the running claims of lost writers as in doubt.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError>;
 
-    /// Ends the writer's log and releases the store. Later calls are refused.
+    /// Signs a last checkpoint, ends the writer's log and releases the store; gives the note.
+    /// Later calls are refused.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
-    async fn close(&self, at: Moment) -> Result<(), LedgerError>;
+    async fn close(&self, at: Moment) -> Result<Option<String>, LedgerError>;
 }
 
 /// How often a writer renews its lease.

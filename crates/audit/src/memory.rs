@@ -9,27 +9,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_channel::{Receiver, Sender};
 use async_trait::async_trait;
+use serde_json::Value;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::approval::{Approval, ApprovalState};
-use toolbooth_contracts::event::{AuditEvent, AuditEventKind, EventBody};
+use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
-use crate::chain::Head;
+use crate::chain::{Head, Placed};
+use crate::checkpoint::Due;
+use crate::claim::Happening;
 use crate::digest::{Digester, KEY_BYTES};
 use crate::ledger::{
-    ClaimRequest, Claimed, Ledger, LedgerError, Moment, Refusal, Settlement, Swept,
+    ClaimRequest, Claimed, Ledger, LedgerError, Moment, Prune, Pruned, Refusal, Resolution,
+    Settlement, Swept,
 };
+use crate::note::Signer;
+use crate::queue::{Beat, CallQueue, Enqueued, QueueState, QueuedCall};
 use crate::reads::{
-    EventFilter, EventWithRecords, LedgerReads, LogFilter, PlacedEvent, ReceiptFilter, Unaccounted,
-    WriterHead,
+    EventFilter, Include, LedgerReads, LogFilter, MILESTONES, PlacedEvent, RawEntry, RawRecord,
+    ReceiptFilter, Unaccounted, WriterHead,
 };
-use crate::steps::{self, Records, Stored};
+use crate::steps::{self, OtherHead, Records, Stored};
 
 /// A ledger in memory.
 #[derive(Debug)]
 pub struct MemoryLedger {
     writer: String,
     digester: Digester,
+    signer: Signer,
     book: Mutex<Book>,
 }
 
@@ -43,8 +50,9 @@ struct Book {
     rates: HashMap<(String, String), i64>,
     running: HashMap<String, u64>,
     approvals: BTreeMap<String, Approval>,
-    events: Vec<AuditEvent>,
+    events: Vec<Placed>,
     logs: Vec<(AgentLog, u64)>,
+    queue: Vec<QueuedCall>,
     settling: HashMap<String, (Sender<Infallible>, Receiver<Infallible>)>,
     closed: bool,
 }
@@ -65,13 +73,17 @@ impl MemoryLedger {
             approvals: BTreeMap::new(),
             events: Vec::new(),
             logs: Vec::new(),
+            queue: Vec::new(),
             settling: HashMap::new(),
             closed: false,
         };
-        let started = EventBody::new(AuditEventKind::WriterStarted, at.text.clone());
-        let event = book.place(started);
-        book.events.push(event);
-        Self { writer: writer.to_owned(), digester, book: Mutex::new(book) }
+        // Nothing outlives the process, so that a key of its own is as good as any.
+        let seed = digester.of_parts(&["signing key"]);
+        let signer = Signer::new(&crate::digest::unhex(&seed).unwrap_or_default());
+        let started = steps::started(&signer, digester.key_id(), None, at);
+        let placed = book.head.append(started);
+        book.events.push(placed);
+        Self { writer: writer.to_owned(), digester, signer, book: Mutex::new(book) }
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -177,16 +189,12 @@ impl Records for Book {
         Ok(())
     }
 
-    fn place(&mut self, body: EventBody) -> AuditEvent {
-        self.head.append(body)
+    fn head(&mut self) -> &mut Head {
+        &mut self.head
     }
 
-    fn next_seq(&self) -> u64 {
-        self.head.next_seq()
-    }
-
-    fn put_event(&mut self, event: &AuditEvent) -> Result<(), LedgerError> {
-        self.events.push(event.clone());
+    fn put_event(&mut self, placed: &Placed) -> Result<(), LedgerError> {
+        self.events.push(placed.clone());
         Ok(())
     }
 
@@ -198,6 +206,56 @@ impl Records for Book {
     fn lost(&mut self) -> Result<Vec<Stored>, LedgerError> {
         // There is one writer, and it is this one.
         Ok(Vec::new())
+    }
+
+    fn unnamed(&mut self, _limit: usize) -> Result<Vec<OtherHead>, LedgerError> {
+        Ok(Vec::new())
+    }
+
+    fn all_heads(&mut self) -> Result<Vec<WriterHead>, LedgerError> {
+        Ok(Vec::new())
+    }
+
+    fn named(&mut self, _writers: &[String], _note: &str) -> Result<(), LedgerError> {
+        Ok(())
+    }
+
+    fn prunable(&mut self, before: &str, limit: usize) -> Result<Vec<(Stored, bool)>, LedgerError> {
+        let held = |id: &str| self.keys.values().any(|holder| holder == id);
+        Ok(self
+            .receipts
+            .values()
+            .filter(|(receipt, _)| {
+                matches!(receipt.state, ClaimState::Succeeded | ClaimState::Failed)
+                    && receipt.pruned_at.is_none()
+                    && receipt.settled_at.as_deref().is_some_and(|settled| settled < before)
+            })
+            .take(limit)
+            .map(|(receipt, fence)| {
+                let stored = Stored { receipt: receipt.clone(), fence: *fence, owner_lost: false };
+                (stored, held(&receipt.receipt_id))
+            })
+            .collect())
+    }
+
+    fn remove(&mut self, receipt_id: &str) -> Result<(), LedgerError> {
+        self.receipts.remove(receipt_id);
+        Ok(())
+    }
+
+    fn remove_logs(&mut self, before: &str, limit: usize) -> Result<u64, LedgerError> {
+        let mut removed = 0;
+        self.logs.retain(|(log, _)| {
+            let goes = removed < limit && log.timestamp.as_str() < before;
+            removed += usize::from(goes);
+            !goes
+        });
+        Ok(removed as u64)
+    }
+
+    fn remove_events(&mut self, _before: &str) -> Result<Option<(String, u64)>, LedgerError> {
+        // What does not outlive the process is not worth a shorter log.
+        Ok(None)
     }
 }
 
@@ -243,13 +301,128 @@ impl Ledger for MemoryLedger {
         steps::sweep(&mut *self.open()?, &at)
     }
 
-    async fn close(&self, at: Moment) -> Result<(), LedgerError> {
+    async fn park(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
+        let parked = Happening::Parked { fence };
+        steps::wait_for_input(&mut *self.open()?, &receipt_id, parked, &at)
+    }
+
+    async fn resume(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
+        let resumed = Happening::Resumed { fence };
+        steps::wait_for_input(&mut *self.open()?, &receipt_id, resumed, &at)
+    }
+
+    async fn resolve(&self, resolution: Resolution) -> Result<Receipt, LedgerError> {
+        steps::resolve(&mut *self.open()?, &resolution)
+    }
+
+    async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError> {
+        steps::prune(&mut *self.open()?, &prune)
+    }
+
+    async fn checkpoint(&self, due: Due, at: Moment) -> Result<Option<String>, LedgerError> {
+        steps::checkpoint(&mut *self.open()?, &self.signer, due, &at)
+    }
+
+    async fn close(&self, at: Moment) -> Result<Option<String>, LedgerError> {
         let mut book = self.open()?;
-        let stopped = EventBody::new(AuditEventKind::WriterStopped, at.text);
-        steps::note(&mut *book, &[stopped])?;
+        let note = steps::stop(&mut *book, &self.signer, &at)?;
         book.closed = true;
+        Ok(note)
+    }
+}
+
+#[async_trait]
+impl CallQueue for MemoryLedger {
+    async fn enqueue(&self, call: QueuedCall, waiting_max: usize) -> Result<Enqueued, LedgerError> {
+        let mut book = self.open()?;
+        if let Some(known) = book.queue.iter().find(|own| is_call(own, &call.caller, &call.call_id))
+        {
+            return Ok(if known.request == call.request {
+                Enqueued::Known(Box::new(known.clone()))
+            } else {
+                Enqueued::Conflict
+            });
+        }
+        let waiting = book.queue.iter().filter(|own| own.state == QueueState::Queued).count();
+        if waiting >= waiting_max {
+            return Ok(Enqueued::Full);
+        }
+        book.queue.push(call);
+        Ok(Enqueued::New)
+    }
+
+    async fn take(&self) -> Result<Option<QueuedCall>, LedgerError> {
+        let mut book = self.open()?;
+        let writer = book.writer.clone();
+        let next = book.queue.iter_mut().find(|own| own.state == QueueState::Queued);
+        Ok(next.map(|call| {
+            call.state = QueueState::Running;
+            call.worker = Some(writer);
+            call.deliveries += 1;
+            call.clone()
+        }))
+    }
+
+    async fn beat(
+        &self,
+        caller: &str,
+        call_id: &str,
+        progress: Option<Value>,
+    ) -> Result<Beat, LedgerError> {
+        let mut book = self.open()?;
+        let Some(call) = book.queue.iter_mut().find(|own| is_call(own, caller, call_id)) else {
+            return Ok(Beat::Lost);
+        };
+        if progress.is_some() {
+            call.progress = progress;
+        }
+        Ok(if call.cancel { Beat::Cancel } else { Beat::Go })
+    }
+
+    async fn finish(
+        &self,
+        caller: &str,
+        call_id: &str,
+        result: String,
+        at: Moment,
+    ) -> Result<(), LedgerError> {
+        let mut book = self.open()?;
+        if let Some(call) = book.queue.iter_mut().find(|own| is_call(own, caller, call_id)) {
+            call.state = QueueState::Done;
+            call.result = Some(result);
+            call.finished_at = Some(at.text);
+        }
         Ok(())
     }
+
+    async fn cancel(&self, caller: &str, call_id: &str) -> Result<bool, LedgerError> {
+        let mut book = self.open()?;
+        let call = book
+            .queue
+            .iter_mut()
+            .find(|own| is_call(own, caller, call_id) && own.state != QueueState::Done);
+        Ok(call.map(|call| call.cancel = true).is_some())
+    }
+
+    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError> {
+        let book = self.open()?;
+        Ok(book.queue.iter().find(|own| is_call(own, caller, call_id)).cloned())
+    }
+
+    async fn forget(&self, before: String) -> Result<u64, LedgerError> {
+        let mut book = self.open()?;
+        let count = book.queue.len();
+        book.queue.retain(|own| own.finished_at.as_ref().is_none_or(|done| *done >= before));
+        Ok((count - book.queue.len()) as u64)
+    }
+}
+
+fn is_call(own: &QueuedCall, caller: &str, call_id: &str) -> bool {
+    own.caller == caller && own.call_id == call_id
+}
+
+fn raw(record: &impl serde::Serialize) -> RawRecord {
+    RawRecord { bytes: crate::digest::record_text(record), columns: Vec::new() }
 }
 
 fn matches(wanted: Option<&String>, found: Option<&str>) -> bool {
@@ -326,8 +499,8 @@ impl LedgerReads for MemoryLedger {
             .events
             .iter()
             .zip(1u64..)
-            .filter(|(event, place)| {
-                let body = &event.body;
+            .filter(|(placed, place)| {
+                let body = &placed.event.body;
                 filter.after.is_none_or(|after| *place > after)
                     && matches(filter.tool.as_ref(), body.tool_name.as_deref())
                     && matches(filter.agent.as_ref(), body.agent_id.as_deref())
@@ -336,40 +509,54 @@ impl LedgerReads for MemoryLedger {
                     && matches(filter.code.as_ref(), body.error_code.map(|code| code.as_str()))
                     && within(filter.since.as_ref(), filter.until.as_ref(), &body.time)
             })
-            .map(|(event, place)| PlacedEvent { place, event: event.clone() })
+            .map(|(placed, place)| PlacedEvent { place, event: placed.event.clone() })
             .collect();
-        Ok(newest(found, filter.limit))
+        Ok(match filter.after {
+            Some(_) => {
+                let mut found: Vec<PlacedEvent> = found;
+                found.truncate(filter.limit);
+                found
+            }
+            None => newest(found, filter.limit),
+        })
     }
 
     async fn log_page(
         &self,
         after: Option<(String, u64)>,
         limit: usize,
-    ) -> Result<Vec<EventWithRecords>, LedgerError> {
+        include: Include,
+    ) -> Result<Vec<RawEntry>, LedgerError> {
         let book = self.book();
         Ok(book
             .events
             .iter()
-            .filter(|event| {
+            .filter(|placed| {
+                include != Include::Milestones || MILESTONES.contains(&placed.event.body.event)
+            })
+            .filter(|Placed { event, .. }| {
                 after
                     .as_ref()
                     .is_none_or(|(writer, seq)| (&event.writer, event.seq) > (writer, *seq))
             })
             .take(limit)
-            .map(|event| EventWithRecords {
-                event: event.clone(),
-                receipt: event
-                    .body
-                    .receipt_digest
-                    .as_ref()
-                    .and(event.body.receipt_id.as_ref())
-                    .and_then(|id| book.receipts.get(id))
-                    .map(|(receipt, _)| receipt.clone()),
-                log: book
-                    .logs
-                    .iter()
-                    .find(|(_, seq)| *seq == event.seq)
-                    .map(|(log, _)| log.clone()),
+            .map(|Placed { event, bytes }| {
+                let (mut receipt, mut log) = (None, None);
+                if include == Include::Records {
+                    let id = event.body.receipt_id.as_ref();
+                    let stored = id.and_then(|id| book.receipts.get(id));
+                    receipt = stored.map(|(receipt, _)| raw(receipt));
+                    let own = book.logs.iter().find(|(_, seq)| *seq == event.seq);
+                    log = own.map(|(log, _)| raw(log));
+                }
+                RawEntry {
+                    writer: event.writer.clone(),
+                    seq: event.seq,
+                    bytes: bytes.clone(),
+                    columns: Vec::new(),
+                    receipt,
+                    log,
+                }
             })
             .collect())
     }
@@ -379,7 +566,9 @@ impl LedgerReads for MemoryLedger {
         Ok(vec![WriterHead {
             writer: book.writer.clone(),
             size: book.head.next_seq(),
-            last_leaf: book.head.last_leaf().map(str::to_owned),
+            last_leaf: book.head.last_leaf(),
+            root: Some(book.head.frontier().root().to_string()),
+            pruned: None,
         }])
     }
 

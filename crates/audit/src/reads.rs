@@ -4,7 +4,7 @@
 
 use async_trait::async_trait;
 use toolbooth_contracts::agent_log::AgentLog;
-use toolbooth_contracts::event::AuditEvent;
+use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 use toolbooth_contracts::receipt::Receipt;
 
 use crate::ledger::LedgerError;
@@ -66,9 +66,9 @@ pub struct EventFilter {
     pub since: Option<String>,
     /// Before this time, RFC 3339 UTC.
     pub until: Option<String>,
-    /// After this place of the store, for following.
+    /// After this place of the store, for following and for going through all.
     pub after: Option<u64>,
-    /// At most so many; the newest.
+    /// At most so many: the next ones where `after` is given, else the newest.
     pub limit: usize,
 }
 
@@ -81,16 +81,60 @@ pub struct PlacedEvent {
     pub event: AuditEvent,
 }
 
-/// What verification looks at for one event.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EventWithRecords {
-    /// The event.
-    pub event: AuditEvent,
-    /// The receipt whose terminal event this is.
-    pub receipt: Option<Receipt>,
+/// What verification looks at for one event: everything as it is stored.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RawEntry {
+    /// The writer, by its row.
+    pub writer: String,
+    /// The place in its log, by its row.
+    pub seq: u64,
+    /// The bytes that were hashed.
+    pub bytes: String,
+    /// What else the row says, in the order of [`EVENT_COLUMNS`]; empty where nothing does.
+    pub columns: Vec<Option<String>>,
+    /// The receipt that the event names.
+    pub receipt: Option<RawRecord>,
     /// The agent log that was written with it.
-    pub log: Option<AgentLog>,
+    pub log: Option<RawRecord>,
 }
+
+/// A record as it is stored.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RawRecord {
+    /// Its canonical JSON.
+    pub bytes: String,
+    /// What else its row says, in the order of [`RECEIPT_COLUMNS`] or [`LOG_COLUMNS`]; empty where
+    /// nothing does.
+    pub columns: Vec<Option<String>>,
+}
+
+/// Members of an event that rows are filtered by.
+pub const EVENT_COLUMNS: [&str; 6] =
+    ["time", "toolName", "agentId", "callId", "status", "errorCode"];
+/// Members of a receipt that rows are filtered by.
+pub const RECEIPT_COLUMNS: [&str; 4] = ["receiptId", "toolId", "state", "writer"];
+/// Members of an agent log that rows are filtered by.
+pub const LOG_COLUMNS: [&str; 4] = ["id", "toolName", "agentId", "isError"];
+
+/// What a page of a log carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Include {
+    /// Events, and the records that they name.
+    Records,
+    /// Events alone.
+    Events,
+    /// Only events about logs themselves: beginnings, ends, checkpoints, pruning, restoring.
+    Milestones,
+}
+
+/// The kinds of events that [`Include::Milestones`] gives.
+pub const MILESTONES: [AuditEventKind; 5] = [
+    AuditEventKind::WriterStarted,
+    AuditEventKind::WriterStopped,
+    AuditEventKind::Checkpoint,
+    AuditEventKind::ReceiptsPruned,
+    AuditEventKind::StoreRestored,
+];
 
 /// Queries over what a ledger has written.
 #[async_trait]
@@ -125,8 +169,8 @@ pub trait LedgerReads: Send + Sync {
     /// [`LedgerError::Unavailable`].
     async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError>;
 
-    /// Events with the records that were written with them, writer by writer, in pages after a
-    /// writer and place; an empty page is the end.
+    /// Events as they are stored, writer by writer, in pages after a writer and place; an empty
+    /// page is the end.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
@@ -134,7 +178,8 @@ pub trait LedgerReads: Send + Sync {
         &self,
         after: Option<(String, u64)>,
         limit: usize,
-    ) -> Result<Vec<EventWithRecords>, LedgerError>;
+        include: Include,
+    ) -> Result<Vec<RawEntry>, LedgerError>;
 
     /// The writers and the heads of their logs, as the store keeps them beside the events.
     ///
@@ -173,4 +218,25 @@ pub struct WriterHead {
     pub size: u64,
     /// Leaf hash of the last one, in hex.
     pub last_leaf: Option<String>,
+    /// The Merkle root over them, in hex; absent in logs of versions that kept none.
+    pub root: Option<String>,
+    /// How many events at the beginning were pruned.
+    pub pruned: Option<PrunedLog>,
+}
+
+/// The beginning of a log that was pruned, as the tree over the rest needs it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PrunedLog {
+    /// How many events are gone.
+    pub size: u64,
+    /// Leaf hash of the last of them, in hex.
+    pub last_leaf: String,
+    /// The roots of the full subtrees over them, largest first, in hex.
+    pub peaks: Vec<String>,
+    /// The signed checkpoint that covers them.
+    pub note: String,
+    /// The key that signs the log, as its first event named it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }

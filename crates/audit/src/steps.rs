@@ -8,15 +8,20 @@ use std::convert::Infallible;
 
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::approval::{Approval, ApprovalState};
-use toolbooth_contracts::event::{AuditEvent, AuditEventKind, EventBody};
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt, ReceiptKey};
-use toolbooth_contracts::{Effect, ErrorCode};
+use toolbooth_contracts::{Effect, ErrorCode, Status};
 
-use crate::claim::{self, Held, Transition};
+use crate::chain::{Head, Placed};
+use crate::checkpoint::{self, Due, HEADS_MAX};
+use crate::claim::{self, Happening, Meaning, Standing};
 use crate::digest::of_record;
 use crate::ledger::{
-    Claim, ClaimRequest, Claimed, LedgerError, Moment, Refusal, Settlement, Swept,
+    Claim, ClaimRequest, Claimed, LedgerError, Moment, Prune, PruneKind, Pruned, Refusal,
+    Resolution, Settlement, Swept,
 };
+use crate::note::Signer;
+use crate::reads::WriterHead;
 
 /// A receipt with what only the store knows of it.
 #[derive(Debug, Clone)]
@@ -90,15 +95,13 @@ pub trait Records {
     /// # Errors
     /// As [`Records::held`].
     fn put_approval(&mut self, approval: &Approval) -> Result<(), LedgerError>;
-    /// Gives an event its place in the writer's log; only the head moves.
-    fn place(&mut self, body: EventBody) -> AuditEvent;
-    /// The place that the next event gets.
-    fn next_seq(&self) -> u64;
-    /// Writes an event.
+    /// The writer's log.
+    fn head(&mut self) -> &mut Head;
+    /// Writes an event that has its place.
     ///
     /// # Errors
     /// As [`Records::held`].
-    fn put_event(&mut self, event: &AuditEvent) -> Result<(), LedgerError>;
+    fn put_event(&mut self, placed: &Placed) -> Result<(), LedgerError>;
     /// Writes an agent log that the event at `seq` of this writer accounts for.
     ///
     /// # Errors
@@ -109,11 +112,103 @@ pub trait Records {
     /// # Errors
     /// As [`Records::held`].
     fn lost(&mut self) -> Result<Vec<Stored>, LedgerError>;
+    /// The ends of other writers' logs that no checkpoint has named for good, oldest first, at
+    /// most so many.
+    ///
+    /// # Errors
+    /// As [`Records::held`].
+    fn unnamed(&mut self, limit: usize) -> Result<Vec<OtherHead>, LedgerError>;
+    /// The ends of all other writers' logs.
+    ///
+    /// # Errors
+    /// As [`Records::held`].
+    fn all_heads(&mut self) -> Result<Vec<WriterHead>, LedgerError>;
+    /// A checkpoint of this writer names the ends of these writers' logs, which grow no more.
+    ///
+    /// # Errors
+    /// As [`Records::held`].
+    fn named(&mut self, writers: &[String], note: &str) -> Result<(), LedgerError>;
+    /// Settled receipts from before a time that are whole, at most so many, and whether each
+    /// holds a key.
+    ///
+    /// # Errors
+    /// As [`Records::held`].
+    fn prunable(&mut self, before: &str, limit: usize) -> Result<Vec<(Stored, bool)>, LedgerError>;
+    /// Removes a receipt.
+    ///
+    /// # Errors
+    /// As [`Records::held`].
+    fn remove(&mut self, receipt_id: &str) -> Result<(), LedgerError>;
+    /// Removes agent logs from before a time, at most so many; how many.
+    ///
+    /// # Errors
+    /// As [`Records::held`].
+    fn remove_logs(&mut self, before: &str, limit: usize) -> Result<u64, LedgerError>;
+    /// Removes the events of one writer up to its next checkpoint, where that is from before a
+    /// time; of which writer, and how many.
+    ///
+    /// # Errors
+    /// As [`Records::held`].
+    fn remove_events(&mut self, before: &str) -> Result<Option<(String, u64)>, LedgerError>;
+}
+
+/// The end of another writer's log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherHead {
+    /// Where it ends.
+    pub head: WriterHead,
+    /// Whether the writer has ended or is lost, so that it grows no more.
+    pub ended: bool,
 }
 
 fn append(records: &mut impl Records, body: EventBody) -> Result<(), LedgerError> {
-    let event = records.place(body);
-    records.put_event(&event)
+    let placed = records.head().append(body);
+    records.put_event(&placed)
+}
+
+fn standing(stored: &Stored) -> Standing {
+    Standing {
+        state: stored.receipt.state,
+        fence: stored.fence,
+        attempt: stored.receipt.attempt,
+        settled: stored.receipt.settled_at.is_some(),
+    }
+}
+
+/// A receipt goes to where the rules say, and the next event accounts for it.
+fn move_to(records: &mut impl Records, receipt: &mut Receipt, to: Standing) {
+    receipt.state = to.state;
+    receipt.attempt = to.attempt;
+    let writer = records.writer().to_owned();
+    receipt.audit_seq = Some(AuditPlace { writer, seq: records.head().next_seq() });
+}
+
+/// An event about a receipt.
+fn about(receipt: &Receipt, kind: AuditEventKind, at: &Moment) -> EventBody {
+    let mut body = EventBody::new(kind, at.text.clone());
+    body.tool_name = Some(receipt.tool_id.clone());
+    body.caller = Some(receipt.caller.clone());
+    body.call_id = Some(receipt.call_id.clone());
+    body.receipt_id = Some(receipt.receipt_id.clone());
+    body.status = receipt.status;
+    body.error_code = receipt.error_code;
+    body.effect = Some(receipt.effect);
+    body.args_digest = Some(receipt.args_digest.clone());
+    body.result_digest.clone_from(&receipt.result_digest);
+    body
+}
+
+/// Writes a receipt and the event that accounts for it.
+fn put_with(
+    records: &mut impl Records,
+    receipt: &Receipt,
+    fence: u64,
+    mut body: EventBody,
+    at: &Moment,
+) -> Result<(), LedgerError> {
+    records.put(receipt, fence, at)?;
+    body.receipt_digest = Some(of_record(receipt));
+    append(records, body)
 }
 
 /// What [`claim`] found; the store adds how to wait for a twin.
@@ -133,26 +228,29 @@ pub fn claim(
         let Some(stored) = records.held(key)? else {
             continue;
         };
-        let held = Held {
-            state: stored.receipt.state,
+        let receipt_id = stored.receipt.receipt_id.clone();
+        let called = Happening::Called {
+            rules: request.rules,
             same_args: stored.receipt.args_digest == request.args_digest,
             owner_lost: stored.owner_lost,
         };
-        let receipt_id = stored.receipt.receipt_id.clone();
-        match claim::next(request.rules, held) {
-            Transition::Replay { arguments_differ } => {
+        match claim::step(standing(&stored), called) {
+            Meaning::Replay { arguments_differ } => {
                 let receipt = Box::new(stored.receipt);
                 return Ok(Claimed::Replay { receipt, arguments_differ });
             }
-            Transition::InFlight => {
+            Meaning::InFlight => {
                 let settled = watch(&receipt_id);
                 return Ok(Claimed::InFlight { receipt_id, settled });
             }
-            Transition::InDoubt => return Ok(Claimed::InDoubt { receipt_id }),
-            Transition::Conflict => return Ok(Claimed::Conflict { receipt_id }),
-            Transition::Redispatch => {
-                again = Some(stored);
+            Meaning::Conflict => return Ok(Claimed::Conflict { receipt_id }),
+            Meaning::Dispatch(standing) => {
+                again = Some((stored.receipt, standing));
                 break;
+            }
+            // Nothing else comes of a call; were it to, nothing would be dispatched.
+            Meaning::InDoubt | Meaning::Now { .. } | Meaning::Already | Meaning::Stale => {
+                return Ok(Claimed::InDoubt { receipt_id });
             }
         }
     }
@@ -172,10 +270,9 @@ pub fn claim(
         records.put_approval(&approval)?;
     }
     let (receipt, fence) = match again {
-        Some(stored) => {
-            let mut receipt = stored.receipt;
-            receipt.state = ClaimState::InFlight;
-            receipt.attempt += 1;
+        Some((mut receipt, standing)) => {
+            receipt.state = standing.state;
+            receipt.attempt = standing.attempt;
             receipt.status = None;
             receipt.effect = Effect::Unknown;
             receipt.error_code = None;
@@ -185,11 +282,12 @@ pub fn claim(
             receipt.audit_seq = None;
             receipt.writer = records.writer().to_owned();
             receipt.policy_version.clone_from(&request.policy_version);
-            (receipt, stored.fence + 1)
+            (receipt, standing.fence)
         }
         None => {
             let approval_id = approved.map(|approval| approval.approval_id);
-            (fresh(records, request, approval_id), 1)
+            let first = Standing::FIRST;
+            (fresh(records, request, first, approval_id), first.fence)
         }
     };
     records.put(&receipt, fence, &request.at)?;
@@ -202,7 +300,12 @@ pub fn claim(
     Ok(Claimed::Fresh(Claim::granted(receipt.receipt_id, fence, receipt.attempt)))
 }
 
-fn fresh(records: &impl Records, request: &ClaimRequest, approval_id: Option<String>) -> Receipt {
+fn fresh(
+    records: &impl Records,
+    request: &ClaimRequest,
+    first: Standing,
+    approval_id: Option<String>,
+) -> Receipt {
     let key_digest = request.keys.first().cloned();
     Receipt {
         receipt_id: request.receipt_id.clone(),
@@ -216,14 +319,14 @@ fn fresh(records: &impl Records, request: &ClaimRequest, approval_id: Option<Str
             key_digest,
         },
         args_digest: request.args_digest.clone(),
-        state: ClaimState::InFlight,
+        state: first.state,
         status: None,
         effect: Effect::Unknown,
         error_code: None,
         fields: serde_json::Map::new(),
         result_digest: None,
         result: None,
-        attempt: 1,
+        attempt: first.attempt,
         started_at: request.at.text.clone(),
         settled_at: None,
         duration_ms: None,
@@ -232,6 +335,7 @@ fn fresh(records: &impl Records, request: &ClaimRequest, approval_id: Option<Str
         sandbox_digest: None,
         approval_id,
         audit_seq: None,
+        pruned_at: None,
     }
 }
 
@@ -287,23 +391,19 @@ fn charge(
 pub fn settle(records: &mut impl Records, settlement: &Settlement) -> Result<Receipt, LedgerError> {
     let id = settlement.claim.receipt_id();
     let stored = records.stored(id)?.ok_or_else(|| LedgerError::NotFound(id.to_owned()))?;
-    let own = stored.fence == settlement.claim.fence();
-    if own && stored.receipt.settled_at.is_some() {
-        // The same settlement again: its first answer was lost on the way.
-        return Ok(stored.receipt);
-    }
-    let late = stored.receipt.state == ClaimState::InDoubt;
-    if !own || !(late || stored.receipt.state == ClaimState::InFlight) {
-        return Err(LedgerError::Stale);
-    }
-    // A second dispatch that did not start says nothing of what the first one did.
-    let effect = match settlement.effect {
-        Effect::NotStarted if stored.receipt.attempt > 1 => Effect::Unknown,
-        known => known,
+    let arrives = Happening::Settled {
+        fence: settlement.claim.fence(),
+        mode: settlement.mode,
+        effect: settlement.effect,
+        code: settlement.error_code,
     };
-    let outcome = claim::settled(settlement.mode, effect, settlement.error_code);
+    let (now, effect, holds_keys, late) = match claim::step(standing(&stored), arrives) {
+        Meaning::Now { standing, effect, holds_keys, late } => (standing, effect, holds_keys, late),
+        // The same settlement again: its first answer was lost on the way.
+        Meaning::Already => return Ok(stored.receipt),
+        _ => return Err(LedgerError::Stale),
+    };
     let mut receipt = stored.receipt;
-    receipt.state = outcome.state;
     receipt.status = Some(settlement.status);
     receipt.effect = effect;
     receipt.error_code = settlement.error_code;
@@ -317,21 +417,17 @@ pub fn settle(records: &mut impl Records, settlement: &Settlement) -> Result<Rec
         append(records, body.clone())?;
     }
     if late {
-        let mut body = EventBody::new(AuditEventKind::ToolSettledLate, settlement.at.text.clone());
-        body.tool_name = Some(receipt.tool_id.clone());
-        body.call_id = Some(receipt.call_id.clone());
-        body.receipt_id = Some(receipt.receipt_id.clone());
+        let body = about(&receipt, AuditEventKind::ToolSettledLate, &settlement.at);
         append(records, body)?;
     }
-    let writer = records.writer().to_owned();
-    receipt.audit_seq = Some(AuditPlace { writer, seq: records.next_seq() });
-    if !outcome.holds_key {
+    move_to(records, &mut receipt, now);
+    if !holds_keys {
         records.free(id)?;
     }
     if effect == Effect::NotStarted {
         give_back(records, &receipt, settlement.rate_per_min)?;
     }
-    records.put(&receipt, stored.fence, &settlement.at)?;
+    records.put(&receipt, now.fence, &settlement.at)?;
     let mut log = settlement.log.clone();
     log.receipt_id = Some(receipt.receipt_id.clone());
     log.attempt = receipt.attempt;
@@ -378,9 +474,9 @@ fn write_terminal(
     mut terminal: EventBody,
 ) -> Result<(), LedgerError> {
     terminal.log_digest = Some(of_record(log));
-    let event = records.place(terminal);
-    records.put_event(&event)?;
-    records.put_log(log, event.seq)
+    let placed = records.head().append(terminal);
+    records.put_event(&placed)?;
+    records.put_log(log, placed.event.seq)
 }
 
 /// Events that are no calls.
@@ -398,18 +494,265 @@ pub fn note(records: &mut impl Records, events: &[EventBody]) -> Result<(), Ledg
 /// Where the store fails.
 pub fn sweep(records: &mut impl Records, at: &Moment) -> Result<Vec<Swept>, LedgerError> {
     let mut swept = Vec::new();
-    for mut stored in records.lost()? {
-        stored.receipt.state = ClaimState::InDoubt;
-        stored.receipt.error_code = Some(ErrorCode::CallInDoubt);
-        records.put(&stored.receipt, stored.fence, at)?;
-        let mut body = EventBody::new(AuditEventKind::ToolCallInDoubt, at.text.clone());
-        body.tool_name = Some(stored.receipt.tool_id.clone());
-        body.caller = Some(stored.receipt.caller.clone());
-        body.call_id = Some(stored.receipt.call_id.clone());
-        body.receipt_id = Some(stored.receipt.receipt_id.clone());
-        body.effect = Some(Effect::Unknown);
-        append(records, body)?;
-        swept.push(Swept { receipt_id: stored.receipt.receipt_id });
+    for stored in records.lost()? {
+        let now = claim::step(standing(&stored), Happening::OwnerLost);
+        let Meaning::Now { standing, effect, .. } = now else { continue };
+        let mut receipt = stored.receipt;
+        receipt.effect = effect;
+        receipt.error_code = Some(ErrorCode::CallInDoubt);
+        move_to(records, &mut receipt, standing);
+        let body = about(&receipt, AuditEventKind::ToolCallInDoubt, at);
+        put_with(records, &receipt, standing.fence, body, at)?;
+        swept.push(Swept { receipt_id: receipt.receipt_id });
     }
     Ok(swept)
+}
+
+/// A running claim waits for somebody's input, or runs on after it.
+///
+/// # Errors
+/// [`LedgerError::NotFound`], [`LedgerError::Stale`]; else where the store fails.
+pub fn wait_for_input(
+    records: &mut impl Records,
+    receipt_id: &str,
+    happening: Happening,
+    at: &Moment,
+) -> Result<(), LedgerError> {
+    let missing = || LedgerError::NotFound(receipt_id.to_owned());
+    let stored = records.stored(receipt_id)?.ok_or_else(missing)?;
+    match claim::step(standing(&stored), happening) {
+        Meaning::Now { standing, .. } => {
+            let mut receipt = stored.receipt;
+            receipt.state = standing.state;
+            records.put(&receipt, standing.fence, at)
+        }
+        Meaning::Already => Ok(()),
+        _ => Err(LedgerError::Stale),
+    }
+}
+
+/// Settles a doubt by a person's word.
+///
+/// # Errors
+/// [`LedgerError::NotFound`], [`LedgerError::Stale`] where the claim is not in doubt; else where
+/// the store fails.
+pub fn resolve(
+    records: &mut impl Records,
+    resolution: &Resolution,
+) -> Result<Receipt, LedgerError> {
+    let id = &resolution.receipt_id;
+    let stored = records.stored(id)?.ok_or_else(|| LedgerError::NotFound(id.clone()))?;
+    let mode = stored.receipt.idempotency.mode;
+    let said = Happening::Resolved { mode, succeeded: resolution.succeeded };
+    let Meaning::Now { standing: now, effect, holds_keys, .. } =
+        claim::step(standing(&stored), said)
+    else {
+        return Err(LedgerError::Stale);
+    };
+    let mut receipt = stored.receipt;
+    let code = (!resolution.succeeded).then_some(ErrorCode::ToolError);
+    receipt.status = Some(code.map_or(Status::Succeeded, ErrorCode::status));
+    receipt.effect = effect;
+    receipt.error_code = code;
+    receipt.result = Some(resolution.result.clone());
+    receipt.result_digest.clone_from(&resolution.result_digest);
+    receipt.settled_at = Some(resolution.at.text.clone());
+    move_to(records, &mut receipt, now);
+    if !holds_keys {
+        records.free(id)?;
+    }
+    let mut body = about(&receipt, AuditEventKind::ReceiptResolved, &resolution.at);
+    let mut facts = serde_json::Map::new();
+    facts.insert("by".to_owned(), resolution.by.clone().into());
+    body.facts = Some(facts);
+    put_with(records, &receipt, now.fence, body, &resolution.at)?;
+    Ok(receipt)
+}
+
+/// Most records that one step of pruning looks at.
+pub const PRUNE_MAX: usize = 2_000;
+
+/// Removes a bounded number of old records. A receipt that holds a key leaves a tombstone, so
+/// that its key never silently runs again.
+///
+/// # Errors
+/// Where the store fails.
+pub fn prune(records: &mut impl Records, prune: &Prune) -> Result<Pruned, LedgerError> {
+    let mut pruned = Pruned::default();
+    let mut facts = serde_json::Map::new();
+    match prune.kind {
+        PruneKind::Receipts => {
+            for (stored, holds) in records.prunable(&prune.before, PRUNE_MAX)? {
+                if holds {
+                    let mut receipt = stored.receipt;
+                    receipt.result = None;
+                    receipt.fields = serde_json::Map::new();
+                    receipt.pruned_at = Some(prune.at.text.clone());
+                    records.put(&receipt, stored.fence, &prune.at)?;
+                    pruned.tombstones += 1;
+                } else {
+                    records.remove(&stored.receipt.receipt_id)?;
+                    pruned.removed += 1;
+                }
+            }
+        }
+        PruneKind::Logs => pruned.removed = records.remove_logs(&prune.before, PRUNE_MAX)?,
+        PruneKind::Events => {
+            if let Some((writer, removed)) = records.remove_events(&prune.before)? {
+                facts.insert("writer".to_owned(), writer.into());
+                pruned.removed = removed;
+            }
+        }
+    }
+    if pruned == Pruned::default() {
+        return Ok(pruned);
+    }
+    facts.insert("records".to_owned(), prune.kind.as_str().into());
+    facts.insert("before".to_owned(), prune.before.clone().into());
+    facts.insert("removed".to_owned(), pruned.removed.into());
+    facts.insert("tombstones".to_owned(), pruned.tombstones.into());
+    let mut body = EventBody::new(AuditEventKind::ReceiptsPruned, prune.at.text.clone());
+    body.facts = Some(facts);
+    append(records, body)?;
+    Ok(pruned)
+}
+
+/// Signs a checkpoint over the writer's log, where one is due; gives the note.
+///
+/// # Errors
+/// Where the store fails.
+pub fn checkpoint(
+    records: &mut impl Records,
+    signer: &Signer,
+    due: Due,
+    at: &Moment,
+) -> Result<Option<String>, LedgerError> {
+    if !records.head().is_due(due, at.epoch_ms) {
+        return Ok(None);
+    }
+    let others = records.unnamed(HEADS_MAX)?;
+    let heads: Vec<WriterHead> = others.iter().map(|other| other.head.clone()).collect();
+    let body = checkpoint::event(records.head(), &heads, signer, at);
+    let note = body.facts.as_ref().and_then(|facts| facts.get("note")?.as_str().map(str::to_owned));
+    append(records, body)?;
+    records.head().cover();
+    let ended: Vec<String> =
+        others.into_iter().filter(|other| other.ended).map(|other| other.head.writer).collect();
+    let note = note.unwrap_or_default();
+    records.named(&ended, &note)?;
+    Ok(Some(note))
+}
+
+/// The first event of a writer's log: the key that signs it, the id of the store's digest key, and
+/// where the log before ended.
+#[must_use]
+pub fn started(
+    signer: &Signer,
+    key_id: &str,
+    before: Option<(WriterHead, Option<String>)>,
+    at: &Moment,
+) -> EventBody {
+    let mut facts = serde_json::Map::new();
+    facts.insert("signingKey".to_owned(), signer.verifier().to_string().into());
+    facts.insert("digestKeyId".to_owned(), key_id.into());
+    if let Some((head, checkpoint)) = before {
+        facts.insert("before".to_owned(), head.writer.into());
+        facts.insert("size".to_owned(), head.size.into());
+        facts.insert("lastLeaf".to_owned(), head.last_leaf.into());
+        if let Some(note) = checkpoint {
+            facts.insert("checkpoint".to_owned(), note.into());
+        }
+    }
+    let mut body = EventBody::new(AuditEventKind::WriterStarted, at.text.clone());
+    body.facts = Some(facts);
+    body
+}
+
+/// The last event of a writer's log: a checkpoint over all of it, and its end.
+///
+/// # Errors
+/// Where the store fails.
+pub fn stop(
+    records: &mut impl Records,
+    signer: &Signer,
+    at: &Moment,
+) -> Result<Option<String>, LedgerError> {
+    let note = checkpoint(records, signer, Due::NOW, at)?;
+    let mut facts = serde_json::Map::new();
+    facts.insert("size".to_owned(), (records.head().next_seq() + 1).into());
+    let mut body = EventBody::new(AuditEventKind::WriterStopped, at.text.clone());
+    body.facts = Some(facts);
+    append(records, body)?;
+    Ok(note)
+}
+
+/// A person takes a restored database as it is: the log says where every log ends now, and which
+/// checkpoint it lacks.
+///
+/// # Errors
+/// Where the store fails.
+pub fn accept_restored(
+    records: &mut impl Records,
+    lost: Option<(&str, u64)>,
+    at: &Moment,
+) -> Result<(), LedgerError> {
+    let mut heads = Vec::new();
+    for writer in records.all_heads()? {
+        heads.push(serde_json::json!({
+            "writer": writer.writer,
+            "size": writer.size,
+            "root": writer.root.unwrap_or_default(),
+        }));
+    }
+    let mut facts = serde_json::Map::new();
+    if let Some((writer, size)) = lost {
+        // A log that is gone whole has no head of its own any more.
+        if !heads.iter().any(|head| head.get("writer").and_then(|own| own.as_str()) == Some(writer))
+        {
+            heads.push(serde_json::json!({ "writer": writer, "size": 0, "root": "" }));
+        }
+        facts.insert("lacks".to_owned(), serde_json::json!({ "writer": writer, "size": size }));
+    }
+    facts.insert("heads".to_owned(), heads.into());
+    let mut body = EventBody::new(AuditEventKind::StoreRestored, at.text.clone());
+    body.facts = Some(facts);
+    append(records, body)
+}
+
+/// A claim whose writer learnt too late that it was durable, and so never dispatched it, is freed.
+///
+/// # Errors
+/// Where the store fails.
+pub fn abandon(
+    records: &mut impl Records,
+    receipt_id: &str,
+    at: &Moment,
+) -> Result<(), LedgerError> {
+    let Some(stored) = records.stored(receipt_id)? else { return Ok(()) };
+    let own = stored.receipt.writer == records.writer();
+    let gone = Happening::Settled {
+        fence: stored.fence,
+        mode: stored.receipt.idempotency.mode,
+        effect: Effect::NotStarted,
+        code: Some(ErrorCode::RecordUnavailable),
+    };
+    let Meaning::Now { standing: now, effect, holds_keys, .. } =
+        claim::step(standing(&stored), gone)
+    else {
+        return Ok(());
+    };
+    if !own || stored.receipt.state != ClaimState::InFlight {
+        return Ok(());
+    }
+    let mut receipt = stored.receipt;
+    receipt.status = Some(ErrorCode::RecordUnavailable.status());
+    receipt.effect = effect;
+    receipt.error_code = Some(ErrorCode::RecordUnavailable);
+    receipt.settled_at = Some(at.text.clone());
+    move_to(records, &mut receipt, now);
+    if !holds_keys {
+        records.free(receipt_id)?;
+    }
+    let body = about(&receipt, AuditEventKind::ToolSettledLate, at);
+    put_with(records, &receipt, now.fence, body, at)
 }

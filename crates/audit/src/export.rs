@@ -1,0 +1,136 @@
+//! Exports: every event as it was hashed, one a line, and the ends of the logs at the end; and
+//! single events in the form of OCSF.
+//!
+//! Doc: records.md#exports
+
+use serde_json::{Map, Value, json};
+use toolbooth_contracts::event::AuditEvent;
+use toolbooth_contracts::{ErrorCode, Status};
+
+use crate::LedgerReads;
+use crate::ledger::LedgerError;
+use crate::reads::{Include, RawEntry, WriterHead};
+use crate::verify::{End, Ends};
+
+/// Events that are read at once.
+const PAGE: usize = 1_000;
+
+/// A whole log, in pages that fit together: what is written while it is read is left out.
+pub struct Exporter<'r> {
+    reads: &'r dyn LedgerReads,
+    heads: Vec<WriterHead>,
+    after: Option<(String, u64)>,
+}
+
+impl<'r> Exporter<'r> {
+    /// An export of what there is now.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    pub async fn begin(reads: &'r dyn LedgerReads) -> Result<Self, LedgerError> {
+        Ok(Self { heads: reads.heads().await?, reads, after: None })
+    }
+
+    /// How many events there will be.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        let gone = |head: &WriterHead| head.pruned.as_ref().map_or(0, |pruned| pruned.size);
+        self.heads.iter().map(|head| head.size.saturating_sub(gone(head))).sum()
+    }
+
+    /// The next events, writer by writer; `None` at the end.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    pub async fn page(&mut self) -> Result<Option<Vec<RawEntry>>, LedgerError> {
+        let mut page = self.reads.log_page(self.after.take(), PAGE, Include::Events).await?;
+        let Some(last) = page.last() else { return Ok(None) };
+        self.after = Some((last.writer.clone(), last.seq));
+        let end = |entry: &RawEntry| {
+            self.heads.iter().find(|head| head.writer == entry.writer).map_or(0, |head| head.size)
+        };
+        page.retain(|entry| entry.seq < end(entry));
+        Ok(Some(page))
+    }
+
+    /// The last line: where each log ends.
+    #[must_use]
+    pub fn trailer(&self) -> String {
+        let heads = self.heads.iter().map(End::from).collect();
+        serde_json::to_string(&Ends { heads }).unwrap_or_default()
+    }
+}
+
+/// An event in the form of OCSF 1.3, class API Activity (6003); `epoch_ms` is its time.
+#[must_use]
+pub fn ocsf(event: &AuditEvent, epoch_ms: i64) -> Value {
+    const CLASS: u64 = 6003;
+    const OTHER: u64 = 99;
+    let body = &event.body;
+    let (status_id, severity_id) = match (body.status, body.error_code) {
+        (Some(Status::Succeeded), _) => (1, 1),
+        (Some(Status::Denied), _) => (2, 3),
+        (Some(_), Some(ErrorCode::OutcomeUnrecorded | ErrorCode::CallInDoubt)) => (2, 4),
+        (Some(_), _) => (2, 2),
+        (None, _) => (0, 1),
+    };
+    let mut out = Map::new();
+    let mut put = |name: &str, value: Value| {
+        if !value.is_null() {
+            out.insert(name.to_owned(), value);
+        }
+    };
+    put("category_uid", json!(6));
+    put("class_uid", json!(CLASS));
+    put("activity_id", json!(OTHER));
+    put("activity_name", json!(body.event));
+    put("type_uid", json!(CLASS * 100 + OTHER));
+    put("time", json!(epoch_ms));
+    put("severity_id", json!(severity_id));
+    put("status_id", json!(status_id));
+    put("status_code", json!(body.error_code));
+    put("status_detail", json!(body.error));
+    put("duration", json!(body.duration_ms.map(|ms| ms.round() as i64)));
+    put(
+        "metadata",
+        json!({
+            "version": "1.3.0",
+            "product": { "name": "Toolbooth", "vendor_name": "Toolbooth" },
+            "log_name": event.writer,
+            "sequence": event.seq,
+            "uid": format!("{}/{}", event.writer, event.seq),
+            "correlation_uid": body.call_id,
+        }),
+    );
+    put("actor", json!({ "user": { "name": body.caller }, "app_name": body.agent_id }));
+    put("src_endpoint", json!({ "name": body.agent_id.as_ref().or(body.caller.as_ref()) }));
+    put(
+        "api",
+        json!({
+            "operation": body.tool_name.as_deref().unwrap_or(body.event.as_str()),
+            "request": { "uid": body.call_id },
+            "response": { "error": body.error_code },
+        }),
+    );
+    let mut unmapped = serde_json::to_value(event).unwrap_or_default();
+    if let Some(members) = unmapped.as_object_mut() {
+        for mapped in [
+            "writer",
+            "seq",
+            "time",
+            "event",
+            "toolName",
+            "agentId",
+            "caller",
+            "callId",
+            "status",
+            "errorCode",
+            "error",
+            "durationMs",
+        ] {
+            members.remove(mapped);
+        }
+    }
+    put("unmapped", unmapped);
+    Value::Object(out)
+}

@@ -1,0 +1,230 @@
+//! Proofs that stand alone: that an event is in a log, and that one log is the beginning of
+//! another, each under signed checkpoints.
+//!
+//! Doc: records.md#proofs
+
+use serde::{Deserialize, Serialize};
+use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
+
+use crate::LedgerReads;
+use crate::checkpoint::Checkpoint;
+use crate::ledger::LedgerError;
+use crate::merkle::{self, Hash, leaf_hash};
+use crate::note::{self, NoteError};
+use crate::reads::{EventFilter, Include};
+
+/// A proof, as it is written to a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "proof", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Proof {
+    /// An event is in the log that a checkpoint covers.
+    Inclusion {
+        /// The event, byte for byte as it was hashed.
+        event: String,
+        /// Its place.
+        index: u64,
+        /// The path to the root, lowest node first, in hex.
+        hashes: Vec<String>,
+        /// The signed checkpoint.
+        checkpoint: String,
+    },
+    /// The log of one checkpoint is the beginning of that of another.
+    Consistency {
+        /// The earlier signed checkpoint.
+        first: String,
+        /// The later one.
+        second: String,
+        /// The nodes, in hex.
+        hashes: Vec<String>,
+    },
+}
+
+/// Why there is no proof, or it proves nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProofError {
+    /// The store does not answer.
+    #[error(transparent)]
+    Store(#[from] LedgerError),
+    /// A checkpoint is not what it should be.
+    #[error(transparent)]
+    Note(#[from] NoteError),
+    /// There is nothing to prove.
+    #[error("{0}")]
+    Missing(String),
+    /// The hashes do not lead to the signed root.
+    #[error("the proof does not fit: {0}")]
+    Wrong(&'static str),
+}
+
+fn parse(hashes: &[String]) -> Result<Vec<Hash>, ProofError> {
+    let hashes: Option<Vec<Hash>> = hashes.iter().map(|text| Hash::parse(text)).collect();
+    hashes.ok_or(ProofError::Wrong("a hash is not 64 hex digits"))
+}
+
+fn text(hashes: &[Hash]) -> Vec<String> {
+    hashes.iter().map(Hash::to_string).collect()
+}
+
+impl Proof {
+    /// Checks the proof alone, with the key that signs checkpoints. Gives a sentence.
+    ///
+    /// # Errors
+    /// [`ProofError`].
+    pub fn check(&self, key: &note::Verifier) -> Result<String, ProofError> {
+        match self {
+            Self::Inclusion { event, index, hashes, checkpoint } => {
+                let signed = Checkpoint::parse(key.open(checkpoint)?)?;
+                let said: AuditEvent = serde_json::from_str(event)
+                    .map_err(|_| ProofError::Wrong("the event cannot be read"))?;
+                if said.writer != signed.writer || said.seq != *index {
+                    return Err(ProofError::Wrong("the event is of another place"));
+                }
+                let leaf = leaf_hash(event.as_bytes());
+                if !merkle::includes(leaf, *index, signed.size, &parse(hashes)?, signed.root) {
+                    return Err(ProofError::Wrong("the event is not in the signed log"));
+                }
+                Ok(format!(
+                    "{} of call {} at {} is event {index} of the {} events that {} signed",
+                    said.body.event,
+                    said.body.call_id.unwrap_or_default(),
+                    said.body.time,
+                    signed.size,
+                    signed.writer
+                ))
+            }
+            Self::Consistency { first, second, hashes } => {
+                let (first, second) =
+                    (Checkpoint::parse(key.open(first)?)?, Checkpoint::parse(key.open(second)?)?);
+                if first.writer != second.writer {
+                    return Err(ProofError::Wrong("the checkpoints are of different logs"));
+                }
+                let hashes = parse(hashes)?;
+                let (old, new) = ((first.size, first.root), (second.size, second.root));
+                if !merkle::consistent(old.0, old.1, new.0, new.1, &hashes) {
+                    return Err(ProofError::Wrong("the earlier log is not the beginning"));
+                }
+                Ok(format!(
+                    "the first {} events of {} are the same in both checkpoints",
+                    first.size, first.writer
+                ))
+            }
+        }
+    }
+}
+
+/// The leaf hashes of the first `size` events of a log.
+async fn leaves(reads: &dyn LedgerReads, writer: &str, size: u64) -> Result<Vec<Hash>, ProofError> {
+    let heads = reads.heads().await?;
+    let pruned =
+        heads.iter().find(|head| head.writer == writer).and_then(|head| head.pruned.clone());
+    if let Some(pruned) = pruned {
+        let message = format!(
+            "the first {} events of {writer} were pruned; a proof needs all events before it",
+            pruned.size
+        );
+        return Err(ProofError::Missing(message));
+    }
+    let mut leaves: Vec<Hash> = Vec::new();
+    // Pages go on after a place; nothing is before the first event but the writer before.
+    let mut after: Option<(String, u64)> = None;
+    if let Some(before) =
+        heads.iter().map(|head| &head.writer).filter(|own| own.as_str() < writer).max()
+    {
+        after = Some((before.clone(), u64::MAX));
+    }
+    while (leaves.len() as u64) < size {
+        let page = reads.log_page(after.take(), 1_000, Include::Events).await?;
+        let Some(last) = page.last() else { break };
+        after = Some((last.writer.clone(), last.seq));
+        let own = page.iter().filter(|entry| entry.writer == writer);
+        leaves.extend(own.map(|entry| leaf_hash(entry.bytes.as_bytes())));
+        if page.iter().any(|entry| entry.writer.as_str() > writer) {
+            break;
+        }
+    }
+    if (leaves.len() as u64) < size {
+        let message = format!("the log of {writer} has {} events, not {size}", leaves.len());
+        return Err(ProofError::Missing(message));
+    }
+    leaves.truncate(usize::try_from(size).unwrap_or(usize::MAX));
+    Ok(leaves)
+}
+
+/// The notes of a writer's checkpoints, with what they cover, oldest first.
+async fn checkpoints(
+    reads: &dyn LedgerReads,
+    writer: &str,
+) -> Result<Vec<(Checkpoint, String)>, ProofError> {
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let page = reads.log_page(after.take(), 1_000, Include::Milestones).await?;
+        let Some(last) = page.last() else { return Ok(found) };
+        after = Some((last.writer.clone(), last.seq));
+        for entry in page.iter().filter(|entry| entry.writer == writer) {
+            let event: Option<AuditEvent> = serde_json::from_str(&entry.bytes).ok();
+            let note = event
+                .filter(|event| event.body.event == AuditEventKind::Checkpoint)
+                .and_then(|event| Some(event.body.facts?.get("note")?.as_str()?.to_owned()));
+            if let Some(note) = note
+                && let Ok(checkpoint) = Checkpoint::of_note(&note)
+            {
+                found.push((checkpoint, note));
+            }
+        }
+    }
+}
+
+/// The proof that the last event of a call is in its log.
+///
+/// # Errors
+/// [`ProofError::Missing`] where there is no such call or no checkpoint covers it yet;
+/// [`ProofError::Store`].
+pub async fn inclusion(reads: &dyn LedgerReads, call_id: &str) -> Result<Proof, ProofError> {
+    let filter =
+        EventFilter { call: Some(call_id.to_owned()), limit: 100, ..EventFilter::default() };
+    let events = reads.events(filter).await?;
+    let Some(event) = events.iter().map(|placed| &placed.event).next_back() else {
+        return Err(ProofError::Missing(format!("there is no event of a call `{call_id}`")));
+    };
+    let covering = checkpoints(reads, &event.writer).await?;
+    let Some((checkpoint, note)) =
+        covering.into_iter().find(|(checkpoint, _)| checkpoint.size > event.seq)
+    else {
+        let message = "no checkpoint covers the call yet; one is signed at an interval, and when the gateway stops";
+        return Err(ProofError::Missing(message.to_owned()));
+    };
+    let leaves = leaves(reads, &event.writer, checkpoint.size).await?;
+    let index = usize::try_from(event.seq).unwrap_or(usize::MAX);
+    let hashes = merkle::inclusion(&leaves, index)
+        .ok_or(ProofError::Wrong("the event is beyond its checkpoint"))?;
+    let bytes = crate::chain::bytes_of(event);
+    Ok(Proof::Inclusion { event: bytes, index: event.seq, hashes: text(&hashes), checkpoint: note })
+}
+
+/// The proof that the log of the note `first` is the beginning of that of `second`.
+///
+/// # Errors
+/// [`ProofError`].
+pub async fn consistency(
+    reads: &dyn LedgerReads,
+    first: &str,
+    second: &str,
+) -> Result<Proof, ProofError> {
+    let (old, new) = (Checkpoint::of_note(first)?, Checkpoint::of_note(second)?);
+    if old.writer != new.writer {
+        return Err(ProofError::Missing("the checkpoints are of different logs".to_owned()));
+    }
+    if old.size > new.size {
+        return Err(ProofError::Missing("the first checkpoint is the later one".to_owned()));
+    }
+    let leaves = leaves(reads, &new.writer, new.size).await?;
+    let hashes = merkle::consistency(&leaves, usize::try_from(old.size).unwrap_or(usize::MAX))
+        .ok_or(ProofError::Wrong("a checkpoint over nothing proves nothing"))?;
+    Ok(Proof::Consistency {
+        first: first.to_owned(),
+        second: second.to_owned(),
+        hashes: text(&hashes),
+    })
+}

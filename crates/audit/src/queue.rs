@@ -1,0 +1,169 @@
+//! The queue of asynchronous calls: what a caller has handed over and a worker runs later.
+//!
+//! A row is one call: its id, its caller and its arguments are fixed when it is enqueued. What it
+//! may do is judged when it runs, through the whole path; a row that is delivered again meets its
+//! own claim.
+//!
+//! Path: 2. Doc: records.md#the-queue
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ledger::{LedgerError, Moment};
+
+/// How often a row is delivered at most: one that ends its worker each time is given up.
+pub const DELIVERIES_MAX: u32 = 5;
+
+/// Where a row stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueState {
+    /// Waits for a worker.
+    Queued,
+    /// A worker has it.
+    Running,
+    /// It has its result.
+    Done,
+}
+
+impl QueueState {
+    /// As it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Done => "done",
+        }
+    }
+}
+
+/// One asynchronous call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct QueuedCall {
+    /// The call's id; unique among the calls of its caller.
+    pub call_id: String,
+    /// Who calls.
+    pub caller: String,
+    /// The request as it came, JSON.
+    pub request: String,
+    /// Where it stands.
+    pub state: QueueState,
+    /// When it was enqueued, RFC 3339 UTC.
+    pub enqueued_at: String,
+    /// When it got its result.
+    pub finished_at: Option<String>,
+    /// The writer whose worker has it.
+    pub worker: Option<String>,
+    /// How often it was handed to a worker.
+    pub deliveries: u32,
+    /// Whether somebody wants it to stop.
+    pub cancel: bool,
+    /// How far the tool says it has come.
+    pub progress: Option<Value>,
+    /// The result, JSON.
+    pub result: Option<String>,
+}
+
+impl QueuedCall {
+    /// A call that waits.
+    #[must_use]
+    pub fn new(call_id: String, caller: String, request: String, at: &Moment) -> Self {
+        Self {
+            call_id,
+            caller,
+            request,
+            state: QueueState::Queued,
+            enqueued_at: at.text.clone(),
+            finished_at: None,
+            worker: None,
+            deliveries: 0,
+            cancel: false,
+            progress: None,
+            result: None,
+        }
+    }
+}
+
+/// What became of a call that was handed over.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Enqueued {
+    /// It waits.
+    New,
+    /// The same call was handed over before.
+    Known(Box<QueuedCall>),
+    /// The caller has another call with this id.
+    Conflict,
+    /// Too many calls wait.
+    Full,
+}
+
+/// What a worker learns when it says that it is still at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beat {
+    /// Go on.
+    Go,
+    /// Somebody wants the call to stop.
+    Cancel,
+    /// The row is no longer this worker's.
+    Lost,
+}
+
+/// Asynchronous calls, in the order in which they came. Each method is one durable step.
+#[async_trait]
+pub trait CallQueue: Send + Sync {
+    /// Hands a call over, where fewer than `waiting_max` wait.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`]; the same for all methods.
+    async fn enqueue(&self, call: QueuedCall, waiting_max: usize) -> Result<Enqueued, LedgerError>;
+
+    /// Takes the oldest call that waits, or whose worker is lost.
+    ///
+    /// # Errors
+    /// As [`CallQueue::enqueue`].
+    async fn take(&self) -> Result<Option<QueuedCall>, LedgerError>;
+
+    /// Says how far a call has come, and learns whether it is to go on.
+    ///
+    /// # Errors
+    /// As [`CallQueue::enqueue`].
+    async fn beat(
+        &self,
+        caller: &str,
+        call_id: &str,
+        progress: Option<Value>,
+    ) -> Result<Beat, LedgerError>;
+
+    /// Gives a call its result.
+    ///
+    /// # Errors
+    /// As [`CallQueue::enqueue`].
+    async fn finish(
+        &self,
+        caller: &str,
+        call_id: &str,
+        result: String,
+        at: Moment,
+    ) -> Result<(), LedgerError>;
+
+    /// Wants a call to stop; `false` where there is none that could.
+    ///
+    /// # Errors
+    /// As [`CallQueue::enqueue`].
+    async fn cancel(&self, caller: &str, call_id: &str) -> Result<bool, LedgerError>;
+
+    /// One call.
+    ///
+    /// # Errors
+    /// As [`CallQueue::enqueue`].
+    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError>;
+
+    /// Removes calls that got their result before a time, RFC 3339 UTC; how many.
+    ///
+    /// # Errors
+    /// As [`CallQueue::enqueue`].
+    async fn forget(&self, before: String) -> Result<u64, LedgerError>;
+}

@@ -1,0 +1,127 @@
+//! An exported log: every byte flipped, every line removed, swapped, doubled, cut off.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::io::Cursor;
+
+use toolbooth_audit::checkpoint::Due;
+use toolbooth_audit::conformance::{moment, request, settlement};
+use toolbooth_audit::export::{Exporter, ocsf};
+use toolbooth_audit::ledger::{Claimed, Ledger};
+use toolbooth_audit::memory::MemoryLedger;
+use toolbooth_audit::verify::{self, Known, VerifyReport};
+use toolbooth_contracts::Effect;
+use toolbooth_contracts::contract::IdempotencyMode;
+use toolbooth_contracts::event::AuditEvent;
+
+async fn exported() -> String {
+    let ledger = MemoryLedger::new("w", &[1; 32], &moment(0));
+    for n in 0..3 {
+        let mode = IdempotencyMode::OnKey;
+        let claimed = ledger.claim(request(&format!("c{n}"), mode, &[], "args")).await;
+        let Claimed::Fresh(claim) = claimed.unwrap() else { panic!("fresh") };
+        ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
+        if n == 1 {
+            ledger.checkpoint(Due::NOW, moment(3)).await.unwrap();
+        }
+    }
+    let mut exporter = Exporter::begin(&ledger).await.unwrap();
+    let mut text = String::new();
+    while let Some(page) = exporter.page().await.unwrap() {
+        page.iter().for_each(|entry| text.push_str(&format!("{}\n", entry.bytes)));
+    }
+    text.push_str(&format!("{}\n", exporter.trailer()));
+    text
+}
+
+fn verified(bytes: &[u8]) -> VerifyReport {
+    verify::export(|| Ok(Cursor::new(bytes.to_vec())), Known::default()).unwrap()
+}
+
+/// The line that a byte is in.
+fn line_of(text: &str, at: usize) -> u64 {
+    text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
+#[tokio::test]
+async fn every_flipped_byte_is_found_at_its_place() {
+    let text = exported().await;
+    let lines = text.lines().count() as u64;
+    let report = verified(text.as_bytes());
+    assert!(report.ok && report.events == lines - 1, "{report:?}");
+    for at in 0..text.len() {
+        let mut bytes = text.clone().into_bytes();
+        bytes[at] ^= 1;
+        let report = verified(&bytes);
+        let line = line_of(&text, at);
+        assert!(!report.ok, "byte {at} of line {line}");
+        if line + 1 < lines {
+            // Which of two neighbours was changed, their link alone does not tell.
+            let near = report
+                .problems
+                .iter()
+                .any(|problem| problem.seq.is_some_and(|seq| seq.abs_diff(line) <= 1));
+            assert!(near, "byte {at} of line {line}: {report:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_removed_swapped_doubled_or_cut_line_is_found() {
+    let text = exported().await;
+    let lines: Vec<&str> = text.lines().collect();
+    let joined = |lines: &[&str]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    for at in 0..lines.len() - 1 {
+        let mut removed = lines.clone();
+        removed.remove(at);
+        let report = verified(joined(&removed).as_bytes());
+        assert_eq!(report.problems[0].seq, Some(at as u64), "{report:?}");
+        let mut doubled = lines.clone();
+        doubled.insert(at, lines[at]);
+        let report = verified(joined(&doubled).as_bytes());
+        assert_eq!(report.problems[0].seq, Some(at as u64), "{report:?}");
+        if at + 2 < lines.len() {
+            let mut swapped = lines.clone();
+            swapped.swap(at, at + 1);
+            let report = verified(joined(&swapped).as_bytes());
+            assert_eq!(report.problems[0].seq, Some(at as u64), "{report:?}");
+        }
+        let report = verified(joined(&lines[..at]).as_bytes());
+        assert!(report.problems.iter().any(|problem| problem.kind == "truncated"), "{report:?}");
+    }
+    for cut in 0..text.len() {
+        assert!(!verified(&text.as_bytes()[..cut]).ok, "cut at byte {cut}");
+    }
+    let twice = format!("{text}{}\n", lines.last().unwrap());
+    assert!(!verified(twice.as_bytes()).ok, "a second last line");
+    assert!(!verified(format!("{text}\n").as_bytes()).ok, "an empty line after the last");
+}
+
+#[tokio::test]
+async fn a_log_that_was_rewritten_whole_is_found_by_its_checkpoint() {
+    let text = exported().await;
+    let note = text.lines().find_map(|line| {
+        let event: AuditEvent = serde_json::from_str(line).ok()?;
+        Some(event.body.facts?.get("note")?.as_str()?.to_owned())
+    });
+    // The same calls under another clock: a sound log, but not the one that was signed.
+    let ledger = MemoryLedger::new("w", &[1; 32], &moment(7));
+    for _ in 0..20 {
+        let claimed = ledger.claim(request("x", IdempotencyMode::None, &[], "args")).await;
+        drop(claimed.unwrap());
+    }
+    let known = Known { keys: Vec::new(), notes: vec![note.unwrap()] };
+    let report = verify::store(&ledger, known).await.unwrap();
+    assert_eq!(report.problems[0].kind, "checkpoint-differs", "{report:?}");
+}
+
+#[tokio::test]
+async fn events_have_an_ocsf_form() {
+    let text = exported().await;
+    let event: AuditEvent = serde_json::from_str(text.lines().nth(2).unwrap()).unwrap();
+    let out = ocsf(&event, 1_767_225_600_002);
+    assert_eq!((&out["class_uid"], &out["type_uid"]), (&6003.into(), &600_399.into()));
+    assert_eq!(out["api"]["operation"], "tool.one");
+    assert_eq!(out["metadata"]["uid"], "w/2");
+    assert_eq!(out["status_id"], 1);
+    assert!(out["unmapped"]["receiptDigest"].is_string(), "{out}");
+}
