@@ -1,4 +1,12 @@
 #![doc = include_str!("../README.md")]
 
+mod body;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod watch;
+
+use toolbooth_audit::LedgerError;
+
+fn corrupt(what: &str, error: &impl std::fmt::Display) -> LedgerError {
+    LedgerError::Unavailable(format!("{what} in the store cannot be read: {error}"))
+}

@@ -1,17 +1,19 @@
 //! The SQLite ledger: the suite, several writers on one file, tampering, newer versions.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use rusqlite::Connection;
+use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::conformance::{moment, request, settlement, suite};
-use toolbooth_audit::ledger::{Claimed, Ledger};
+use toolbooth_audit::ledger::{Claimed, Ledger, Prune, PruneKind, Pruned};
+use toolbooth_audit::verify::Known;
 use toolbooth_audit::{LedgerReads, verify};
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_contracts::{Effect, ErrorCode};
-use toolbooth_store::sqlite::{DATABASE, Durability, OpenError, SqliteLedger};
+use toolbooth_store::sqlite::{DATABASE, OpenError, SqliteLedger, SqliteOptions, SqliteReads};
 
 fn open(folder: &std::path::Path, writer: &str) -> SqliteLedger {
-    SqliteLedger::open(folder, writer, Durability::Full, &moment(0)).unwrap()
+    SqliteLedger::open(folder, writer, SqliteOptions::default(), &moment(0)).unwrap()
 }
 
 #[tokio::test]
@@ -45,7 +47,7 @@ async fn two_writers_share_keys_and_a_lost_one_leaves_a_doubt() {
     );
     let again = second.claim(request("c", mode, &["k"], "x")).await.unwrap();
     assert!(matches!(again, Claimed::InDoubt { .. }), "{again:?}");
-    assert!(verify::store(&second).await.unwrap().ok);
+    assert!(verify::store(&second, Known::default()).await.unwrap().ok);
 }
 
 #[tokio::test]
@@ -71,7 +73,7 @@ async fn many_callers_share_commits_and_one_key_runs_once() {
         ran += task.await.unwrap();
     }
     assert_eq!(ran, 1);
-    assert!(verify::store(&*ledger).await.unwrap().ok);
+    assert!(verify::store(&*ledger, Known::default()).await.unwrap().ok);
 }
 
 #[tokio::test]
@@ -89,7 +91,7 @@ async fn tampering_with_the_file_is_found() {
             "receipt-changed",
         ),
         (
-            "INSERT INTO receipts SELECT receipt_id || 'x', call_id, tool, state, writer, fence, json_set(body, '$.receiptId', receipt_id || 'x') FROM receipts",
+            "INSERT INTO receipts (receipt_id, call_id, tool, state, writer, fence, body) SELECT receipt_id || 'x', call_id, tool, state, writer, fence, json_set(body, '$.receiptId', receipt_id || 'x') FROM receipts",
             "receipt-unaccounted",
         ),
         (
@@ -101,7 +103,7 @@ async fn tampering_with_the_file_is_found() {
         ("DELETE FROM events WHERE seq = 1", "missing"),
         ("DELETE FROM events WHERE seq = 2", "missing"),
         (
-            "INSERT INTO agent_logs SELECT id || 'x', writer, 99, time, tool, agent, turn, phase, epic, call_id, is_error, body FROM agent_logs",
+            "INSERT INTO agent_logs (id, writer, seq, time, tool, agent, turn, phase, epic, call_id, is_error, body) SELECT id || 'x', writer, 99, time, tool, agent, turn, phase, epic, call_id, is_error, body FROM agent_logs",
             "log-unaccounted",
         ),
     ] {
@@ -113,12 +115,130 @@ async fn tampering_with_the_file_is_found() {
             panic!("fresh")
         };
         ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
-        assert!(verify::store(&ledger).await.unwrap().ok);
+        assert!(verify::store(&ledger, Known::default()).await.unwrap().ok);
         let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
         assert!(connection.execute(sql, []).unwrap() > 0, "{sql}");
-        let report = verify::store(&ledger).await.unwrap();
+        let report = verify::store(&ledger, Known::default()).await.unwrap();
         assert!(report.problems.iter().any(|problem| problem.kind == kind), "{sql}: {report:?}");
     }
+}
+
+/// A log with a call before each of two checkpoints, and one after them.
+async fn checkpointed(ledger: &SqliteLedger) {
+    for n in 0..3 {
+        let mode = IdempotencyMode::None;
+        let claimed = ledger.claim(request(&format!("c{n}"), mode, &[], "x")).await.unwrap();
+        let Claimed::Fresh(claim) = claimed else { panic!("fresh") };
+        ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
+        if n < 2 {
+            ledger.checkpoint(Due::NOW, moment(3)).await.unwrap().unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_pruned_log_still_verifies_and_still_shows_tampering() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = open(folder.path(), "one");
+    checkpointed(&ledger).await;
+    for kind in [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events] {
+        let prune = Prune { kind, before: moment(9).text, at: moment(10) };
+        while ledger.prune(prune.clone()).await.unwrap() != Pruned::default() {}
+    }
+    let sound = verify::store(&ledger, Known::default()).await.unwrap();
+    assert!(sound.ok, "{sound:?}");
+    let heads = ledger.heads().await.unwrap();
+    assert_eq!(heads[0].pruned.as_ref().map(|pruned| pruned.size), Some(6), "two checkpoints");
+    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+    let changed = connection
+        .execute("UPDATE writers SET pruned = json_set(pruned, '$.lastLeaf', root)", [])
+        .unwrap();
+    assert_eq!(changed, 1);
+    let report = verify::store(&ledger, Known::default()).await.unwrap();
+    assert_eq!(report.problems[0].kind, "changed", "{report:?}");
+}
+
+#[tokio::test]
+async fn a_database_that_was_put_back_is_refused_until_somebody_accepts_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let ledger = open(&data, "one");
+    ledger.close(moment(1)).await.unwrap();
+    drop(ledger);
+    let (file, copy) = (data.join(DATABASE), folder.path().join("copy"));
+    std::fs::copy(&file, &copy).unwrap();
+    let ledger = open(&data, "two");
+    checkpointed(&ledger).await;
+    let note = ledger.checkpoint(Due::NOW, moment(4)).await.unwrap().unwrap();
+    let key = ledger.signer().verifier();
+    ledger.close(moment(5)).await.unwrap();
+    drop(ledger);
+    for name in [DATABASE, "toolbooth.db-wal", "toolbooth.db-shm"] {
+        let _ = std::fs::remove_file(data.join(name));
+    }
+    std::fs::copy(&copy, &file).unwrap();
+    let refused = SqliteLedger::open(&data, "three", SqliteOptions::default(), &moment(6));
+    assert!(
+        matches!(&refused, Err(OpenError::RolledBack { writer, found: 0, .. }) if writer == "two"),
+        "{refused:?}"
+    );
+    let known = || Known { keys: vec![key.clone()], notes: vec![note.clone()] };
+    let reads = SqliteReads::open(&file).unwrap();
+    let report = verify::store(&reads, known()).await.unwrap();
+    assert_eq!(report.problems[0].kind, "missing", "{report:?}");
+    let options = SqliteOptions { accept_restored: true, ..SqliteOptions::default() };
+    let ledger = SqliteLedger::open(&data, "three", options, &moment(6)).unwrap();
+    ledger.close(moment(7)).await.unwrap();
+    let report = verify::store(&reads, known()).await.unwrap();
+    assert!(report.ok, "{report:?}");
+    open(&data, "four").close(moment(8)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_writer_that_is_missing_is_found_by_the_checkpoints_of_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = open(folder.path(), "one");
+    first.close(moment(1)).await.unwrap();
+    let second = open(folder.path(), "two");
+    second.close(moment(2)).await.unwrap();
+    let third = open(folder.path(), "three");
+    third.close(moment(3)).await.unwrap();
+    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+    let reads = SqliteReads::open(&folder.path().join(DATABASE)).unwrap();
+    assert!(verify::store(&reads, Known::default()).await.unwrap().ok);
+    for table in ["events", "writers"] {
+        connection.execute(&format!("DELETE FROM {table} WHERE writer = 'one'"), []).unwrap();
+    }
+    let report = verify::store(&reads, Known::default()).await.unwrap();
+    assert!(report.problems.iter().all(|p| p.kind == "missing" && p.writer == "one"), "{report:?}");
+    assert!(!report.ok);
+}
+
+#[tokio::test]
+async fn a_database_of_the_first_version_is_brought_up_to_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = open(folder.path(), "one");
+    checkpointed(&ledger).await;
+    drop(ledger);
+    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+    // What the second version has added is taken away.
+    connection
+        .execute_batch(
+            "DROP INDEX writers_unnamed; DROP INDEX receipts_settled; DROP INDEX events_milestone;
+             DROP TABLE queue;
+             ALTER TABLE writers DROP COLUMN root; ALTER TABLE writers DROP COLUMN checkpoint;
+             ALTER TABLE writers DROP COLUMN named; ALTER TABLE writers DROP COLUMN pruned_size;
+             ALTER TABLE writers DROP COLUMN pruned; ALTER TABLE receipts DROP COLUMN settled;
+             ALTER TABLE receipts DROP COLUMN zbody; ALTER TABLE agent_logs DROP COLUMN zbody;
+             ALTER TABLE events DROP COLUMN milestone;
+             PRAGMA user_version = 1",
+        )
+        .unwrap();
+    let ledger = open(folder.path(), "two");
+    let report = verify::store(&ledger, Known::default()).await.unwrap();
+    assert!(report.ok, "{report:?}");
+    let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(9) };
+    assert_eq!(ledger.prune(prune).await.unwrap().removed, 3);
 }
 
 #[tokio::test]
@@ -137,6 +257,6 @@ async fn a_newer_database_is_refused_and_files_are_private() {
         .unwrap()
         .execute_batch("PRAGMA user_version = 99")
         .unwrap();
-    let refused = SqliteLedger::open(&data, "two", Durability::Full, &moment(2));
+    let refused = SqliteLedger::open(&data, "two", SqliteOptions::default(), &moment(2));
     assert!(matches!(refused, Err(OpenError::Newer { found: 99, .. })), "{refused:?}");
 }

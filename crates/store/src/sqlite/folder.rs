@@ -7,13 +7,19 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use toolbooth_audit::checkpoint::Checkpoint;
 use toolbooth_audit::digest::KEY_BYTES;
+use toolbooth_audit::note::Signer;
 
 use super::OpenError;
 
 /// The name of the database in its folder.
 pub const DATABASE: &str = "toolbooth.db";
 const KEY: &str = "digest.key";
+const SIGNING_KEY: &str = "signing.key";
+/// The newest checkpoint, beside the database: a database that was put back to an earlier state
+/// does not have it.
+const CHECKPOINT: &str = "checkpoint.note";
 const WRITERS: &str = "writers";
 
 /// The folder of a store.
@@ -83,21 +89,85 @@ impl StoreFolder {
 
     /// The digest key, made at first start and never again.
     pub(super) fn digest_key(&self, may_make: bool) -> Result<[u8; KEY_BYTES], OpenError> {
-        let path = self.0.join(KEY);
-        if !may_make && !path.is_file() {
-            return Err(OpenError::Key { path: path.display().to_string() });
+        if !may_make && !self.0.join(KEY).is_file() {
+            return Err(OpenError::Key { path: self.0.join(KEY).display().to_string() });
         }
+        self.key(KEY)
+    }
+
+    /// The key that signs checkpoints, made when it is not there.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn signer(&self) -> Result<Signer, OpenError> {
+        self.key(SIGNING_KEY).map(|seed| Signer::new(&seed))
+    }
+
+    fn key(&self, name: &str) -> Result<[u8; KEY_BYTES], OpenError> {
+        let path = self.0.join(name);
         let mut fresh = [0u8; KEY_BYTES];
         getrandom::fill(&mut fresh)
             .map_err(|error| Self::error(&path, std::io::Error::other(error.to_string())))?;
         let text: String = fresh.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.write_new(KEY, format!("{text}\n").as_bytes())
+        self.write_new(name, format!("{text}\n").as_bytes())
             .map_err(|source| Self::error(&path, source))?;
         let mut text = String::new();
         File::open(&path)
             .and_then(|file| file.take(1024).read_to_string(&mut text))
             .map_err(|source| Self::error(&path, source))?;
         decode(text.trim()).ok_or_else(|| OpenError::Key { path: path.display().to_string() })
+    }
+
+    /// The newest checkpoint that was kept beside the database.
+    ///
+    /// # Errors
+    /// [`OpenError::Folder`].
+    pub fn kept_checkpoint(&self) -> Result<Option<Checkpoint>, OpenError> {
+        let path = self.0.join(CHECKPOINT);
+        match std::fs::read_to_string(&path) {
+            Ok(note) => Ok(Checkpoint::of_note(&note).ok()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Self::error(&path, source)),
+        }
+    }
+
+    /// Keeps the newest checkpoint beside the database.
+    ///
+    /// # Errors
+    /// [`OpenError::Folder`].
+    pub fn keep_checkpoint(&self, note: &str) -> Result<(), OpenError> {
+        let path = self.0.join(CHECKPOINT);
+        let draft = self.0.join(format!("{CHECKPOINT}.{}.draft", std::process::id()));
+        let written = private()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .open(&draft)
+            .and_then(|mut file| file.write_all(note.as_bytes()))
+            .and_then(|()| std::fs::rename(&draft, &path));
+        written.map_err(|source| Self::error(&path, source))
+    }
+
+    /// Forgets the checkpoint that was kept beside the database.
+    pub(super) fn forget_checkpoint(&self) -> std::io::Result<()> {
+        std::fs::remove_file(self.0.join(CHECKPOINT))
+    }
+
+    /// Whether any writer lives.
+    pub fn has_writers(&self) -> bool {
+        let Ok(entries) = std::fs::read_dir(self.0.join(WRITERS)) else { return false };
+        entries.flatten().any(|entry| {
+            let name = entry.file_name();
+            name.to_str()
+                .and_then(|name| name.strip_suffix(".lock"))
+                .is_some_and(|writer| !self.writer_lost(writer))
+        })
+    }
+
+    /// The files that a backup takes beside the database.
+    #[must_use]
+    pub fn keys(&self) -> [PathBuf; 3] {
+        [KEY, SIGNING_KEY, CHECKPOINT].map(|name| self.0.join(name))
     }
 
     /// Takes the lock that says that `writer` lives; it is released when the process ends.

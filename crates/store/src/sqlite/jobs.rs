@@ -6,13 +6,15 @@ use std::path::PathBuf;
 
 use async_channel::{Receiver, Sender};
 use rusqlite::{Connection, TransactionBehavior};
-use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::Head;
+use toolbooth_audit::ledger::Moment;
+use toolbooth_audit::{LedgerError, steps};
 
 use super::folder::StoreFolder;
 use super::ledger::Durability;
 use super::records::TransactionRecords;
 use super::unavailable;
+use crate::watch::{Changes, Watch};
 
 /// Most jobs that one commit takes.
 const BATCH_MAX: usize = 256;
@@ -21,6 +23,8 @@ pub(super) const QUEUE_MAX: usize = 4096;
 
 /// Something to do inside a transaction.
 pub(super) trait Job: Send {
+    /// Whether its answer waits for the disk, where the store leaves the choice.
+    fn sync(&self) -> bool;
     /// Does it; `false` takes back what it wrote.
     fn run(&mut self, records: &mut TransactionRecords<'_>) -> bool;
     /// Answers whoever waits, once it is known whether the batch is durable.
@@ -28,6 +32,7 @@ pub(super) trait Job: Send {
 }
 
 struct Step<T, F> {
+    sync: bool,
     step: Option<F>,
     result: Option<Result<T, LedgerError>>,
     reply: Sender<Result<T, LedgerError>>,
@@ -38,6 +43,10 @@ where
     T: Send,
     F: FnOnce(&mut TransactionRecords<'_>) -> Result<T, LedgerError> + Send,
 {
+    fn sync(&self) -> bool {
+        self.sync
+    }
+
     fn run(&mut self, records: &mut TransactionRecords<'_>) -> bool {
         if let Some(step) = self.step.take() {
             self.result = Some(step(records));
@@ -59,13 +68,13 @@ where
 }
 
 /// A job that runs `step`, and where its answer arrives.
-pub(super) fn job<T, F>(step: F) -> (Box<dyn Job>, Receiver<Result<T, LedgerError>>)
+pub(super) fn job<T, F>(sync: bool, step: F) -> (Box<dyn Job>, Receiver<Result<T, LedgerError>>)
 where
     T: Send + 'static,
     F: FnOnce(&mut TransactionRecords<'_>) -> Result<T, LedgerError> + Send + 'static,
 {
     let (reply, answer) = async_channel::bounded(1);
-    (Box::new(Step { step: Some(step), result: None, reply }), answer)
+    (Box::new(Step { sync, step: Some(step), result: None, reply }), answer)
 }
 
 /// What the writer thread owns.
@@ -74,10 +83,22 @@ pub(super) struct Writer {
     pub(super) durability: Durability,
     pub(super) folder: StoreFolder,
     pub(super) key_id: String,
+    /// Where the log ends, as far as is known.
     pub(super) head: Head,
     /// `None` after a failed commit, until a fresh connection has proven sound.
     pub(super) connection: Option<Connection>,
-    pub(super) shared: std::sync::Arc<super::ledger::Shared>,
+    pub(super) doubt: Option<Doubt>,
+    /// Claims whose callers were told that nothing is dispatched, and which are durable after all.
+    pub(super) orphans: Vec<(String, Moment)>,
+    pub(super) watch: std::sync::Arc<Watch>,
+}
+
+/// A commit of which nobody knows whether it has happened.
+pub(super) struct Doubt {
+    /// Where the log ends if it has.
+    after: Head,
+    /// What it has done then.
+    changes: Changes,
 }
 
 impl Writer {
@@ -91,75 +112,122 @@ impl Writer {
                 batch.push(more);
             }
             let committed = self.commit(&mut batch);
-            self.shared.set_health(committed.as_ref().err());
+            self.watch.set_health(committed.as_ref().err());
             for job in batch {
                 job.finish(committed.clone());
             }
-            // Twins wait for what has just become durable.
-            self.shared.tell_settled();
         }
     }
 
     fn commit(&mut self, batch: &mut [Box<dyn Job>]) -> Result<(), LedgerError> {
-        let before = self.head.clone();
-        let result = self.try_commit(batch);
-        if result.is_err() {
-            self.head = before;
-            self.shared.forget_settled();
-            // After a failed commit nothing of this connection is trusted.
-            self.connection = None;
+        if self.connection.is_none() {
+            let late = self.recover()?;
+            // Whoever waited for that commit was told that it failed.
+            self.orphans.extend(late.begun);
         }
-        result
+        let Some(connection) = self.connection.take() else {
+            return Err(LedgerError::Unavailable("there is no connection".to_owned()));
+        };
+        let (mut head, mut changes) = (self.head.clone(), Changes::default());
+        match self.try_commit(connection, batch, &mut head, &mut changes) {
+            Ok(connection) => {
+                self.connection = Some(connection);
+                self.head = head;
+                self.orphans.clear();
+                self.watch.tell(changes);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%error, "a commit failed; the store has to prove sound");
+                let before = self.head.next_seq();
+                self.doubt = Some(Doubt { after: head, changes });
+                // It may be known at once that it has happened all the same.
+                match self.recover() {
+                    Ok(changes) if self.head.next_seq() > before => {
+                        self.orphans.clear();
+                        self.watch.tell(changes);
+                        Ok(())
+                    }
+                    _ => Err(error),
+                }
+            }
+        }
     }
 
-    fn try_commit(&mut self, batch: &mut [Box<dyn Job>]) -> Result<(), LedgerError> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => self.reopen()?,
-        };
+    fn try_commit(
+        &self,
+        mut connection: Connection,
+        batch: &mut [Box<dyn Job>],
+        head: &mut Head,
+        changes: &mut Changes,
+    ) -> Result<Connection, LedgerError> {
+        if self.durability == Durability::Process {
+            let level = if batch.iter().any(|job| job.sync()) { "FULL" } else { "NORMAL" };
+            connection.pragma_update(None, "synchronous", level).map_err(unavailable)?;
+        }
         let transaction = connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
             .map_err(unavailable)?;
+        for (id, at) in &self.orphans {
+            let mut records = self.records(&transaction, head, changes);
+            steps::abandon(&mut records, id, at)?;
+        }
         for job in batch {
             transaction.execute_batch("SAVEPOINT job").map_err(unavailable)?;
-            let head = self.head.clone();
-            let mut records = TransactionRecords::new(
-                &transaction,
-                &self.folder,
-                &self.key_id,
-                &mut self.head,
-                &self.shared,
-            );
+            let before = head.clone();
+            let (begun, ended) = (changes.begun.len(), changes.ended.len());
+            let mut records = self.records(&transaction, head, changes);
             if job.run(&mut records) {
                 transaction.execute_batch("RELEASE job").map_err(unavailable)?;
             } else {
-                self.head = head;
+                *head = before;
+                changes.begun.truncate(begun);
+                changes.ended.truncate(ended);
                 transaction.execute_batch("ROLLBACK TO job; RELEASE job").map_err(unavailable)?;
             }
         }
         transaction
-            .prepare_cached("UPDATE writers SET size = ?2, last_leaf = ?3 WHERE writer = ?1")
+            .prepare_cached(
+                "UPDATE writers SET size = ?2, last_leaf = ?3, root = ?4 WHERE writer = ?1",
+            )
             .and_then(|mut statement| {
-                let size = i64::try_from(self.head.next_seq()).unwrap_or(i64::MAX);
-                statement.execute((self.head.writer(), size, self.head.last_leaf()))
+                let size = i64::try_from(head.next_seq()).unwrap_or(i64::MAX);
+                let root = head.frontier().root().to_string();
+                statement.execute((head.writer(), size, head.last_leaf(), root))
             })
             .map_err(unavailable)?;
         transaction.commit().map_err(unavailable)?;
-        self.connection = Some(connection);
-        Ok(())
+        Ok(connection)
     }
 
-    /// A fresh connection, trusted only after the file was found sound.
-    fn reopen(&self) -> Result<Connection, LedgerError> {
+    fn records<'t>(
+        &'t self,
+        transaction: &'t rusqlite::Transaction<'t>,
+        head: &'t mut Head,
+        changes: &'t mut Changes,
+    ) -> TransactionRecords<'t> {
+        TransactionRecords::new(transaction, &self.folder, &self.key_id, head, changes)
+    }
+
+    /// A fresh connection, trusted only after what is in the log was carried over into the
+    /// database and that was found sound. Gives what the commit in doubt has done, where it has
+    /// happened.
+    fn recover(&mut self) -> Result<Changes, LedgerError> {
+        let red = |what: String| Err(LedgerError::Unavailable(what));
         let connection =
             super::ledger::connect(&self.path, self.durability).map_err(unavailable)?;
+        let busy: i64 = connection
+            .query_row("PRAGMA wal_checkpoint(FULL)", [], |row| row.get(0))
+            .map_err(unavailable)?;
+        if busy != 0 {
+            return red("the database cannot be brought up to date yet".to_owned());
+        }
         let verdict: String = connection
             .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
             .map_err(unavailable)?;
         if verdict != "ok" {
-            return Err(LedgerError::Unavailable(format!("the database is damaged: {verdict}")));
+            return red(format!("the database is damaged: {verdict}"));
         }
-        // The log of the database must be where this writer believes it to be.
         let (size, leaf): (i64, Option<String>) = connection
             .query_row(
                 "SELECT size, last_leaf FROM writers WHERE writer = ?1",
@@ -167,14 +235,26 @@ impl Writer {
                 |row| Ok((row.get(0)?, row.get(1)?)),
             )
             .map_err(unavailable)?;
-        if u64::try_from(size).ok() != Some(self.head.next_seq())
-            || leaf.as_deref() != self.head.last_leaf()
-        {
-            return Err(LedgerError::Unavailable(
-                "a commit of unknown result moved this writer's log; restart to begin a new one"
-                    .to_owned(),
-            ));
-        }
-        Ok(connection)
+        let is = |head: &Head| {
+            u64::try_from(size).ok() == Some(head.next_seq()) && leaf == head.last_leaf()
+        };
+        let changes = if is(&self.head) {
+            self.doubt = None;
+            Changes::default()
+        } else {
+            match self.doubt.take() {
+                Some(doubt) if is(&doubt.after) => {
+                    self.head = doubt.after;
+                    doubt.changes
+                }
+                doubt => {
+                    self.doubt = doubt;
+                    return red("the log of this writer is not where it left it".to_owned());
+                }
+            }
+        };
+        tracing::info!("the store has proven sound");
+        self.connection = Some(connection);
+        Ok(changes)
     }
 }

@@ -2,33 +2,37 @@
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
-use std::collections::HashMap;
-use std::convert::Infallible;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_channel::{Receiver, Sender};
+use async_channel::Sender;
 use async_trait::async_trait;
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 use toolbooth_audit::chain::Head;
+use toolbooth_audit::checkpoint::Due;
+use toolbooth_audit::claim::Happening;
 use toolbooth_audit::digest::Digester;
-use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Moment, Refusal, Settlement, Swept};
+use toolbooth_audit::ledger::{
+    ClaimRequest, Claimed, Ledger, Moment, Prune, Pruned, Refusal, Resolution, Settlement, Swept,
+};
+use toolbooth_audit::note::Signer;
 use toolbooth_audit::reads::{
-    EventFilter, EventWithRecords, LedgerReads, LogFilter, PlacedEvent, ReceiptFilter, Unaccounted,
-    WriterHead,
+    EventFilter, Include, LedgerReads, LogFilter, PlacedEvent, RawEntry, ReceiptFilter,
+    Unaccounted, WriterHead,
 };
 use toolbooth_audit::{LedgerError, steps};
 use toolbooth_contracts::agent_log::AgentLog;
-use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::receipt::Receipt;
 
 use super::folder::StoreFolder;
 use super::jobs::{self, Job, QUEUE_MAX, Writer};
 use super::reads::SqliteReads;
-use super::records::TransactionRecords;
+use super::records::{HEAD_COLUMNS, TransactionRecords, head_row};
 use super::{OpenError, schema};
+use crate::watch::Watch;
 
 /// How long a statement waits for another process that writes.
 const BUSY: Duration = Duration::from_secs(5);
@@ -39,57 +43,21 @@ pub enum Durability {
     /// After fsync: survives the loss of power.
     #[default]
     Full,
-    /// After the write: survives the process, may lose the last second with the power.
+    /// After the write, where the request allows it: survives the process, may lose the last
+    /// second with the power.
     Process,
 }
 
-type Watch = (Sender<Infallible>, Receiver<Infallible>);
-
-/// What the writer thread and those who wait share.
+/// How a store is opened.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
-    health: Mutex<Option<String>>,
-    running: Mutex<HashMap<String, Watch>>,
-    settling: Mutex<Vec<String>>,
-}
-
-impl Shared {
-    pub(super) fn set_health(&self, error: Option<&LedgerError>) {
-        let text = error.map(ToString::to_string);
-        *self.health.lock().unwrap_or_else(PoisonError::into_inner) = text;
-    }
-
-    /// A claim of this process runs.
-    pub(super) fn runs(&self, receipt_id: &str) {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.entry(receipt_id.to_owned()).or_insert_with(|| async_channel::bounded(1));
-    }
-
-    /// A claim is settled, once the batch is durable.
-    pub(super) fn settles(&self, receipt_id: &str) {
-        let mut settling = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
-        settling.push(receipt_id.to_owned());
-    }
-
-    pub(super) fn tell_settled(&self) {
-        let ids =
-            std::mem::take(&mut *self.settling.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        for id in ids {
-            if let Some((sender, _)) = running.remove(&id) {
-                sender.close();
-            }
-        }
-    }
-
-    pub(super) fn forget_settled(&self) {
-        self.settling.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-
-    fn watch(&self, receipt_id: &str) -> Option<Receiver<Infallible>> {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.get(receipt_id).map(|(_, receiver)| receiver.clone())
-    }
+pub struct SqliteOptions {
+    /// When an answer is given.
+    pub durability: Durability,
+    /// What signs checkpoints; else the key in the folder, made when it is not there.
+    pub signer: Option<Signer>,
+    /// Whether a database that is older than its last checkpoint is taken as it is; the log says
+    /// so then.
+    pub accept_restored: bool,
 }
 
 /// The embedded ledger.
@@ -99,7 +67,8 @@ pub struct SqliteLedger {
     digester: Digester,
     jobs: Sender<Box<dyn Job>>,
     reads: SqliteReads,
-    shared: Arc<Shared>,
+    signer: Signer,
+    watch: Arc<Watch>,
     folder: StoreFolder,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// Says to other processes that this writer lives.
@@ -130,9 +99,10 @@ impl SqliteLedger {
     pub fn open(
         folder: &Path,
         writer: &str,
-        durability: Durability,
+        options: SqliteOptions,
         at: &Moment,
     ) -> Result<Self, OpenError> {
+        let SqliteOptions { durability, signer, accept_restored } = options;
         let folder = StoreFolder::create(folder)?;
         folder.touch_database()?;
         let path = folder.database();
@@ -147,15 +117,25 @@ impl SqliteLedger {
             .map_err(database)?;
         // Receipts depend on the key: a database that was used never gets another one silently.
         let digester = Digester::new(&folder.digest_key(!used)?);
+        let signer = match signer {
+            Some(signer) => signer,
+            None => folder.signer()?,
+        };
+        let rolled_back = rolled_back(&folder, &connection)?;
+        if let (Some(error), false) = (&rolled_back, accept_restored) {
+            return Err(OpenError::RolledBack {
+                writer: error.writer.clone(),
+                size: error.size,
+                found: error.found,
+            });
+        }
         let lock = folder.lock_writer(writer)?;
-        let before: Option<(String, i64, Option<String>)> = {
-            use rusqlite::OptionalExtension;
+        let before: Option<(WriterHead, Option<String>)> = {
+            let sql = format!(
+                "SELECT {HEAD_COLUMNS}, checkpoint FROM writers ORDER BY rowid DESC LIMIT 1"
+            );
             connection
-                .query_row(
-                    "SELECT writer, size, last_leaf FROM writers ORDER BY rowid DESC LIMIT 1",
-                    [],
-                    |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
-                )
+                .query_row(&sql, [], |row| Ok((head_row(row)?, row.get(5)?)))
                 .optional()
                 .map_err(database)?
         };
@@ -165,7 +145,7 @@ impl SqliteLedger {
                 (writer, &at.text, at.epoch_ms),
             )
             .map_err(database)?;
-        let shared = Arc::new(Shared::default());
+        let watch = Arc::new(Watch::default());
         let (jobs, queue) = async_channel::bounded(QUEUE_MAX);
         let worker = Writer {
             path: path.clone(),
@@ -174,32 +154,38 @@ impl SqliteLedger {
             key_id: digester.key_id().to_owned(),
             head: Head::new(writer.to_owned()),
             connection: Some(connection),
-            shared: Arc::clone(&shared),
+            doubt: None,
+            orphans: Vec::new(),
+            watch: Arc::clone(&watch),
         };
         let thread = std::thread::Builder::new()
             .name("toolbooth-store".to_owned())
             .spawn(move || worker.serve(&queue))
             .map_err(|source| OpenError::Folder { path: path.display().to_string(), source })?;
         let reads = SqliteReads::open(&path)?;
+        let started = steps::started(&signer, digester.key_id(), before, at);
         let ledger = Self {
             writer: writer.to_owned(),
             digester,
             jobs,
             reads,
-            shared,
+            signer,
+            watch,
             folder,
             thread: Mutex::new(Some(thread)),
             _lock: lock,
         };
-        let mut started = EventBody::new(AuditEventKind::WriterStarted, at.text.clone());
-        started.facts = before.map(|(writer, size, leaf)| {
-            let mut facts = serde_json::Map::new();
-            facts.insert("before".to_owned(), writer.into());
-            facts.insert("size".to_owned(), size.into());
-            facts.insert("lastLeaf".to_owned(), leaf.into());
-            facts
+        let accepted = accept_restored.then(|| (rolled_back, at.clone()));
+        let (job, answer) = jobs::job(true, move |records| {
+            steps::note(records, &[started])?;
+            match &accepted {
+                Some((lost, at)) => {
+                    let lost = lost.as_ref().map(|lost| (lost.writer.as_str(), lost.size));
+                    steps::accept_restored(records, lost, at)
+                }
+                None => Ok(()),
+            }
         });
-        let (job, answer) = jobs::job(move |records| steps::note(records, &[started]));
         ledger
             .jobs
             .send_blocking(job)
@@ -209,15 +195,55 @@ impl SqliteLedger {
         Ok(ledger)
     }
 
-    async fn run<T, F>(&self, step: F) -> Result<T, LedgerError>
+    /// What checks the checkpoints of this writer.
+    #[must_use]
+    pub fn signer(&self) -> &Signer {
+        &self.signer
+    }
+
+    pub(super) fn reads(&self) -> &SqliteReads {
+        &self.reads
+    }
+
+    pub(super) async fn run<T, F>(&self, sync: bool, step: F) -> Result<T, LedgerError>
     where
         T: Send + 'static,
         F: FnOnce(&mut TransactionRecords<'_>) -> Result<T, LedgerError> + Send + 'static,
     {
-        let (job, answer) = jobs::job(step);
+        let (job, answer) = jobs::job(sync, step);
         self.jobs.send(job).await.map_err(|_| closed())?;
         answer.recv().await.map_err(|_| closed())?
     }
+
+    fn keep(&self, note: Option<String>) -> Option<String> {
+        let note = note?;
+        if let Err(error) = self.folder.keep_checkpoint(&note) {
+            tracing::warn!(%error, "a checkpoint is not kept beside the database");
+        }
+        Some(note)
+    }
+}
+
+/// A log that is shorter than its last checkpoint says.
+struct Shorter {
+    writer: String,
+    size: u64,
+    found: u64,
+}
+
+/// Compares the newest checkpoint that was kept beside the database with the database.
+fn rolled_back(
+    folder: &StoreFolder,
+    connection: &Connection,
+) -> Result<Option<Shorter>, OpenError> {
+    let Some(kept) = folder.kept_checkpoint()? else { return Ok(None) };
+    let path = folder.database();
+    let found: Option<i64> = connection
+        .query_row("SELECT size FROM writers WHERE writer = ?1", [&kept.writer], |row| row.get(0))
+        .optional()
+        .map_err(|source| OpenError::Database { path: path.display().to_string(), source })?;
+    let found = found.unwrap_or_default().unsigned_abs();
+    Ok((found < kept.size).then_some(Shorter { writer: kept.writer, size: kept.size, found }))
 }
 
 fn closed() -> LedgerError {
@@ -235,37 +261,70 @@ impl Ledger for SqliteLedger {
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, LedgerError> {
-        let shared = Arc::clone(&self.shared);
-        self.run(move |records| steps::claim(records, &request, |id| shared.watch(id))).await
+        let (watch, sync) = (Arc::clone(&self.watch), request.sync);
+        let step = move |records: &mut TransactionRecords<'_>| {
+            steps::claim(records, &request, |id| watch.of(id))
+        };
+        self.run(sync, step).await
     }
 
     async fn settle(&self, settlement: Arc<Settlement>) -> Result<Receipt, LedgerError> {
-        self.run(move |records| steps::settle(records, &settlement)).await
+        let sync = settlement.sync;
+        self.run(sync, move |records| steps::settle(records, &settlement)).await
     }
 
     async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError> {
-        self.run(move |records| steps::refuse(records, &refusal)).await
+        self.run(false, move |records| steps::refuse(records, &refusal)).await
     }
 
     async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
-        self.run(move |records| steps::note(records, &events)).await
+        self.run(true, move |records| steps::note(records, &events)).await
     }
 
     async fn renew(&self, at: Moment) -> Result<(), LedgerError> {
-        self.run(move |records| records.renew(&at)).await
+        self.run(false, move |records| records.renew(&at)).await
     }
 
     async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError> {
-        self.run(move |records| steps::sweep(records, &at)).await
+        self.run(true, move |records| steps::sweep(records, &at)).await
     }
 
-    async fn close(&self, at: Moment) -> Result<(), LedgerError> {
-        self.run(move |records| {
-            let stopped = EventBody::new(AuditEventKind::WriterStopped, at.text);
-            steps::note(records, &[stopped])?;
-            records.stop()
-        })
-        .await?;
+    async fn park(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
+        let parked = Happening::Parked { fence };
+        self.run(true, move |records| steps::wait_for_input(records, &receipt_id, parked, &at))
+            .await
+    }
+
+    async fn resume(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
+        let resumed = Happening::Resumed { fence };
+        self.run(true, move |records| steps::wait_for_input(records, &receipt_id, resumed, &at))
+            .await
+    }
+
+    async fn resolve(&self, resolution: Resolution) -> Result<Receipt, LedgerError> {
+        self.run(true, move |records| steps::resolve(records, &resolution)).await
+    }
+
+    async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError> {
+        self.run(true, move |records| steps::prune(records, &prune)).await
+    }
+
+    async fn checkpoint(&self, due: Due, at: Moment) -> Result<Option<String>, LedgerError> {
+        let signer = self.signer.clone();
+        let note =
+            self.run(true, move |records| steps::checkpoint(records, &signer, due, &at)).await?;
+        Ok(self.keep(note))
+    }
+
+    async fn close(&self, at: Moment) -> Result<Option<String>, LedgerError> {
+        let signer = self.signer.clone();
+        let note = self
+            .run(true, move |records| {
+                let note = steps::stop(records, &signer, &at)?;
+                records.stop()?;
+                Ok(note)
+            })
+            .await?;
         self.jobs.close();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
@@ -273,7 +332,7 @@ impl Ledger for SqliteLedger {
             let _ = thread.join();
         }
         self.folder.unlock_writer(&self.writer);
-        Ok(())
+        Ok(self.keep(note))
     }
 }
 
@@ -303,8 +362,9 @@ impl LedgerReads for SqliteLedger {
         &self,
         after: Option<(String, u64)>,
         limit: usize,
-    ) -> Result<Vec<EventWithRecords>, LedgerError> {
-        self.reads.log_page(after, limit).await
+        include: Include,
+    ) -> Result<Vec<RawEntry>, LedgerError> {
+        self.reads.log_page(after, limit, include).await
     }
 
     async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError> {
@@ -319,9 +379,6 @@ impl LedgerReads for SqliteLedger {
         if self.jobs.is_closed() {
             return Err(closed());
         }
-        match self.shared.health.lock().unwrap_or_else(PoisonError::into_inner).clone() {
-            None => Ok(()),
-            Some(error) => Err(LedgerError::Unavailable(error)),
-        }
+        self.watch.health()
     }
 }

@@ -5,12 +5,15 @@
 mod folder;
 mod jobs;
 mod ledger;
+mod maintenance;
+mod queue;
 mod reads;
 mod records;
 mod schema;
 
 pub use folder::{DATABASE, StoreFolder};
-pub use ledger::{Durability, SqliteLedger};
+pub use ledger::{Durability, SqliteLedger, SqliteOptions};
+pub use maintenance::{MaintenanceError, backup, restore, vacuum};
 pub use reads::SqliteReads;
 
 use toolbooth_audit::LedgerError;
@@ -51,6 +54,18 @@ pub enum OpenError {
         /// The path.
         path: String,
     },
+    /// The database is older than a checkpoint that was kept beside it.
+    #[error(
+        "the database is older than its last checkpoint: the log of {writer} had {size} events, it has {found}"
+    )]
+    RolledBack {
+        /// The writer of the checkpoint.
+        writer: String,
+        /// How many events it covers.
+        size: u64,
+        /// How many events there are.
+        found: u64,
+    },
     /// The first event could not be written.
     #[error("the store takes no records")]
     Ledger(#[source] LedgerError),
@@ -58,8 +73,4 @@ pub enum OpenError {
 
 fn unavailable(error: rusqlite::Error) -> LedgerError {
     LedgerError::Unavailable(error.to_string())
-}
-
-fn corrupt(what: &str, error: &impl std::fmt::Display) -> LedgerError {
-    LedgerError::Unavailable(format!("{what} in the store cannot be read: {error}"))
 }

@@ -10,14 +10,15 @@ use rusqlite::types::ToSql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::reads::{
-    EventFilter, EventWithRecords, LedgerReads, LogFilter, PlacedEvent, ReceiptFilter, Unaccounted,
-    WriterHead,
+    EVENT_COLUMNS, EventFilter, Include, LOG_COLUMNS, LedgerReads, LogFilter, PlacedEvent,
+    RECEIPT_COLUMNS, RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
 };
 use toolbooth_contracts::agent_log::AgentLog;
-use toolbooth_contracts::event::{AuditEvent, AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::Receipt;
 
-use super::{OpenError, corrupt, schema, unavailable};
+use super::records::{HEAD_COLUMNS, head_row};
+use super::{OpenError, schema, unavailable};
+use crate::{body, corrupt};
 
 /// Connections that read at once.
 const READERS: usize = 2;
@@ -63,7 +64,7 @@ impl SqliteReads {
         Ok(Self { queries })
     }
 
-    async fn run<T: Send + 'static>(
+    pub(super) async fn run<T: Send + 'static>(
         &self,
         query: impl FnOnce(&Connection) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, LedgerError> {
@@ -117,6 +118,53 @@ fn parse<T: serde::de::DeserializeOwned>(what: &str, body: &str) -> Result<T, Le
     serde_json::from_str(body).map_err(|error| corrupt(what, &error))
 }
 
+/// Text and compressed text of a record.
+type BodyRow = (String, Option<Vec<u8>>);
+
+fn body_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<BodyRow> {
+    Ok((row.get(0)?, row.get(1)?))
+}
+
+/// A record with its columns, not unpacked yet.
+type Packed = (Vec<Option<String>>, BodyRow);
+
+/// One row of a page; the record of an event that has none is absent.
+fn entry(
+    row: &rusqlite::Row<'_>,
+    include: Include,
+) -> rusqlite::Result<(RawEntry, Option<Packed>, Option<Packed>)> {
+    let mut entry = RawEntry {
+        writer: row.get(0)?,
+        seq: row.get::<_, i64>(1)?.unsigned_abs(),
+        bytes: row.get(2)?,
+        ..RawEntry::default()
+    };
+    if include != Include::Records {
+        return Ok((entry, None, None));
+    }
+    let columns = |from: usize, count: usize| -> rusqlite::Result<Vec<Option<String>>> {
+        (from..from + count).map(|at| column(row, at)).collect()
+    };
+    let (events, logs) = (EVENT_COLUMNS.len(), LOG_COLUMNS.len());
+    entry.columns = columns(3, events)?;
+    let packed = |from: usize, count: usize, body: usize| -> rusqlite::Result<Option<Packed>> {
+        match row.get::<_, Option<String>>(body)? {
+            Some(text) => Ok(Some((columns(from, count)?, (text, row.get(body + 1)?)))),
+            None => Ok(None),
+        }
+    };
+    let receipts = 3 + events + logs;
+    let bodies = receipts + RECEIPT_COLUMNS.len();
+    let log = packed(3 + events, logs, bodies)?;
+    let receipt = packed(receipts, RECEIPT_COLUMNS.len(), bodies + 2)?;
+    Ok((entry, log, receipt))
+}
+
+/// A record as it was digested; one that cannot be unpacked fits no digest.
+fn whole((columns, (text, packed)): Packed) -> RawRecord {
+    RawRecord { bytes: body::unpack(text, packed).unwrap_or_default(), columns }
+}
+
 /// A column as text; a number as its digits.
 fn column(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
     use rusqlite::types::ValueRef;
@@ -126,11 +174,6 @@ fn column(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>
         ValueRef::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
         _ => Some(String::new()),
     })
-}
-
-fn same(columns: &[Option<String>], own: &[Option<&str>]) -> bool {
-    columns.len() == own.len()
-        && columns.iter().zip(own).all(|(column, own)| column.as_deref() == *own)
 }
 
 fn limit(limit: usize) -> i64 {
@@ -146,12 +189,9 @@ impl LedgerReads for SqliteReads {
     async fn receipt(&self, receipt_id: &str) -> Result<Option<Receipt>, LedgerError> {
         let id = receipt_id.to_owned();
         self.run(move |connection| {
-            let sql = "SELECT body FROM receipts WHERE receipt_id = ?1";
-            let body: Option<String> = connection
-                .query_row(sql, [id], |row| row.get(0))
-                .optional()
-                .map_err(unavailable)?;
-            body.map(|body| parse("a receipt", &body)).transpose()
+            let sql = "SELECT body, zbody FROM receipts WHERE receipt_id = ?1";
+            let row = connection.query_row(sql, [id], body_row).optional().map_err(unavailable)?;
+            row.map(|(text, packed)| body::read("a receipt", text, packed)).transpose()
         })
         .await
     }
@@ -164,15 +204,17 @@ impl LedgerReads for SqliteReads {
             conditions.add("state =", filter.state);
             conditions.add("receipt_id <", filter.after);
             let sql = format!(
-                "SELECT body FROM receipts {} ORDER BY receipt_id DESC LIMIT {}",
+                "SELECT body, zbody FROM receipts {} ORDER BY receipt_id DESC LIMIT {}",
                 conditions.text(),
                 limit(filter.limit.saturating_add(1))
             );
-            let mut bodies: Vec<String> = conditions.rows(connection, &sql, |row| row.get(0))?;
+            let mut bodies = conditions.rows(connection, &sql, body_row)?;
             let more = bodies.len() > filter.limit;
             bodies.truncate(filter.limit);
-            let receipts: Result<Vec<Receipt>, LedgerError> =
-                bodies.iter().map(|body| parse("a receipt", body)).collect();
+            let receipts: Result<Vec<Receipt>, LedgerError> = bodies
+                .into_iter()
+                .map(|(text, packed)| body::read("a receipt", text, packed))
+                .collect();
             Ok((receipts?, more))
         })
         .await
@@ -181,12 +223,9 @@ impl LedgerReads for SqliteReads {
     async fn agent_log(&self, id: &str) -> Result<Option<AgentLog>, LedgerError> {
         let id = id.to_owned();
         self.run(move |connection| {
-            let sql = "SELECT body FROM agent_logs WHERE id = ?1";
-            let body: Option<String> = connection
-                .query_row(sql, [id], |row| row.get(0))
-                .optional()
-                .map_err(unavailable)?;
-            body.map(|body| parse("an agent log", &body)).transpose()
+            let sql = "SELECT body, zbody FROM agent_logs WHERE id = ?1";
+            let row = connection.query_row(sql, [id], body_row).optional().map_err(unavailable)?;
+            row.map(|(text, packed)| body::read("an agent log", text, packed)).transpose()
         })
         .await
     }
@@ -204,12 +243,16 @@ impl LedgerReads for SqliteReads {
             conditions.add("time >=", filter.since);
             conditions.add("time <", filter.until);
             let sql = format!(
-                "SELECT body FROM agent_logs {} ORDER BY time DESC, id DESC LIMIT {}",
+                "SELECT body, zbody FROM agent_logs {} ORDER BY time DESC, id DESC LIMIT {}",
                 conditions.text(),
                 limit(filter.limit)
             );
-            let bodies: Vec<String> = conditions.rows(connection, &sql, |row| row.get(0))?;
-            bodies.iter().rev().map(|body| parse("an agent log", body)).collect()
+            let bodies = conditions.rows(connection, &sql, body_row)?;
+            bodies
+                .into_iter()
+                .rev()
+                .map(|(text, packed)| body::read("an agent log", text, packed))
+                .collect()
         })
         .await
     }
@@ -225,15 +268,18 @@ impl LedgerReads for SqliteReads {
             conditions.add("time >=", filter.since);
             conditions.add("time <", filter.until);
             conditions.add("place >", number(filter.after));
+            let order = if filter.after.is_some() { "ASC" } else { "DESC" };
             let sql = format!(
-                "SELECT place, body FROM events {} ORDER BY place DESC LIMIT {}",
+                "SELECT place, body FROM events {} ORDER BY place {order} LIMIT {}",
                 conditions.text(),
                 limit(filter.limit)
             );
-            let rows: Vec<(i64, String)> =
+            let mut rows: Vec<(i64, String)> =
                 conditions.rows(connection, &sql, |row| Ok((row.get(0)?, row.get(1)?)))?;
+            if filter.after.is_none() {
+                rows.reverse();
+            }
             rows.iter()
-                .rev()
                 .map(|(place, body)| {
                     let event = parse("an event", body)?;
                     Ok(PlacedEvent { place: place.unsigned_abs(), event })
@@ -247,90 +293,45 @@ impl LedgerReads for SqliteReads {
         &self,
         after: Option<(String, u64)>,
         limit: usize,
-    ) -> Result<Vec<EventWithRecords>, LedgerError> {
+        include: Include,
+    ) -> Result<Vec<RawEntry>, LedgerError> {
         self.run(move |connection| {
             let (writer, seq) = after.map_or((String::new(), -1), |(writer, seq)| {
                 (writer, i64::try_from(seq).unwrap_or(i64::MAX))
             });
-            let mut statement = connection
-                .prepare_cached(
-                    "SELECT e.writer, e.seq, e.body, l.body, r.body,
+            let sql = match include {
+                Include::Records => {
+                    "SELECT e.writer, e.seq, e.body,
                          e.time, e.tool, e.agent, e.call_id, e.status, e.code,
-                         l.id, l.tool, l.agent, l.is_error, r.receipt_id, r.tool, r.state, r.writer
+                         l.id, l.tool, l.agent, l.is_error,
+                         r.receipt_id, r.tool, r.state, r.writer,
+                         l.body, l.zbody, r.body, r.zbody
                      FROM events e
                      LEFT JOIN agent_logs l ON l.writer = e.writer AND l.seq = e.seq
                      LEFT JOIN receipts r ON r.receipt_id =
                          CASE WHEN json_valid(e.body) THEN e.body ->> 'receiptId' END
                      WHERE (e.writer, e.seq) > (?1, ?2)
-                     ORDER BY e.writer, e.seq LIMIT ?3",
-                )
-                .map_err(unavailable)?;
+                     ORDER BY e.writer, e.seq LIMIT ?3"
+                }
+                Include::Events => {
+                    "SELECT writer, seq, body FROM events
+                     WHERE (writer, seq) > (?1, ?2) ORDER BY writer, seq LIMIT ?3"
+                }
+                Include::Milestones => {
+                    "SELECT writer, seq, body FROM events
+                     WHERE milestone = 1 AND (writer, seq) > (?1, ?2)
+                     ORDER BY writer, seq LIMIT ?3"
+                }
+            };
+            let mut statement = connection.prepare_cached(sql).map_err(unavailable)?;
             let rows = statement
-                .query_map((writer, seq, self::limit(limit)), |row| {
-                    let texts: (String, Option<String>, Option<String>) =
-                        (row.get(2)?, row.get(3)?, row.get(4)?);
-                    // What is filtered by must say the same as the record itself.
-                    let columns: Vec<Option<String>> =
-                        (5..19).map(|at| column(row, at)).collect::<rusqlite::Result<_>>()?;
-                    Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?, texts, columns))
-                })
+                .query_map((writer, seq, self::limit(limit)), |row| entry(row, include))
                 .map_err(unavailable)?;
             rows.map(|row| {
-                let (writer, seq, (body, log, receipt), columns) = row.map_err(unavailable)?;
-                let of = |from: usize, to: usize| columns.get(from..to).unwrap_or_default();
-                // What cannot be read any more was changed: an empty event breaks the chain there.
-                let event = serde_json::from_str(&body)
-                    .ok()
-                    .filter(|event: &AuditEvent| {
-                        let body = &event.body;
-                        let own = [
-                            Some(body.time.as_str()),
-                            body.tool_name.as_deref(),
-                            body.agent_id.as_deref(),
-                            body.call_id.as_deref(),
-                            body.status.map(|status| status.as_str()),
-                            body.error_code.map(|code| code.as_str()),
-                        ];
-                        event.writer == writer
-                            && i64::try_from(event.seq) == Ok(seq)
-                            && same(of(0, 6), &own)
-                    })
-                    .unwrap_or_else(|| AuditEvent {
-                        writer,
-                        seq: seq.unsigned_abs(),
-                        prev: None,
-                        body: EventBody::new(AuditEventKind::AuditGap, String::new()),
-                    });
-                let log =
-                    log.and_then(|log| serde_json::from_str(&log).ok()).map(|mut log: AgentLog| {
-                        let error = if log.is_error { "1" } else { "0" };
-                        let own = [
-                            Some(log.id.as_str()),
-                            Some(log.tool_name.as_str()),
-                            log.agent_id.as_deref(),
-                            Some(error),
-                        ];
-                        if !same(of(6, 10), &own) {
-                            // A record that its row contradicts fits no digest.
-                            log.id.push_str(" (its row differs)");
-                        }
-                        log
-                    });
-                let receipt = receipt.and_then(|receipt| serde_json::from_str(&receipt).ok()).map(
-                    |mut receipt: Receipt| {
-                        let own = [
-                            Some(receipt.receipt_id.as_str()),
-                            Some(receipt.tool_id.as_str()),
-                            Some(receipt.state.as_str()),
-                            Some(receipt.writer.as_str()),
-                        ];
-                        if !same(of(10, 14), &own) {
-                            receipt.receipt_id.push_str(" (its row differs)");
-                        }
-                        receipt
-                    },
-                );
-                Ok(EventWithRecords { event, receipt, log })
+                let (mut entry, log, receipt) = row.map_err(unavailable)?;
+                entry.log = log.map(whole);
+                entry.receipt = receipt.map(whole);
+                Ok(entry)
             })
             .collect()
         })
@@ -339,14 +340,8 @@ impl LedgerReads for SqliteReads {
 
     async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError> {
         self.run(|connection| {
-            let sql = "SELECT writer, size, last_leaf FROM writers ORDER BY writer";
-            Conditions::default().rows(connection, sql, |row| {
-                Ok(WriterHead {
-                    writer: row.get(0)?,
-                    size: row.get::<_, i64>(1)?.unsigned_abs(),
-                    last_leaf: row.get(2)?,
-                })
-            })
+            let sql = format!("SELECT {HEAD_COLUMNS} FROM writers ORDER BY writer");
+            Conditions::default().rows(connection, &sql, head_row)
         })
         .await
     }
@@ -356,10 +351,14 @@ impl LedgerReads for SqliteReads {
             let logs = "SELECT id FROM agent_logs l WHERE NOT EXISTS (
                            SELECT 1 FROM events e WHERE e.writer = l.writer AND e.seq = l.seq
                                AND CASE WHEN json_valid(e.body) THEN e.body ->> 'logDigest' END IS NOT NULL)
+                           AND NOT EXISTS (SELECT 1 FROM writers w
+                               WHERE w.writer = l.writer AND l.seq < w.pruned_size)
                        ORDER BY id LIMIT 100";
             let receipts = "SELECT receipt_id FROM receipts r WHERE NOT EXISTS (
                            SELECT 1 FROM events e WHERE e.call_id = r.call_id
                                AND CASE WHEN json_valid(e.body) THEN e.body ->> 'receiptId' END = r.receipt_id)
+                           AND NOT EXISTS (SELECT 1 FROM writers w
+                               WHERE w.writer = r.writer AND w.pruned_size > 0)
                        ORDER BY receipt_id LIMIT 100";
             let ids = |sql| Conditions::default().rows(connection, sql, |row| row.get(0));
             Ok(Unaccounted { logs: ids(logs)?, receipts: ids(receipts)? })

@@ -2,27 +2,30 @@
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
-use rusqlite::{OptionalExtension, Params, Transaction};
+use rusqlite::{OptionalExtension, Params, Row, Transaction};
 use serde_json::Value;
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::chain::{self, Head};
+use toolbooth_audit::chain::{Head, Placed};
 use toolbooth_audit::ledger::{ClaimRequest, Moment};
-use toolbooth_audit::steps::{Records, Stored};
+use toolbooth_audit::merkle::{Frontier, Hash, leaf_hash};
+use toolbooth_audit::reads::{MILESTONES, PrunedLog, WriterHead};
+use toolbooth_audit::steps::{OtherHead, Records, Stored};
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::approval::Approval;
-use toolbooth_contracts::event::{AuditEvent, EventBody};
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
 use super::folder::StoreFolder;
-use super::ledger::Shared;
-use super::{corrupt, unavailable};
+use super::unavailable;
+use crate::body;
+use crate::corrupt;
+use crate::watch::Changes;
 
 pub(super) struct TransactionRecords<'t> {
     transaction: &'t Transaction<'t>,
     folder: &'t StoreFolder,
     key_id: &'t str,
     head: &'t mut Head,
-    shared: &'t Shared,
+    changes: &'t mut Changes,
 }
 
 impl<'t> TransactionRecords<'t> {
@@ -31,9 +34,9 @@ impl<'t> TransactionRecords<'t> {
         folder: &'t StoreFolder,
         key_id: &'t str,
         head: &'t mut Head,
-        shared: &'t Shared,
+        changes: &'t mut Changes,
     ) -> Self {
-        Self { transaction, folder, key_id, head, shared }
+        Self { transaction, folder, key_id, head, changes }
     }
 
     fn execute(&self, sql: &str, params: impl Params) -> Result<(), LedgerError> {
@@ -42,20 +45,17 @@ impl<'t> TransactionRecords<'t> {
     }
 
     fn stored_by(&self, sql: &str, key: &str) -> Result<Option<Stored>, LedgerError> {
-        let row: Option<(i64, String)> = self
+        let row: Option<ReceiptRow> = self
             .transaction
             .prepare_cached(sql)
-            .and_then(|mut statement| {
-                statement.query_row([key], |row| Ok((row.get(0)?, row.get(1)?))).optional()
-            })
+            .and_then(|mut statement| statement.query_row([key], receipt_row).optional())
             .map_err(unavailable)?;
-        row.map(|(fence, body)| self.stored_from(fence, &body)).transpose()
+        row.map(|row| self.stored_from(row)).transpose()
     }
 
-    fn stored_from(&self, fence: i64, body: &str) -> Result<Stored, LedgerError> {
-        let receipt: Receipt =
-            serde_json::from_str(body).map_err(|error| corrupt("a receipt", &error))?;
-        let owner_lost = receipt.state == ClaimState::InFlight
+    fn stored_from(&self, (fence, text, packed): ReceiptRow) -> Result<Stored, LedgerError> {
+        let receipt: Receipt = body::read("a receipt", text, packed)?;
+        let owner_lost = matches!(receipt.state, ClaimState::InFlight | ClaimState::AwaitingInput)
             && receipt.writer != self.head.writer()
             && self.folder.writer_lost(&receipt.writer);
         Ok(Stored { receipt, fence: fence.unsigned_abs(), owner_lost })
@@ -69,6 +69,14 @@ impl<'t> TransactionRecords<'t> {
             .map_err(unavailable)?;
         body.map(|body| serde_json::from_str(&body).map_err(|error| corrupt("an approval", &error)))
             .transpose()
+    }
+
+    pub(super) fn transaction(&self) -> &Transaction<'t> {
+        self.transaction
+    }
+
+    pub(super) fn writer_lost(&self, writer: &str) -> bool {
+        writer != self.head.writer() && self.folder.writer_lost(writer)
     }
 
     /// The writer's lease is renewed.
@@ -96,6 +104,37 @@ fn word(value: &impl serde::Serialize) -> String {
     }
 }
 
+/// Fence, text and compressed text of a receipt.
+type ReceiptRow = (i64, String, Option<Vec<u8>>);
+
+fn receipt_row(row: &Row<'_>) -> rusqlite::Result<ReceiptRow> {
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+}
+
+/// Columns of `writers` as a head.
+pub(super) const HEAD_COLUMNS: &str = "writer, size, last_leaf, root, pruned";
+
+pub(super) fn head_row(row: &Row<'_>) -> rusqlite::Result<WriterHead> {
+    let pruned: Option<String> = row.get(4)?;
+    Ok(WriterHead {
+        writer: row.get(0)?,
+        size: row.get::<_, i64>(1)?.unsigned_abs(),
+        last_leaf: row.get(2)?,
+        root: row.get(3)?,
+        pruned: pruned.and_then(|text| serde_json::from_str(&text).ok()),
+    })
+}
+
+/// The key that the first event of a log names.
+fn signing_key(started: &str) -> Option<String> {
+    let started: Value = serde_json::from_str(started).ok()?;
+    started.pointer("/facts/signingKey")?.as_str().map(str::to_owned)
+}
+
+fn limited(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
 impl Records for TransactionRecords<'_> {
     fn writer(&self) -> &str {
         self.head.writer()
@@ -107,21 +146,31 @@ impl Records for TransactionRecords<'_> {
 
     fn held(&mut self, key: &str) -> Result<Option<Stored>, LedgerError> {
         self.stored_by(
-            "SELECT fence, body FROM keys JOIN receipts USING (receipt_id) WHERE key = ?1",
+            "SELECT fence, body, zbody FROM keys JOIN receipts USING (receipt_id) WHERE key = ?1",
             key,
         )
     }
 
     fn stored(&mut self, receipt_id: &str) -> Result<Option<Stored>, LedgerError> {
-        self.stored_by("SELECT fence, body FROM receipts WHERE receipt_id = ?1", receipt_id)
+        self.stored_by("SELECT fence, body, zbody FROM receipts WHERE receipt_id = ?1", receipt_id)
     }
 
-    fn put(&mut self, receipt: &Receipt, fence: u64, _at: &Moment) -> Result<(), LedgerError> {
+    fn put(&mut self, receipt: &Receipt, fence: u64, at: &Moment) -> Result<(), LedgerError> {
+        let body = body::pack(receipt)?;
+        // Only what could be pruned has a time.
+        let settled = match receipt.state {
+            ClaimState::Succeeded | ClaimState::Failed if receipt.pruned_at.is_none() => {
+                receipt.settled_at.as_deref()
+            }
+            _ => None,
+        };
         self.execute(
-            "INSERT INTO receipts (receipt_id, call_id, tool, state, writer, fence, body)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+            "INSERT INTO receipts
+                 (receipt_id, call_id, tool, state, writer, fence, settled, body, zbody)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
              ON CONFLICT (receipt_id) DO UPDATE SET
-                 state = excluded.state, writer = excluded.writer, fence = excluded.fence, body = excluded.body",
+                 state = excluded.state, writer = excluded.writer, fence = excluded.fence,
+                 settled = excluded.settled, body = excluded.body, zbody = excluded.zbody",
             (
                 &receipt.receipt_id,
                 &receipt.call_id,
@@ -129,14 +178,12 @@ impl Records for TransactionRecords<'_> {
                 receipt.state.as_str(),
                 &receipt.writer,
                 i64::try_from(fence).unwrap_or(i64::MAX),
-                json_text(receipt)?,
+                settled,
+                body.text,
+                body.packed,
             ),
         )?;
-        if receipt.state == ClaimState::InFlight {
-            self.shared.runs(&receipt.receipt_id);
-        } else {
-            self.shared.settles(&receipt.receipt_id);
-        }
+        self.changes.note(receipt, at);
         Ok(())
     }
 
@@ -220,19 +267,16 @@ impl Records for TransactionRecords<'_> {
         )
     }
 
-    fn place(&mut self, body: EventBody) -> AuditEvent {
-        self.head.append(body)
+    fn head(&mut self) -> &mut Head {
+        self.head
     }
 
-    fn next_seq(&self) -> u64 {
-        self.head.next_seq()
-    }
-
-    fn put_event(&mut self, event: &AuditEvent) -> Result<(), LedgerError> {
-        let body = &event.body;
+    fn put_event(&mut self, placed: &Placed) -> Result<(), LedgerError> {
+        let (event, body) = (&placed.event, &placed.event.body);
         self.execute(
-            "INSERT INTO events (writer, seq, time, tool, agent, call_id, status, code, body)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            "INSERT INTO events
+                 (writer, seq, time, tool, agent, call_id, status, code, milestone, body)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
             (
                 &event.writer,
                 i64::try_from(event.seq).unwrap_or(i64::MAX),
@@ -242,16 +286,18 @@ impl Records for TransactionRecords<'_> {
                 &body.call_id,
                 body.status.map(|status| status.as_str()),
                 body.error_code.map(|code| code.as_str()),
-                chain::bytes_of(event),
+                MILESTONES.contains(&body.event),
+                &placed.bytes,
             ),
         )
     }
 
     fn put_log(&mut self, log: &AgentLog, seq: u64) -> Result<(), LedgerError> {
+        let body = body::pack(log)?;
         self.execute(
             "INSERT INTO agent_logs
-                 (id, writer, seq, time, tool, agent, turn, phase, epic, call_id, is_error, body)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+                 (id, writer, seq, time, tool, agent, turn, phase, epic, call_id, is_error, body, zbody)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
             (
                 &log.id,
                 self.head.writer(),
@@ -264,26 +310,182 @@ impl Records for TransactionRecords<'_> {
                 &log.epic_id,
                 &log.call_id,
                 log.is_error,
-                json_text(log)?,
+                body.text,
+                body.packed,
             ),
         )
     }
 
     fn lost(&mut self) -> Result<Vec<Stored>, LedgerError> {
-        let rows: Vec<(i64, String)> = self
+        let rows: Vec<ReceiptRow> = self
             .transaction
             .prepare_cached(
-                "SELECT fence, body FROM receipts
-                 WHERE state = 'in_flight' AND writer <> ?1 ORDER BY receipt_id",
+                "SELECT fence, body, zbody FROM receipts
+                 WHERE state IN ('in_flight', 'awaiting_input') AND writer <> ?1
+                 ORDER BY receipt_id",
             )
             .and_then(|mut statement| {
-                let rows = statement
-                    .query_map([self.head.writer()], |row| Ok((row.get(0)?, row.get(1)?)))?;
-                rows.collect()
+                statement.query_map([self.head.writer()], receipt_row)?.collect()
             })
             .map_err(unavailable)?;
         let stored: Result<Vec<Stored>, LedgerError> =
-            rows.iter().map(|(fence, body)| self.stored_from(*fence, body)).collect();
+            rows.into_iter().map(|row| self.stored_from(row)).collect();
         Ok(stored?.into_iter().filter(|stored| stored.owner_lost).collect())
+    }
+
+    fn unnamed(&mut self, limit: usize) -> Result<Vec<OtherHead>, LedgerError> {
+        let sql = format!(
+            "SELECT {HEAD_COLUMNS}, stopped FROM writers
+             WHERE named = 0 AND writer <> ?1 ORDER BY writer LIMIT ?2"
+        );
+        let rows: Vec<(WriterHead, bool)> = self
+            .transaction
+            .prepare_cached(&sql)
+            .and_then(|mut statement| {
+                let args = (self.head.writer(), limited(limit));
+                statement.query_map(args, |row| Ok((head_row(row)?, row.get(5)?)))?.collect()
+            })
+            .map_err(unavailable)?;
+        Ok(rows
+            .into_iter()
+            .map(|(head, stopped)| {
+                let ended = stopped || self.folder.writer_lost(&head.writer);
+                OtherHead { head, ended }
+            })
+            .collect())
+    }
+
+    fn all_heads(&mut self) -> Result<Vec<WriterHead>, LedgerError> {
+        let sql = format!("SELECT {HEAD_COLUMNS} FROM writers WHERE writer <> ?1 ORDER BY writer");
+        self.transaction
+            .prepare(&sql)
+            .and_then(|mut statement| {
+                statement.query_map([self.head.writer()], head_row)?.collect()
+            })
+            .map_err(unavailable)
+    }
+
+    fn named(&mut self, writers: &[String], note: &str) -> Result<(), LedgerError> {
+        for writer in writers {
+            self.execute("UPDATE writers SET named = 1 WHERE writer = ?1", [writer])?;
+        }
+        self.execute(
+            "UPDATE writers SET checkpoint = ?2 WHERE writer = ?1",
+            (self.head.writer(), note),
+        )
+    }
+
+    fn prunable(&mut self, before: &str, limit: usize) -> Result<Vec<(Stored, bool)>, LedgerError> {
+        let rows: Vec<(ReceiptRow, bool)> = self
+            .transaction
+            .prepare_cached(
+                "SELECT fence, body, zbody,
+                     EXISTS (SELECT 1 FROM keys k WHERE k.receipt_id = r.receipt_id)
+                 FROM receipts r WHERE settled < ?1 ORDER BY settled LIMIT ?2",
+            )
+            .and_then(|mut statement| {
+                let args = (before, limited(limit));
+                statement.query_map(args, |row| Ok((receipt_row(row)?, row.get(3)?)))?.collect()
+            })
+            .map_err(unavailable)?;
+        rows.into_iter().map(|(row, holds)| Ok((self.stored_from(row)?, holds))).collect()
+    }
+
+    fn remove(&mut self, receipt_id: &str) -> Result<(), LedgerError> {
+        self.execute("DELETE FROM receipts WHERE receipt_id = ?1", [receipt_id])
+    }
+
+    fn remove_logs(&mut self, before: &str, limit: usize) -> Result<u64, LedgerError> {
+        self.transaction
+            .prepare_cached(
+                "DELETE FROM agent_logs WHERE id IN
+                     (SELECT id FROM agent_logs WHERE time < ?1 ORDER BY time LIMIT ?2)",
+            )
+            .and_then(|mut statement| statement.execute((before, limited(limit))))
+            .map(|count| count as u64)
+            .map_err(unavailable)
+    }
+
+    fn remove_events(&mut self, before: &str) -> Result<Option<(String, u64)>, LedgerError> {
+        // The oldest checkpoint that covers more than what is gone already: one step of many.
+        let found: Option<(String, i64, String, i64, Option<String>)> = self
+            .transaction
+            .prepare_cached(
+                "SELECT e.writer, e.seq, e.body, w.pruned_size, w.pruned FROM events e
+                 JOIN writers w USING (writer)
+                 WHERE e.milestone = 1 AND e.time < ?1 AND e.seq > w.pruned_size
+                     AND e.body ->> 'event' = 'CHECKPOINT'
+                 ORDER BY e.writer, e.seq LIMIT 1",
+            )
+            .and_then(|mut statement| {
+                let read = |row: &Row<'_>| {
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+                };
+                statement.query_row([before], read).optional()
+            })
+            .map_err(unavailable)?;
+        let Some((writer, size, checkpoint, base, pruned)) = found else { return Ok(None) };
+        let wrong = |what: &str| corrupt("a log that is to be pruned", &what);
+        let old: Option<PrunedLog> = pruned.and_then(|text| serde_json::from_str(&text).ok());
+        let mut frontier = match &old {
+            None => Frontier::default(),
+            Some(old) => {
+                let peaks: Option<Vec<Hash>> =
+                    old.peaks.iter().map(|text| Hash::parse(text)).collect();
+                peaks
+                    .and_then(|peaks| Frontier::restore(old.size, peaks))
+                    .ok_or_else(|| wrong("its beginning cannot be read"))?
+            }
+        };
+        let (mut last, mut key) = old.map(|old| (old.last_leaf, old.key)).unzip();
+        {
+            let mut statement = self
+                .transaction
+                .prepare_cached(
+                    "SELECT body FROM events WHERE writer = ?1 AND seq >= ?2 AND seq < ?3 ORDER BY seq",
+                )
+                .map_err(unavailable)?;
+            let rows = statement
+                .query_map((&writer, base, size), |row| row.get::<_, String>(0))
+                .map_err(unavailable)?;
+            for body in rows {
+                let body = body.map_err(unavailable)?;
+                if frontier.size() == 0 {
+                    key = Some(signing_key(&body));
+                }
+                let leaf = leaf_hash(body.as_bytes());
+                frontier.push(leaf);
+                last = Some(leaf.to_string());
+            }
+        }
+        let checkpoint: Value =
+            serde_json::from_str(&checkpoint).map_err(|error| corrupt("an event", &error))?;
+        let note = checkpoint.pointer("/facts/note").and_then(Value::as_str).unwrap_or_default();
+        let size = size.unsigned_abs();
+        let signed = toolbooth_audit::checkpoint::Checkpoint::of_note(note).ok();
+        let sound = frontier.size() == size
+            && signed.is_some_and(|signed| signed.size == size && signed.root == frontier.root());
+        // What does not fit its checkpoint is evidence, and is not removed.
+        let (Some(last_leaf), true) = (last, sound) else {
+            return Err(wrong("it does not fit its checkpoint; `audit verify` tells more"));
+        };
+        let kept = PrunedLog {
+            size,
+            last_leaf,
+            peaks: frontier.peaks().iter().map(Hash::to_string).collect(),
+            note: note.to_owned(),
+            key: key.flatten(),
+        };
+        let size = i64::try_from(size).unwrap_or(i64::MAX);
+        self.execute(
+            "UPDATE writers SET pruned_size = ?2, pruned = ?3 WHERE writer = ?1",
+            (&writer, size, json_text(&kept)?),
+        )?;
+        let removed = self
+            .transaction
+            .prepare_cached("DELETE FROM events WHERE writer = ?1 AND seq < ?2")
+            .and_then(|mut statement| statement.execute((&writer, size)))
+            .map_err(unavailable)?;
+        Ok(Some((writer, removed as u64)))
     }
 }

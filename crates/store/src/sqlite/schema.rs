@@ -5,7 +5,7 @@
 use rusqlite::{Connection, TransactionBehavior};
 
 /// The newest version that this build knows.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 
 const V1: &str = "
 CREATE TABLE writers (
@@ -82,6 +82,41 @@ CREATE INDEX agent_logs_call ON agent_logs (call_id);
 CREATE INDEX agent_logs_time ON agent_logs (time);
 ";
 
+/// Merkle roots and checkpoints, compressed bodies, tombstones, and the queue.
+const V2: &str = "
+ALTER TABLE writers ADD COLUMN root TEXT;
+ALTER TABLE writers ADD COLUMN checkpoint TEXT;
+ALTER TABLE writers ADD COLUMN named INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE writers ADD COLUMN pruned_size INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE writers ADD COLUMN pruned TEXT;
+CREATE INDEX writers_unnamed ON writers (writer) WHERE named = 0;
+ALTER TABLE receipts ADD COLUMN settled TEXT;
+ALTER TABLE receipts ADD COLUMN zbody BLOB;
+CREATE INDEX receipts_settled ON receipts (settled) WHERE settled IS NOT NULL;
+UPDATE receipts SET settled = body ->> 'settledAt' WHERE state IN ('succeeded', 'failed');
+ALTER TABLE agent_logs ADD COLUMN zbody BLOB;
+ALTER TABLE events ADD COLUMN milestone INTEGER NOT NULL DEFAULT 0;
+UPDATE events SET milestone = 1 WHERE body ->> 'event' IN ('WRITER_STARTED', 'WRITER_STOPPED');
+CREATE INDEX events_milestone ON events (writer, seq) WHERE milestone = 1;
+CREATE TABLE queue (
+    place INTEGER PRIMARY KEY AUTOINCREMENT,
+    caller TEXT NOT NULL,
+    call_id TEXT NOT NULL,
+    state TEXT NOT NULL,
+    worker TEXT,
+    request TEXT NOT NULL,
+    enqueued TEXT NOT NULL,
+    finished TEXT,
+    deliveries INTEGER NOT NULL DEFAULT 0,
+    cancel INTEGER NOT NULL DEFAULT 0,
+    progress TEXT,
+    result TEXT,
+    UNIQUE (caller, call_id)
+) STRICT;
+CREATE INDEX queue_open ON queue (state, place) WHERE state <> 'done';
+CREATE INDEX queue_finished ON queue (finished) WHERE finished IS NOT NULL;
+";
+
 /// The version of a database.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
@@ -91,9 +126,11 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
 pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<i64> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = version(&transaction)?;
-    if found == 0 {
-        transaction.execute_batch(V1)?;
-        transaction.execute_batch(&format!("PRAGMA user_version = {VERSION}"))?;
+    for (version, script) in (1..).zip([V1, V2]) {
+        if found < version {
+            transaction.execute_batch(script)?;
+            transaction.execute_batch(&format!("PRAGMA user_version = {version}"))?;
+        }
     }
     transaction.commit()?;
     Ok(found)

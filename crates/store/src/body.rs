@@ -1,0 +1,52 @@
+//! How records are kept: as the canonical JSON that is digested, compressed where it is large.
+//!
+//! Doc: records.md#stores
+
+use toolbooth_audit::LedgerError;
+use toolbooth_audit::digest::record_text;
+
+/// From so many bytes on a record is compressed; smaller ones gain nothing.
+const LARGE: usize = 4 << 10;
+/// The fastest level that is worth its while for JSON.
+const LEVEL: i32 = 3;
+/// Most bytes that a record may have when it is unpacked: larger than any that was written.
+const UNPACKED_MAX: usize = 256 << 20;
+
+/// A record as columns: its text, or nothing and its compressed form.
+pub(crate) struct Body {
+    pub(crate) text: String,
+    pub(crate) packed: Option<Vec<u8>>,
+}
+
+/// A record as it is stored.
+pub(crate) fn pack(record: &impl serde::Serialize) -> Result<Body, LedgerError> {
+    let text = record_text(record);
+    if text.len() < LARGE {
+        return Ok(Body { text, packed: None });
+    }
+    let packed = zstd::bulk::compress(text.as_bytes(), LEVEL)
+        .map_err(|error| crate::corrupt("a record that is written", &error))?;
+    Ok(Body { text: String::new(), packed: Some(packed) })
+}
+
+/// The text of a stored record.
+pub(crate) fn unpack(text: String, packed: Option<Vec<u8>>) -> Result<String, LedgerError> {
+    let Some(packed) = packed else { return Ok(text) };
+    let size = zstd::bulk::Decompressor::upper_bound(&packed).unwrap_or(UNPACKED_MAX);
+    if size > UNPACKED_MAX {
+        return Err(crate::corrupt("a record", &"it says that it is larger than any record"));
+    }
+    let bytes = zstd::bulk::decompress(&packed, size)
+        .map_err(|error| crate::corrupt("a record", &error))?;
+    String::from_utf8(bytes).map_err(|error| crate::corrupt("a record", &error))
+}
+
+/// A record, read.
+pub(crate) fn read<T: serde::de::DeserializeOwned>(
+    what: &str,
+    text: String,
+    packed: Option<Vec<u8>>,
+) -> Result<T, LedgerError> {
+    let text = unpack(text, packed)?;
+    serde_json::from_str(&text).map_err(|error| crate::corrupt(what, &error))
+}

@@ -1,0 +1,75 @@
+//! Who waits for whom within this process: twins wait for the call that runs.
+//!
+//! Path: 6, 9. Doc: records.md#the-ledger
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_channel::{Receiver, Sender};
+use toolbooth_audit::LedgerError;
+use toolbooth_audit::ledger::Moment;
+use toolbooth_contracts::receipt::{ClaimState, Receipt};
+
+type Watched = (Sender<Infallible>, Receiver<Infallible>);
+
+/// What a writer and those who wait share.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    health: Mutex<Option<String>>,
+    running: Mutex<HashMap<String, Watched>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Watch {
+    pub(crate) fn set_health(&self, error: Option<&LedgerError>) {
+        *locked(&self.health) = error.map(ToString::to_string);
+    }
+
+    pub(crate) fn health(&self) -> Result<(), LedgerError> {
+        match locked(&self.health).clone() {
+            None => Ok(()),
+            Some(error) => Err(LedgerError::Unavailable(error)),
+        }
+    }
+
+    /// Closes when the claim of this process is settled.
+    pub(crate) fn of(&self, receipt_id: &str) -> Option<Receiver<Infallible>> {
+        locked(&self.running).get(receipt_id).map(|(_, receiver)| receiver.clone())
+    }
+
+    /// What a batch has done is durable.
+    pub(crate) fn tell(&self, changes: Changes) {
+        let mut running = locked(&self.running);
+        for (id, _) in changes.begun {
+            running.entry(id).or_insert_with(|| async_channel::bounded(1));
+        }
+        for id in changes.ended {
+            if let Some((sender, _)) = running.remove(&id) {
+                sender.close();
+            }
+        }
+    }
+}
+
+/// What a batch does to claims, to be told once it is durable.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// Claims that were dispatched, with when.
+    pub(crate) begun: Vec<(String, Moment)>,
+    /// Claims that run no more.
+    pub(crate) ended: Vec<String>,
+}
+
+impl Changes {
+    pub(crate) fn note(&mut self, receipt: &Receipt, at: &Moment) {
+        match receipt.state {
+            ClaimState::InFlight => self.begun.push((receipt.receipt_id.clone(), at.clone())),
+            ClaimState::AwaitingInput => (),
+            _ => self.ended.push(receipt.receipt_id.clone()),
+        }
+    }
+}
