@@ -186,6 +186,28 @@ pub fn resolve(location: &SecretLocation) -> Result<SecretString, SecretError> {
     }
 }
 
+/// A key of 32 bytes that is kept as 64 hex digits.
+///
+/// # Errors
+/// [`SecretError`] as [`resolve`], and where it is no such key.
+pub fn resolve_key(location: &SecretLocation) -> Result<[u8; 32], SecretError> {
+    let secret = resolve(location)?;
+    let digits = secret.expose_secret().trim();
+    let wrong = || SecretError {
+        location: location.to_string(),
+        reason: "a key is 64 hex digits; `openssl rand -hex 32` makes one".to_owned(),
+    };
+    let mut key = [0u8; 32];
+    if digits.len() != 64 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(wrong());
+    }
+    for (at, byte) in key.iter_mut().enumerate() {
+        let pair = digits.get(at * 2..at * 2 + 2).ok_or_else(wrong)?;
+        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+    }
+    Ok(key)
+}
+
 /// How long a key ring may take to answer; one that asks somebody to unlock it may never.
 #[cfg(feature = "keyring")]
 const KEYRING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);

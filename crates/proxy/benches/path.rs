@@ -6,7 +6,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use criterion::{Criterion, criterion_group, criterion_main};
 use serde_json::json;
-use toolbooth_audit::ledger::{Claim, ClaimRequest, Claimed, Moment, Refusal, Settlement, Swept};
+use toolbooth_audit::checkpoint::Due;
+use toolbooth_audit::ledger::{
+    Claim, ClaimRequest, Claimed, Moment, Prune, Pruned, Refusal, Resolution, Settlement, Swept,
+};
 use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_audit::{Digester, Ledger, LedgerError};
 use toolbooth_contracts::contract::{AdapterId, ToolContract};
@@ -75,6 +78,7 @@ impl Ledger for NoStore {
             sandbox_digest: None,
             approval_id: None,
             audit_seq: None,
+            pruned_at: None,
         })
     }
     async fn refuse(&self, _: Refusal) -> Result<(), LedgerError> {
@@ -89,8 +93,23 @@ impl Ledger for NoStore {
     async fn sweep(&self, _: Moment) -> Result<Vec<Swept>, LedgerError> {
         Ok(Vec::new())
     }
-    async fn close(&self, _: Moment) -> Result<(), LedgerError> {
+    async fn park(&self, _: String, _: u64, _: Moment) -> Result<(), LedgerError> {
         Ok(())
+    }
+    async fn resume(&self, _: String, _: u64, _: Moment) -> Result<(), LedgerError> {
+        Ok(())
+    }
+    async fn resolve(&self, resolution: Resolution) -> Result<Receipt, LedgerError> {
+        Err(LedgerError::NotFound(resolution.receipt_id))
+    }
+    async fn prune(&self, _: Prune) -> Result<Pruned, LedgerError> {
+        Ok(Pruned::default())
+    }
+    async fn checkpoint(&self, _: Due, _: Moment) -> Result<Option<String>, LedgerError> {
+        Ok(None)
+    }
+    async fn close(&self, _: Moment) -> Result<Option<String>, LedgerError> {
+        Ok(None)
     }
 }
 
@@ -114,6 +133,7 @@ fn proxy(ledger: Arc<dyn Ledger>) -> ToolProxy {
         ids: Arc::new(SystemIds),
         shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits: Limits::default(),
+        keeping: Default::default(),
     })
 }
 

@@ -1,7 +1,9 @@
 #![doc = include_str!("../README.md")]
 
+mod asynchronous;
 mod catalogue;
 mod executors;
+mod keeping;
 mod limits;
 mod operations;
 mod path;
@@ -10,10 +12,12 @@ mod port;
 mod proxy;
 mod world;
 
+pub use asynchronous::{AsyncCall, AsyncCalls, Handed};
 pub use catalogue::{Catalogue, Quarantined, SourceEntry, SourceState, View, Visible, declaration};
 pub use executors::Executors;
+pub use keeping::{Keeping, Results};
 pub use limits::{Limits, OutputRule};
-pub use operations::Operations;
+pub use operations::{Operations, ResolveError};
 pub use plan::{InvalidPlan, check_plan};
 pub use port::{Clock, IdSource, SystemClock, SystemIds};
 pub use proxy::{Parts, StageNote, ToolProxy};

@@ -27,6 +27,10 @@ pub struct Limits {
     pub cancel_grace: Duration,
     /// How long an answer waits for its record before it goes out as `outcome-unrecorded`.
     pub settle_patience: Duration,
+    /// How long a tool's question waits for its answer.
+    pub input_patience: Duration,
+    /// Asynchronous calls that may wait; further ones are `overloaded`.
+    pub queued_max: usize,
     /// Steps of a plan.
     pub plan_steps_max: usize,
     /// What a result that does not fit means.
@@ -41,6 +45,8 @@ impl Default for Limits {
             result_bytes_max: 10 << 20,
             cancel_grace: Duration::from_secs(2),
             settle_patience: Duration::from_secs(5),
+            input_patience: Duration::from_secs(600),
+            queued_max: 10_000,
             plan_steps_max: 256,
             output: OutputRule::Warn,
         }

@@ -179,7 +179,7 @@ async fn call_step(
     let context = CallContext { call_id: None, idempotency_key: None, ..context.clone() };
     let request = CallRequest { tool_id, args: Some(args), context };
     let (conversation, _cancel) = Conversation::detached();
-    proxy.call_of_plan(ToolCall::new(request, caller.clone()), conversation, key).await
+    proxy.call_with_own_key(ToolCall::new(request, caller.clone()), conversation, key).await
 }
 
 fn report(step: &PlanStep, result: ToolResult, elapsed: Duration) -> (StepReport, Option<Value>) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::{Ledger, LedgerError};
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::plan::{Plan, PlanReport};
@@ -17,6 +18,7 @@ use toolbooth_contracts::{CallContext, Caller, Conversation, ToolCall, ToolResul
 
 use crate::catalogue::Catalogue;
 use crate::executors::Executors;
+use crate::keeping::Keeping;
 use crate::limits::Limits;
 use crate::path;
 use crate::plan::{self, InvalidPlan};
@@ -41,6 +43,8 @@ pub struct Parts {
     pub shapes: SecretShapes,
     /// The bounds.
     pub limits: Limits,
+    /// What is kept of payloads.
+    pub keeping: Keeping,
 }
 
 /// What one stage of a call did, for people who want to see the path.
@@ -96,27 +100,27 @@ impl ToolProxy {
         self.run(call, conversation, None, true).await
     }
 
-    /// Runs one call of a plan, which has a key of its own.
-    pub(crate) async fn call_of_plan(
+    /// Runs one call that has a key of its own: a step of a plan, or a queued call.
+    pub(crate) async fn call_with_own_key(
         &self,
         call: ToolCall,
         conversation: Conversation,
-        plan_key: String,
+        own_key: String,
     ) -> ToolResult {
-        self.run(call, conversation, Some(plan_key), false).await.0
+        self.run(call, conversation, Some(own_key), false).await.0
     }
 
     async fn run(
         &self,
         call: ToolCall,
         conversation: Conversation,
-        plan_key: Option<String>,
+        own_key: Option<String>,
         explain: bool,
     ) -> (ToolResult, Vec<StageNote>) {
         let inner = Arc::clone(&self.0);
         let tool_id = call.request().tool_id.clone();
         let call_id = call.request().context.call_id.clone().unwrap_or_default();
-        let task = self.0.tasks.spawn(path::walk(inner, call, conversation, plan_key, explain));
+        let task = self.0.tasks.spawn(path::walk(inner, call, conversation, own_key, explain));
         match task.await {
             Ok(done) => done,
             Err(error) => {
@@ -146,8 +150,15 @@ impl ToolProxy {
         &self.0.parts.worlds
     }
 
-    pub(crate) fn parts(&self) -> &Parts {
+    /// What it is made of.
+    #[must_use]
+    pub fn parts(&self) -> &Parts {
         &self.0.parts
+    }
+
+    /// Whether the house takes no more calls.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.0.slots.is_closed()
     }
 
     /// How many calls run at the moment.
@@ -164,27 +175,28 @@ impl ToolProxy {
         self.0.parts.ledger.note(events).await
     }
 
-    /// Keeps the writer's lease and marks the claims of lost writers; to be called at start and
-    /// every [`toolbooth_audit::ledger::RENEW_EVERY`].
+    /// Keeps the writer's lease, marks the claims of lost writers, and signs a checkpoint where
+    /// one is due; to be called at start and every [`toolbooth_audit::ledger::RENEW_EVERY`].
+    /// Gives the checkpoint, which is to be handed outside.
     ///
     /// # Errors
     /// Where the store does not answer.
-    pub async fn tend(&self) -> Result<(), LedgerError> {
+    pub async fn tend(&self, due: Due) -> Result<Option<String>, LedgerError> {
         let Parts { ledger, clock, .. } = &self.0.parts;
         ledger.renew(clock.now()).await?;
         for swept in ledger.sweep(clock.now()).await? {
             tracing::warn!(receipt.id = %swept.receipt_id, "a call of a lost writer is in doubt");
         }
         self.0.tell_gap().await;
-        Ok(())
+        ledger.checkpoint(due, clock.now()).await
     }
 
     /// Takes no more calls, lets those that run settle for `grace`, cancels the rest, settles
-    /// them, ends the executors and closes the ledger.
+    /// them, ends the executors and closes the ledger. Gives the last checkpoint.
     ///
     /// # Errors
     /// Where the store cannot be closed.
-    pub async fn shut_down(&self, grace: Duration) -> Result<(), LedgerError> {
+    pub async fn shut_down(&self, grace: Duration) -> Result<Option<String>, LedgerError> {
         self.0.slots.close();
         self.0.tasks.close();
         if tokio::time::timeout(grace, self.0.tasks.wait()).await.is_err() {

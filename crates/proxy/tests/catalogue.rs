@@ -119,6 +119,7 @@ async fn house(verify_calls: bool) -> House {
         ids: Arc::new(SystemIds),
         shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits: Limits::default(),
+        keeping: Default::default(),
     });
     House { talker, catalogue, proxy }
 }

@@ -11,8 +11,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use mockall::mock;
 use serde_json::{Value, json};
+use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::ledger::{
-    ClaimRequest, Claimed, Ledger, LedgerError, Moment, Refusal, Settlement, Swept,
+    ClaimRequest, Claimed, Ledger, LedgerError, Moment, Prune, Pruned, Refusal, Resolution,
+    Settlement, Swept,
 };
 use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_audit::reads::{EventFilter, LogFilter};
@@ -32,8 +34,8 @@ use toolbooth_policy::{
     Whitelist,
 };
 use toolbooth_proxy::{
-    Clock, Executors, IdSource, Limits, OutputRule, Parts, SystemClock, SystemIds, ToolProxy,
-    World, Worlds,
+    Clock, Executors, IdSource, Keeping, Limits, OutputRule, Parts, SystemClock, SystemIds,
+    ToolProxy, World, Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
@@ -58,7 +60,12 @@ mock! {
         async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError>;
         async fn renew(&self, at: Moment) -> Result<(), LedgerError>;
         async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError>;
-        async fn close(&self, at: Moment) -> Result<(), LedgerError>;
+        async fn park(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
+        async fn resume(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
+        async fn resolve(&self, resolution: Resolution) -> Result<Receipt, LedgerError>;
+        async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError>;
+        async fn checkpoint(&self, due: Due, at: Moment) -> Result<Option<String>, LedgerError>;
+        async fn close(&self, at: Moment) -> Result<Option<String>, LedgerError>;
     }
 }
 
@@ -108,6 +115,7 @@ fn parts(world: World, ledger: Arc<dyn Ledger>, tool: impl Executor + 'static) -
         ids: Arc::new(SystemIds),
         shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits: limits(),
+        keeping: Keeping::default(),
     }
 }
 
@@ -174,7 +182,8 @@ async fn holds(ledger: &MemoryLedger, result: &ToolResult, code: ErrorCode) {
     assert_eq!(terminal.caller.as_deref(), Some("local"));
     assert!(terminal.duration_ms.is_some() && terminal.error.is_some());
     assert_eq!((&terminal.receipt_id, &log.receipt_id), (&result.receipt_id, &result.receipt_id));
-    assert!(verify::store(ledger).await.unwrap().ok);
+    let report = verify::store(ledger, Default::default()).await.unwrap();
+    assert!(report.ok, "{report:?}");
 }
 
 /// A call that must be refused before the executor is touched.
@@ -587,6 +596,7 @@ async fn without_a_record_nothing_runs_and_a_refusal_keeps_its_code() {
     book.expect_refuse().times(1).returning(|_| unavailable());
     book.expect_renew().returning(|_| Ok(()));
     book.expect_sweep().returning(|_| Ok(Vec::new()));
+    book.expect_checkpoint().returning(|_, _| Ok(None));
     book.expect_note().times(1).returning(|events| {
         assert_eq!(events[0].event, AuditEventKind::AuditGap);
         assert_eq!(events[0].facts.as_ref().unwrap()["missed"], 1);
@@ -596,7 +606,7 @@ async fn without_a_record_nothing_runs_and_a_refusal_keeps_its_code() {
         ToolProxy::new(parts(world(&entry(), Authorizer::new(on())), Arc::new(book), untouched()));
     let result = call(&proxy, request("[]", None)).await;
     assert_eq!(result.error.unwrap().code, ErrorCode::InvalidArgs);
-    proxy.tend().await.unwrap();
+    proxy.tend(Due::NOW).await.unwrap();
 }
 
 #[tokio::test]
@@ -659,7 +669,24 @@ impl Ledger for Taped<Arc<MemoryLedger>> {
     async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError> {
         self.1.sweep(at).await
     }
-    async fn close(&self, at: Moment) -> Result<(), LedgerError> {
+    async fn park(&self, id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
+        self.0.say("ledger.park");
+        self.1.park(id, fence, at).await
+    }
+    async fn resume(&self, id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
+        self.0.say("ledger.resume");
+        self.1.resume(id, fence, at).await
+    }
+    async fn resolve(&self, resolution: Resolution) -> Result<Receipt, LedgerError> {
+        self.1.resolve(resolution).await
+    }
+    async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError> {
+        self.1.prune(prune).await
+    }
+    async fn checkpoint(&self, due: Due, at: Moment) -> Result<Option<String>, LedgerError> {
+        self.1.checkpoint(due, at).await
+    }
+    async fn close(&self, at: Moment) -> Result<Option<String>, LedgerError> {
         self.1.close(at).await
     }
 }

@@ -6,13 +6,15 @@ pub mod mcp;
 
 use std::sync::Arc;
 
-use toolbooth_proxy::{Catalogue, ToolProxy};
+use toolbooth_proxy::{AsyncCalls, Catalogue, ToolProxy};
 
 /// What the front doors open onto.
 #[derive(Clone)]
 pub struct House {
     /// The way to tools.
     pub proxy: ToolProxy,
+    /// Calls that are handed over now and run later.
+    pub calls: AsyncCalls,
     /// What callers may see.
     pub catalogue: Arc<Catalogue>,
     /// What MCP clients are listed.

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinError;
+use toolbooth_audit::LedgerError;
 use toolbooth_contracts::contract::AdapterId;
+use toolbooth_contracts::conversation::Question;
 use toolbooth_contracts::port::{ExecutionError, ToolOutput};
 use toolbooth_contracts::sandbox::Enforce;
-use toolbooth_contracts::{CallId, Dispatch, Effect, ErrorCode, Executor, Outcome};
+use toolbooth_contracts::{CallId, Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome};
 
 use super::ClaimedCall;
 use crate::proxy::Inner;
@@ -35,17 +37,20 @@ impl Ended {
     }
 }
 
-pub(super) async fn run(inner: &Arc<Inner>, claimed: &ClaimedCall) -> Ended {
+pub(super) async fn run(inner: &Arc<Inner>, claimed: &mut ClaimedCall) -> Ended {
     match try_run(inner, claimed).await {
         Ok(output) => Ended::Answered(output),
         Err(error) => Ended::Failed(error),
     }
 }
 
-async fn try_run(inner: &Arc<Inner>, claimed: &ClaimedCall) -> Result<ToolOutput, ExecutionError> {
+async fn try_run(
+    inner: &Arc<Inner>,
+    claimed: &mut ClaimedCall,
+) -> Result<ToolOutput, ExecutionError> {
     let executor = ready(inner, claimed)?;
     let known = &claimed.known;
-    let contract = known.tool.contract();
+    let contract = Arc::clone(known.tool.contract());
     let limit = Duration::from_millis(contract.policy.timeout_ms);
     let now = inner.parts.clock.monotonic();
     let left = known.entered.deadline.map_or(limit, |deadline| deadline.saturating_sub(now));
@@ -60,7 +65,7 @@ async fn try_run(inner: &Arc<Inner>, claimed: &ClaimedCall) -> Result<ToolOutput
     let call_id = CallId::try_from(known.entered.story.call_id.clone())
         .map_err(|error| cut(ErrorCode::AdapterFailed, Effect::NotStarted, &error.to_string()))?;
     let dispatch = Dispatch {
-        contract: Arc::clone(contract),
+        contract: Arc::clone(&contract),
         arguments: Arc::clone(&known.entered.arguments),
         call_id,
         caller: known.entered.story.caller.clone(),
@@ -68,8 +73,9 @@ async fn try_run(inner: &Arc<Inner>, claimed: &ClaimedCall) -> Result<ToolOutput
         idempotency_key: claimed.travelling_key.clone(),
         attempt: claimed.claim.attempt(),
     };
-    let conversation = &known.entered.conversation;
+    let conversation = known.entered.conversation.clone();
     let (inner_conversation, cancel) = conversation.with_own_cancel();
+    let (inner_conversation, questions) = inner_conversation.with_own_questions();
     let mut task =
         inner.tasks.spawn(async move { executor.execute(dispatch, inner_conversation).await });
     let read_only = contract.policy.read_only == Some(true);
@@ -80,6 +86,16 @@ async fn try_run(inner: &Arc<Inner>, claimed: &ClaimedCall) -> Result<ToolOutput
         tokio::select! {
             biased;
             ended = &mut task => return outcome(ended),
+            // A person's time is not the tool's: the clock stands still while one is asked.
+            Ok(question) = questions.recv() => {
+                let asked = tokio::time::Instant::now();
+                if let Err(error) = park(inner, claimed, &conversation, question).await {
+                    tracing::error!(%error, "a claim could not be taken up again");
+                    break ErrorCode::AdapterFailed;
+                }
+                let until = timer.deadline() + asked.elapsed();
+                timer.as_mut().reset(until);
+            }
             () = &mut timer => break ErrorCode::Timeout,
             () = inner.ending.cancelled() => break ErrorCode::Cancelled,
             () = conversation.cancelled(), if !cancel_passed_on => {
@@ -110,6 +126,38 @@ async fn try_run(inner: &Arc<Inner>, claimed: &ClaimedCall) -> Result<ToolOutput
             Err(cut(cause, Effect::Unknown, "the tool did not stop when it was told to"))
         }
     }
+}
+
+/// The tool asks its caller. While it waits the claim says so, durably, and the call holds no
+/// slot; a question that cannot be parked is not asked.
+async fn park(
+    inner: &Arc<Inner>,
+    claimed: &mut ClaimedCall,
+    conversation: &Conversation,
+    question: Question,
+) -> Result<(), LedgerError> {
+    let parts = &inner.parts;
+    let (id, fence) = (claimed.claim.receipt_id().to_owned(), claimed.claim.fence());
+    if let Err(error) = parts.ledger.park(id.clone(), fence, parts.clock.now()).await {
+        tracing::warn!(%error, "a tool's question is not asked");
+        return Ok(());
+    }
+    claimed.known.entered.slot = None;
+    let answer = tokio::select! {
+        answer = conversation.ask(question.request.clone()) => answer.ok(),
+        () = tokio::time::sleep(parts.limits.input_patience) => None,
+        () = conversation.cancelled() => None,
+        () = inner.ending.cancelled() => None,
+    };
+    let slot = Arc::clone(&inner.slots).acquire_owned();
+    // At the end of the house there are no slots; what runs is settled all the same.
+    claimed.known.entered.slot = slot.await.ok();
+    parts.ledger.resume(id, fence, parts.clock.now()).await?;
+    // Without an answer the question is dropped, which tells the tool that nobody answers.
+    if let Some(answer) = answer {
+        question.answer(answer);
+    }
+    Ok(())
 }
 
 /// The executor of the tool, where everything that the tool needs is there.

@@ -48,7 +48,7 @@ pub(super) fn of_call(
     contract: &ToolContract,
     story: &Story,
     natural_key: Option<String>,
-    plan_key: Option<String>,
+    own_key: Option<String>,
 ) -> Keys {
     let idempotency = &contract.idempotency;
     let tool = contract.tool_id.as_str();
@@ -73,9 +73,10 @@ pub(super) fn of_call(
         }
         IdempotencyMode::None => (),
     }
-    // A plan that is submitted again repeats no step that succeeded, whatever the tool's mode.
+    // A plan that is submitted again repeats no step that succeeded, and a queued call that is
+    // delivered again is no second call, whatever the tool's mode. Digests depend on the word.
     if idempotency.mode != IdempotencyMode::Keyed {
-        digests.extend(plan_key.map(|key| scoped("plan", &key)));
+        digests.extend(own_key.map(|key| scoped("plan", &key)));
     }
     let ignored = explicit.is_some()
         && matches!(idempotency.mode, IdempotencyMode::None | IdempotencyMode::Keyed);

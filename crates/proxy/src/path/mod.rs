@@ -30,7 +30,7 @@ use toolbooth_contracts::json::{self, pointer};
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::result::ArgumentError;
 use toolbooth_contracts::{
-    CallId, CallRequest, Conversation, Effect, ErrorCode, ToolCall, ToolResult,
+    CallId, CallRequest, Conversation, Effect, ErrorCode, ToolCall, ToolContract, ToolResult,
 };
 use toolbooth_policy::{Access, Denial, Permit};
 use toolbooth_registry::RegisteredTool;
@@ -53,7 +53,7 @@ struct Entered {
     conversation: Conversation,
     /// When the caller stops waiting, on the monotonic clock.
     deadline: Option<Duration>,
-    plan_key: Option<String>,
+    own_key: Option<String>,
 }
 
 /// The tool that the call is about, in the world that judges it.
@@ -174,11 +174,11 @@ pub(crate) async fn walk(
     inner: Arc<Inner>,
     call: ToolCall,
     conversation: Conversation,
-    plan_key: Option<String>,
+    own_key: Option<String>,
     explain: bool,
 ) -> (ToolResult, Vec<StageNote>) {
     let mut trace = Trace::begin(&inner, explain);
-    let result = match up_to_claim(&inner, call, conversation, plan_key, &mut trace).await {
+    let result = match up_to_claim(&inner, call, conversation, own_key, &mut trace).await {
         Ok(claimed) => {
             let executed = execute(&inner, claimed).await;
             trace.stage(&inner, "execute", executed.outcome.note());
@@ -214,10 +214,10 @@ async fn up_to_claim(
     inner: &Arc<Inner>,
     call: ToolCall,
     conversation: Conversation,
-    plan_key: Option<String>,
+    own_key: Option<String>,
     trace: &mut Trace,
 ) -> Result<ClaimedCall, Stop> {
-    let entered = enter(inner, call, conversation, plan_key)?;
+    let entered = enter(inner, call, conversation, own_key)?;
     trace.stage(inner, "enter", &entered.story.call_id);
     let entered = freshen(inner, entered).await?;
     let resolved = resolve(inner, entered)?;
@@ -236,7 +236,7 @@ fn enter(
     inner: &Arc<Inner>,
     call: ToolCall,
     conversation: Conversation,
-    plan_key: Option<String>,
+    own_key: Option<String>,
 ) -> Result<Entered, Refused> {
     let parts = &inner.parts;
     let (request, caller) = call.into_parts();
@@ -289,7 +289,7 @@ fn enter(
             );
         }
     };
-    Ok(Entered { story, slot, arguments, conversation, deadline, plan_key })
+    Ok(Entered { story, slot, arguments, conversation, deadline, own_key })
 }
 
 /// Longest name that a caller may give anything, in bytes.
@@ -442,7 +442,7 @@ async fn claim(inner: &Arc<Inner>, authorized: Authorized) -> Result<ClaimedCall
         &contract,
         &known.entered.story,
         natural_key,
-        known.entered.plan_key.take(),
+        known.entered.own_key.take(),
     );
     if keys.ignored {
         known.entered.story.warnings.push("key-ignored".to_owned());
@@ -516,6 +516,7 @@ fn claim_request(
     let idempotency = &contract.idempotency;
     let keyed = idempotency.mode == IdempotencyMode::Keyed;
     let at = parts.clock.now();
+    let rerunnable = is_rerunnable(contract);
     ClaimRequest {
         receipt_id: parts.ids.next(),
         call_id: story.call_id.clone(),
@@ -527,8 +528,7 @@ fn claim_request(
         rules: KeyRules {
             refuse_different_args: !keyed
                 || idempotency.on_different_args == Some(OnDifferentArgs::Refuse),
-            rerunnable: idempotency.mode == IdempotencyMode::SafeRetry
-                || idempotency.accepts_idempotency_key == Some(true),
+            rerunnable,
         },
         args_digest: story.args_digest.clone().unwrap_or_default(),
         rate_per_min: permit.charges().rate_per_min,
@@ -538,7 +538,20 @@ fn claim_request(
         policy_version: story.policy_version.clone(),
         dispatched: story.event(AuditEventKind::ToolDispatched, &at),
         at,
+        sync: must_last(contract),
     }
+}
+
+/// Whether a tool may be dispatched again where nobody knows what the first dispatch did.
+fn is_rerunnable(contract: &ToolContract) -> bool {
+    contract.idempotency.mode == IdempotencyMode::SafeRetry
+        || contract.idempotency.accepts_idempotency_key == Some(true)
+}
+
+/// Whether a call's records have to survive the loss of power also where the store would allow
+/// less: for tools that change something and may not simply be run again.
+fn must_last(contract: &ToolContract) -> bool {
+    contract.policy.read_only != Some(true) && !is_rerunnable(contract)
 }
 
 fn unrecorded(story: Story, error: &LedgerError) -> Refused {
@@ -585,9 +598,9 @@ fn stopped(story: Story, claimed: Claimed) -> Stop {
 }
 
 /// Stage 7. The tool runs, in a task of its own, under its time.
-async fn execute(inner: &Arc<Inner>, claimed: ClaimedCall) -> Executed {
+async fn execute(inner: &Arc<Inner>, mut claimed: ClaimedCall) -> Executed {
     let began = inner.parts.clock.monotonic();
-    let outcome = execute::run(inner, &claimed).await;
+    let outcome = execute::run(inner, &mut claimed).await;
     let spent = inner.parts.clock.monotonic().saturating_sub(began);
     Executed { claimed, outcome, execute_ms: crate::port::milliseconds(spent) }
 }
@@ -632,8 +645,17 @@ async fn settle(inner: &Arc<Inner>, screened: Screened) -> ToolResult {
 
 /// The answer where the proxy itself broke: nothing is known of the effect.
 pub(crate) fn broken(tool_id: String, call_id: String) -> ToolResult {
-    let code = ErrorCode::AdapterFailed;
-    records::failed_result(tool_id, call_id, code, Effect::Unknown, code.safe_sentence().to_owned())
+    refused(tool_id, call_id, ErrorCode::AdapterFailed, Effect::Unknown)
+}
+
+/// An answer without a result, outside the path.
+pub(crate) fn refused(
+    tool_id: String,
+    call_id: String,
+    code: ErrorCode,
+    effect: Effect,
+) -> ToolResult {
+    records::failed_result(tool_id, call_id, code, effect, code.safe_sentence().to_owned())
 }
 
 /// What each stage did, with its time.

@@ -12,8 +12,9 @@ use serde_json::{Map, Value, json};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::ledger::{Moment, Refusal, Settlement};
 use toolbooth_audit::redact;
-use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::agent_log::{AgentLog, LogLevel};
 use toolbooth_contracts::event::{AuditEventKind, DecisionNote, EventBody};
+use toolbooth_contracts::json::{WRAPPED_DEPTH_MAX, check_value, is_within};
 use toolbooth_contracts::receipt::{Receipt, StoredResult};
 use toolbooth_contracts::result::CallError;
 use toolbooth_contracts::{
@@ -22,6 +23,7 @@ use toolbooth_contracts::{
 
 use super::screen::Screened;
 use super::{Refused, Replayed};
+use crate::keeping::Results;
 use crate::proxy::Inner;
 
 /// Bytes of a payload that an agent log keeps; of a larger one it keeps the size.
@@ -108,6 +110,13 @@ impl Story {
     /// The arguments, as the log keeps them.
     fn logged_input(&self, inner: &Inner) -> Option<Value> {
         let raw = self.raw_input.as_ref()?;
+        match inner.parts.keeping.log(&self.tool_id) {
+            LogLevel::Full => (),
+            LogLevel::Digest => {
+                return self.args_digest.as_ref().map(|digest| json!({ "digest": digest }));
+            }
+            LogLevel::None => return None,
+        }
         if raw.get().len() > LOGGED_BYTES_MAX {
             return Some(json!({ "omitted": true, "bytes": raw.get().len() }));
         }
@@ -116,8 +125,14 @@ impl Story {
             // What the gate refuses is logged as far as it can be read: as mere text the names of
             // its secrets could not be told.
             None => serde_json::from_str(raw.get())
-                .unwrap_or_else(|_| json!({ "omitted": true, "bytes": raw.get().len() })),
+                .ok()
+                .filter(|value| check_value(value).is_ok())
+                .unwrap_or_else(|| json!({ "omitted": true, "bytes": raw.get().len() })),
         };
+        // A record wraps a few levels around it, and must be readable all the same.
+        if !is_within(&value, WRAPPED_DEPTH_MAX) {
+            return Some(json!({ "omitted": true, "bytes": raw.get().len() }));
+        }
         Some(redact::value(&value, &inner.parts.shapes))
     }
 
@@ -151,10 +166,22 @@ impl Story {
     }
 }
 
-fn logged_output(inner: &Inner, content: &[ContentBlock], structured: Option<&Value>) -> Value {
+/// The answer, as the log keeps it.
+fn logged_output(
+    inner: &Inner,
+    tool: &str,
+    digest: Option<&String>,
+    content: &[ContentBlock],
+    structured: Option<&Value>,
+) -> Option<Value> {
+    match inner.parts.keeping.log(tool) {
+        LogLevel::Full => (),
+        LogLevel::Digest => return digest.map(|digest| json!({ "digest": digest })),
+        LogLevel::None => return None,
+    }
     let bytes = super::screen::size(content, structured);
     if bytes > LOGGED_BYTES_MAX {
-        return json!({ "omitted": true, "bytes": bytes });
+        return Some(json!({ "omitted": true, "bytes": bytes }));
     }
     let shapes = &inner.parts.shapes;
     let mut output = Map::new();
@@ -163,7 +190,7 @@ fn logged_output(inner: &Inner, content: &[ContentBlock], structured: Option<&Va
     if let Some(structured) = structured {
         output.insert("structuredContent".to_owned(), redact::value(structured, shapes));
     }
-    Value::Object(output)
+    Some(Value::Object(output))
 }
 
 /// An answer without a result.
@@ -270,7 +297,9 @@ pub(super) async fn replay(inner: &Inner, replayed: Replayed) -> ToolResult {
     log.receipt_id = Some(receipt.receipt_id.clone());
     log.is_error = status != Status::Succeeded;
     log.error_code = receipt.error_code;
-    log.output = Some(logged_output(inner, &kept.content, kept.structured_content.as_ref()));
+    let digest = receipt.result_digest.as_ref();
+    let (content, structured) = (&kept.content, kept.structured_content.as_ref());
+    log.output = logged_output(inner, &story.tool_id, digest, content, structured);
     if let Err(error) = inner.parts.ledger.refuse(Refusal { log, terminal }).await {
         inner.count_gap(&error);
     }
@@ -336,7 +365,8 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
     terminal.duration_ms = Some(duration_ms);
     terminal.result_digest.clone_from(&result_digest);
     let mut log = story.log(inner, &at, duration_ms);
-    log.output = Some(logged_output(inner, &content, structured.as_ref()));
+    let (id, digest) = (&story.tool_id, result_digest.as_ref());
+    log.output = logged_output(inner, id, digest, &content, structured.as_ref());
     log.is_error = code.is_some();
     log.error_code = code;
     log.internal = internal.map(|text| inner.parts.shapes.redact(&text));
@@ -348,7 +378,7 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
         error_code: code,
         fields,
         result_digest,
-        result: Some(kept),
+        result: (inner.parts.keeping.results(&story.tool_id) == Results::Keep).then_some(kept),
         sandbox_digest,
         rate_per_min,
         duration_ms,
@@ -356,6 +386,7 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
         log,
         events,
         terminal,
+        sync: super::must_last(tool.contract()),
     };
     let result = ToolResult {
         tool_id: story.tool_id,

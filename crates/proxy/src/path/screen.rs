@@ -5,6 +5,7 @@
 use serde_json::{Map, Value};
 use toolbooth_audit::ledger::Claim;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::json::{WRAPPED_DEPTH_MAX, check_value, is_within};
 use toolbooth_contracts::port::{ExecutionError, ToolOutput};
 use toolbooth_contracts::result::as_data;
 use toolbooth_contracts::sandbox::Enforce;
@@ -150,6 +151,20 @@ impl Screened {
         if let Some(at) = content.iter().position(|block| !block.is_well_formed()) {
             let internal = format!("content block {at} is not an object with a `type`");
             return Some((ErrorCode::InvalidToolResult, internal));
+        }
+        let blocks = content.iter().map(|block| &block.0);
+        let meta = output.meta.iter().flat_map(|meta| meta.values());
+        for value in blocks.chain(&output.structured_content).chain(meta) {
+            // What is no JSON of everybody's would be lost in the records.
+            if let Err(fault) = check_value(value) {
+                let internal = format!("the result at {}: {}", fault.pointer(), fault.message);
+                return Some((ErrorCode::InvalidToolResult, internal));
+            }
+            if !is_within(value, WRAPPED_DEPTH_MAX) {
+                let internal =
+                    format!("the result is nested deeper than {WRAPPED_DEPTH_MAX} levels");
+                return Some((ErrorCode::InvalidToolResult, internal));
+            }
         }
         let most = contract
             .capabilities

@@ -70,6 +70,7 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
         .layer(from_fn_with_state(mcp::SessionOwners::default(), mcp::bind_sessions));
     let calls = Router::new()
         .route("/v1/calls", post(routes::call))
+        .route("/v1/calls/{id}", get(routes::queued).delete(routes::cancel))
         .route("/v1/tools", get(routes::tools))
         .route("/v1/discover", post(routes::discover))
         .method_not_allowed_fallback(routes::method_not_allowed)

@@ -4,13 +4,14 @@
 
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Extension, Query, State};
+use axum::extract::{Extension, Path, Query, State};
 use axum::response::{IntoResponse, Json, Response};
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use toolbooth_contracts::conversation::CancelHandle;
-use toolbooth_contracts::{CallRequest, Caller, Conversation, ToolCall};
+use toolbooth_contracts::{CallRequest, Caller, Conversation, ErrorCode, ToolCall};
+use toolbooth_proxy::Handed;
 
 use super::{BODY_BYTES_MAX, HttpDoor, Problem};
 
@@ -55,6 +56,9 @@ pub(super) async fn call(
             _ => request.context.idempotency_key = Some(key),
         }
     }
+    if wants_async(&headers) {
+        return hand_over(&door, request, &caller).await;
+    }
     let (conversation, cancel) = Conversation::detached();
     let hang_up = HangUp(cancel);
     let result = door.house.proxy.call(ToolCall::new(request, caller), conversation).await;
@@ -64,6 +68,99 @@ pub(super) async fn call(
     };
     drop(hang_up);
     answer
+}
+
+/// Whether a request prefers to be answered before its call has run (RFC 7240).
+fn wants_async(headers: &HeaderMap) -> bool {
+    headers
+        .get_all("prefer")
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split([',', ';']))
+        .any(|word| word.trim().eq_ignore_ascii_case("respond-async"))
+}
+
+async fn hand_over(door: &HttpDoor, request: CallRequest, caller: &Caller) -> Response {
+    match door.house.calls.hand_over(request, caller).await {
+        Ok(Handed::Taken(call)) => {
+            let location = format!("/v1/calls/{}", encoded(&call.call_id));
+            let headers = [
+                ("location", location),
+                ("preference-applied", "respond-async".to_owned()),
+                ("retry-after", "1".to_owned()),
+            ];
+            (StatusCode::ACCEPTED, headers, Json(call)).into_response()
+        }
+        Ok(Handed::BadId(message)) => {
+            Problem::new(400, ErrorCode::InvalidArgs.as_str(), message).into_response()
+        }
+        Ok(Handed::Conflict) => {
+            let title = "another call with this id was handed over before".to_owned();
+            Problem::new(422, ErrorCode::IdempotencyConflict.as_str(), title).into_response()
+        }
+        Ok(Handed::Full) => {
+            let title = "too many calls wait; try again later".to_owned();
+            Problem::new(503, ErrorCode::Overloaded.as_str(), title).into_response()
+        }
+        Err(error) => unavailable(&error),
+    }
+}
+
+fn unavailable(error: &dyn std::fmt::Display) -> Response {
+    tracing::warn!(%error, "the store does not answer");
+    let code = ErrorCode::RecordUnavailable;
+    Problem::new(503, code.as_str(), code.safe_sentence().to_owned()).into_response()
+}
+
+/// A call's id in a path: everything but unreserved characters (RFC 3986) as `%XX`.
+fn encoded(id: &str) -> String {
+    let mut out = String::new();
+    for byte in id.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+fn no_such_call() -> Response {
+    let title = "there is no such asynchronous call".to_owned();
+    Problem::new(404, "not-found", title).into_response()
+}
+
+/// An asynchronous call of this caller: where it stands, and its result once there is one.
+pub(super) async fn queued(
+    State(door): State<HttpDoor>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Response {
+    match door.house.calls.get(&caller, &id).await {
+        Ok(Some(call)) => Json(call).into_response(),
+        Ok(None) => no_such_call(),
+        Err(error) => unavailable(&error),
+    }
+}
+
+/// Wants an asynchronous call of this caller to stop.
+pub(super) async fn cancel(
+    State(door): State<HttpDoor>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Response {
+    match door.house.calls.cancel(&caller, &id).await {
+        Ok(true) => StatusCode::ACCEPTED.into_response(),
+        Ok(false) => match door.house.calls.get(&caller, &id).await {
+            Ok(Some(_)) => {
+                let title = "the call has ended already".to_owned();
+                Problem::new(409, "already-ended", title).into_response()
+            }
+            Ok(None) => no_such_call(),
+            Err(error) => unavailable(&error),
+        },
+        Err(error) => unavailable(&error),
+    }
 }
 
 #[derive(Deserialize)]

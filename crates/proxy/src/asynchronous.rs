@@ -1,0 +1,261 @@
+//! Asynchronous calls: handed over now, run later by a worker, through the whole path.
+//!
+//! What is fixed when a call is handed over is its id, its caller and its arguments; whether it may
+//! run is judged when it does. A call that is delivered again meets its own claim.
+//!
+//! Path: 2. Doc: call-path.md#asynchronous-calls
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+use toolbooth_audit::LedgerError;
+use toolbooth_audit::queue::{Beat, CallQueue, DELIVERIES_MAX, Enqueued, QueuedCall};
+use toolbooth_contracts::conversation::Progress;
+use toolbooth_contracts::{
+    CallId, CallRequest, Caller, Conversation, Effect, ErrorCode, ToolCall, ToolResult,
+};
+
+use crate::path;
+use crate::proxy::ToolProxy;
+
+/// How often the queue is asked for calls that other processes have handed over.
+const POLL: Duration = Duration::from_millis(250);
+/// How often a worker says how far a call has come, and learns whether it is to stop.
+const BEAT: Duration = Duration::from_millis(500);
+/// First pause before the queue is asked again after it failed; it doubles up to five seconds.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+
+/// An asynchronous call, as its caller sees it.
+#[derive(Debug, Clone, serde::Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AsyncCall {
+    /// The call's id.
+    pub call_id: String,
+    /// `queued`, `running` or `done`.
+    pub state: String,
+    /// When it was handed over, RFC 3339 UTC.
+    pub enqueued_at: String,
+    /// When it got its result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<String>,
+    /// Whether its caller wants it to stop.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cancel_requested: bool,
+    /// How far the tool says it has come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Value>,
+    /// The result, once there is one: what a synchronous call would have answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+}
+
+impl From<QueuedCall> for AsyncCall {
+    fn from(call: QueuedCall) -> Self {
+        Self {
+            call_id: call.call_id,
+            state: call.state.as_str().to_owned(),
+            enqueued_at: call.enqueued_at,
+            finished_at: call.finished_at,
+            cancel_requested: call.cancel,
+            progress: call.progress,
+            result: call.result.and_then(|text| serde_json::from_str(&text).ok()),
+        }
+    }
+}
+
+/// What became of a call that was handed over.
+#[derive(Debug)]
+pub enum Handed {
+    /// It waits, or it was handed over before.
+    Taken(Box<AsyncCall>),
+    /// The caller has another call with this id.
+    Conflict,
+    /// Too many calls wait.
+    Full,
+    /// The call's id is none.
+    BadId(String),
+}
+
+/// The asynchronous face of a proxy. Cheap to clone.
+#[derive(Clone)]
+pub struct AsyncCalls {
+    proxy: ToolProxy,
+    queue: Arc<dyn CallQueue>,
+    handed: Arc<Notify>,
+}
+
+impl AsyncCalls {
+    /// Asynchronous calls of `proxy`, which wait in `queue`.
+    pub fn new(proxy: ToolProxy, queue: Arc<dyn CallQueue>) -> Self {
+        Self { proxy, queue, handed: Arc::new(Notify::new()) }
+    }
+
+    /// Hands a call over.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`]: it is not handed over.
+    pub async fn hand_over(
+        &self,
+        mut request: CallRequest,
+        caller: &Caller,
+    ) -> Result<Handed, LedgerError> {
+        let parts = self.proxy.parts();
+        let call_id = match request.context.call_id.take() {
+            None => parts.ids.next(),
+            Some(text) => match CallId::try_from(text) {
+                Ok(id) => String::from(id),
+                Err(error) => return Ok(Handed::BadId(error.to_string())),
+            },
+        };
+        request.context.call_id = Some(call_id.clone());
+        let text = serde_json::to_string(&request)
+            .map_err(|error| LedgerError::Unavailable(error.to_string()))?;
+        let call = QueuedCall::new(call_id, caller.name().to_owned(), text, &parts.clock.now());
+        let waiting = AsyncCall::from(call.clone());
+        Ok(match self.queue.enqueue(call, parts.limits.queued_max).await? {
+            Enqueued::New => {
+                self.handed.notify_one();
+                Handed::Taken(Box::new(waiting))
+            }
+            Enqueued::Known(call) => Handed::Taken(Box::new(AsyncCall::from(*call))),
+            Enqueued::Conflict => Handed::Conflict,
+            Enqueued::Full => Handed::Full,
+        })
+    }
+
+    /// A call of this caller.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    pub async fn get(
+        &self,
+        caller: &Caller,
+        call_id: &str,
+    ) -> Result<Option<AsyncCall>, LedgerError> {
+        Ok(self.queue.queued(caller.name(), call_id).await?.map(AsyncCall::from))
+    }
+
+    /// Wants a call of this caller to stop; `false` where there is none that could.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    pub async fn cancel(&self, caller: &Caller, call_id: &str) -> Result<bool, LedgerError> {
+        self.queue.cancel(caller.name(), call_id).await
+    }
+
+    /// Removes calls that got their result before a time, RFC 3339 UTC.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    pub async fn forget(&self, before: &str) -> Result<u64, LedgerError> {
+        self.queue.forget(before.to_owned()).await
+    }
+
+    /// Takes calls and runs them, `at_once` at a time, until `stop`; then those that run are
+    /// waited for by the proxy's own end.
+    pub async fn work(&self, at_once: usize, stop: CancellationToken) {
+        let slots = Arc::new(Semaphore::new(at_once));
+        let mut pause = RETRY_FIRST;
+        loop {
+            let slot = tokio::select! {
+                slot = Arc::clone(&slots).acquire_owned() => slot,
+                () = stop.cancelled() => return,
+            };
+            let Ok(slot) = slot else { return };
+            if stop.is_cancelled() {
+                return;
+            }
+            let idle = match self.queue.take().await {
+                Ok(Some(call)) => {
+                    pause = RETRY_FIRST;
+                    let this = self.clone();
+                    tokio::spawn(async move {
+                        this.run(call).await;
+                        drop(slot);
+                    });
+                    continue;
+                }
+                Ok(None) => POLL,
+                Err(error) => {
+                    tracing::warn!(%error, "queued calls cannot be taken");
+                    pause = (pause * 2).min(Duration::from_secs(5));
+                    pause
+                }
+            };
+            drop(slot);
+            tokio::select! {
+                () = tokio::time::sleep(idle) => (),
+                () = self.handed.notified() => (),
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    async fn run(&self, call: QueuedCall) {
+        let (caller, call_id) = (call.caller.clone(), call.call_id.clone());
+        let result = match serde_json::from_str::<CallRequest>(&call.request) {
+            Ok(_) if call.deliveries > DELIVERIES_MAX => {
+                tracing::error!(call.id = call_id, "a call has ended its worker each time");
+                failed(&call_id, ErrorCode::AdapterFailed)
+            }
+            Ok(request) => self.walk(request, &call).await,
+            Err(error) => {
+                tracing::error!(call.id = call_id, %error, "a queued call cannot be read");
+                failed(&call_id, ErrorCode::InvalidArgs)
+            }
+        };
+        let text = serde_json::to_string(&result).unwrap_or_default();
+        let mut pause = RETRY_FIRST;
+        // The outcome is in the receipt; that the row says so too is tried as long as the house
+        // stands. A row that does not is delivered again and meets its claim.
+        loop {
+            let at = self.proxy.parts().clock.now();
+            match self.queue.finish(&caller, &call_id, text.clone(), at).await {
+                Ok(()) => return,
+                Err(error) => tracing::warn!(%error, "a queued call's result waits for the store"),
+            }
+            if self.proxy.is_ending() {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(5));
+        }
+    }
+
+    async fn walk(&self, request: CallRequest, call: &QueuedCall) -> ToolResult {
+        let (conversation, counterpart) = Conversation::pair(false);
+        if call.cancel {
+            counterpart.cancel.cancel();
+        }
+        let digester = self.proxy.parts().ledger.digester();
+        let own_key = digester.of_parts(&["queue", &call.caller, &call.call_id]);
+        // The name was proven when the call was handed over.
+        let caller = Caller::authenticated(&call.caller);
+        let running =
+            self.proxy.call_with_own_key(ToolCall::new(request, caller), conversation, own_key);
+        tokio::pin!(running);
+        let mut beat = tokio::time::interval(BEAT);
+        let mut progress: Option<Progress> = None;
+        loop {
+            tokio::select! {
+                result = &mut running => return result,
+                Ok(newest) = counterpart.progress.recv() => progress = Some(newest),
+                _ = beat.tick() => {
+                    let told = progress.take().map(|progress| json!(progress));
+                    match self.queue.beat(&call.caller, &call.call_id, told).await {
+                        Ok(Beat::Cancel) => counterpart.cancel.cancel(),
+                        Ok(Beat::Go | Beat::Lost) => (),
+                        Err(error) => tracing::debug!(%error, "a queued call's progress is not told"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn failed(call_id: &str, code: ErrorCode) -> ToolResult {
+    path::refused(String::new(), call_id.to_owned(), code, Effect::Unknown)
+}
