@@ -77,7 +77,9 @@ fn records_are_shown_in_every_form() {
     let events: Vec<Value> =
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let kinds: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["WRITER_STARTED", "TOOL_DISPATCHED", "TOOL_EXECUTED", "WRITER_STOPPED"]);
+    let expected =
+        ["WRITER_STARTED", "TOOL_DISPATCHED", "TOOL_EXECUTED", "CHECKPOINT", "WRITER_STOPPED"];
+    assert_eq!(kinds, expected);
     let (tail, _) = place.json(&["audit", "tail", "-n", "2"]);
     assert_eq!(tail["events"].as_array().unwrap().len(), 2);
     let (one, _) = place.json(&["audit", "query", "--status", "succeeded", "--code", "timeout"]);

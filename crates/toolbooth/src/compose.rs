@@ -14,26 +14,26 @@ use toolbooth_adapters::handlers::{self, HandlerFolder, Handlers};
 use toolbooth_adapters::mcp::{McpServer, Reach, ServerSettings};
 use toolbooth_adapters::process::CommandLine;
 use toolbooth_adapters::{declarations, secret_rules, secrets};
-use toolbooth_audit::memory::MemoryLedger;
-use toolbooth_audit::{Ledger, LedgerReads};
+use toolbooth_audit::LedgerReads;
 use toolbooth_contracts::contract::{AdapterId, BUILTIN_RUNTIME, HANDLERS_RUNTIME};
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
-use toolbooth_contracts::secret::{SecretLocation, SecretShapes};
+use toolbooth_contracts::secret::{SecretLocation, SecretRef, SecretShapes};
 use toolbooth_contracts::{Executor, Guard, ToolId};
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{
-    Catalogue, Clock, Executors, IdSource, Limits, OutputRule, Parts, SourceEntry, SystemClock,
-    SystemIds, ToolProxy, World, Worlds,
+    AsyncCalls, Catalogue, Clock, Executors, IdSource, Keeping, Limits, OutputRule, Parts, Results,
+    SourceEntry, SystemClock, SystemIds, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::discovered::{SourcePolicy, ToolSettings};
 use toolbooth_registry::lock::{Approvals, LockFile, NewTools, Suspicious};
 use toolbooth_registry::wire::{GivenNames, Naming, Prefix};
 use toolbooth_registry::{RegisteredTool, Source, WireNames, file};
 use toolbooth_server::{House, Listing};
-use toolbooth_store::sqlite::{Durability, SqliteLedger, StoreFolder};
+use toolbooth_store::sqlite::StoreFolder;
 
 use crate::config::{self, Config, Loaded, Setting, ToolDefaults};
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
+use crate::records;
 
 /// How long a server may take to connect, where nothing is said.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(20);
@@ -57,6 +57,7 @@ pub(crate) struct Gateway {
     pub(crate) frame: Frame,
     pub(crate) proxy: ToolProxy,
     pub(crate) reads: Arc<dyn LedgerReads>,
+    pub(crate) calls: AsyncCalls,
     clock: Arc<dyn Clock>,
 }
 
@@ -258,42 +259,34 @@ impl Gateway {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids = Arc::new(SystemIds);
         let config = &frame.loaded.config;
-        let writer = ids.next();
-        let (ledger, reads): (Arc<dyn Ledger>, Arc<dyn LedgerReads>) = match config.store.durability
-        {
-            config::Durability::Memory => {
-                let mut key = [0u8; 32];
-                getrandom::fill(&mut key).map_err(|error| Failure::store(error.to_string()))?;
-                let ledger = Arc::new(MemoryLedger::new(&writer, &key, &clock.now()));
-                (Arc::clone(&ledger) as Arc<dyn Ledger>, ledger)
-            }
-            durable => {
-                let durability = match durable {
-                    config::Durability::Process => Durability::Process,
-                    _ => Durability::Full,
-                };
-                let (folder, now) = (frame.loaded.data.clone(), clock.now());
-                let opened = tokio::task::spawn_blocking(move || {
-                    SqliteLedger::open(&folder, &writer, durability, &now)
-                })
-                .await
-                .map_err(|error| Failure::store(error.to_string()))?;
-                let ledger = Arc::new(opened.map_err(|error| Failure::store(chain(&error)))?);
-                (Arc::clone(&ledger) as Arc<dyn Ledger>, ledger)
-            }
-        };
+        let opened = records::open(&frame.loaded, ids.next(), clock.now(), false).await?;
         let proxy = ToolProxy::new(Parts {
             worlds: Arc::clone(&frame.worlds),
             catalogue: Some(Arc::clone(&frame.catalogue)),
-            ledger,
+            ledger: opened.ledger,
             executors: frame.executors.clone(),
             clock: Arc::clone(&clock),
             ids,
             shapes: shapes(),
             limits: limits(config),
+            keeping: keeping(config),
         });
-        proxy.tend().await.map_err(|error| Failure::store(error.to_string()))?;
-        Ok(Self { frame, proxy, reads, clock })
+        let calls = AsyncCalls::new(proxy.clone(), opened.queue);
+        let gateway = Self { frame, proxy, reads: opened.reads, calls, clock };
+        gateway.tend().await?;
+        Ok(gateway)
+    }
+
+    /// Keeps the lease, finds lost writers, and hands a checkpoint outside where one was signed.
+    pub(crate) async fn tend(&self) -> Result<(), Failure> {
+        let loaded = &self.frame.loaded;
+        let note = self
+            .proxy
+            .tend(records::due(&loaded.config))
+            .await
+            .map_err(|error| Failure::store(error.to_string()))?;
+        records::hand_outside(loaded, note.as_deref());
+        Ok(())
     }
 
     pub(crate) fn house(&self) -> House {
@@ -303,7 +296,8 @@ impl Gateway {
         };
         let catalogue = Arc::clone(&self.frame.catalogue);
         let strict_dialect = declarations::STRICT_DIALECT;
-        House { proxy: self.proxy.clone(), catalogue, listing, strict_dialect }
+        let calls = self.calls.clone();
+        House { proxy: self.proxy.clone(), calls, catalogue, listing, strict_dialect }
     }
 
     /// Writes down that a registry was loaded or refused, and which tools it replaced.
@@ -348,10 +342,13 @@ impl Gateway {
     pub(crate) async fn shut_down(&self) -> Result<(), Failure> {
         remember_names(&self.frame);
         let grace = self.frame.loaded.config.proxy.shutdown_grace_ms.unwrap_or(10_000);
-        self.proxy
+        let note = self
+            .proxy
             .shut_down(Duration::from_millis(grace))
             .await
-            .map_err(|error| Failure::store(error.to_string()))
+            .map_err(|error| Failure::store(error.to_string()))?;
+        records::hand_outside(&self.frame.loaded, note.as_deref());
+        Ok(())
     }
 }
 
@@ -402,8 +399,26 @@ fn limits(config: &Config) -> Limits {
             config::Output::Warn => OutputRule::Warn,
             config::Output::Enforce => OutputRule::Enforce,
         },
+        input_patience: proxy
+            .input_patience_ms
+            .map_or(standard.input_patience, Duration::from_millis),
+        queued_max: proxy.queued_max.unwrap_or(standard.queued_max),
         ..standard
     }
+}
+
+/// What is kept of payloads.
+fn keeping(config: &Config) -> Keeping {
+    let results = |results: config::Results| match results {
+        config::Results::Keep => Results::Keep,
+        config::Results::Digest => Results::Digest,
+    };
+    let logs = config.audit.tools.iter().map(|(tool, level)| (tool.clone(), *level));
+    let receipts = &config.receipts;
+    let kept = receipts.tools.iter().map(|(tool, own)| (tool.clone(), results(*own)));
+    Keeping::default()
+        .with_log(config.audit.log, logs.collect())
+        .with_results(results(receipts.results), kept.collect())
 }
 
 /// Permissions whose requirement is not there.
@@ -481,12 +496,17 @@ fn handler_folders(loaded: &Loaded) -> Vec<HandlerFolder> {
 fn setting(loaded: &Loaded, setting: &Setting) -> secrets::Setting {
     match setting {
         Setting::Text(text) => secrets::Setting::Template(text.clone()),
-        Setting::Secret(reference) => secrets::Setting::Secret(match &reference.secret_ref {
-            SecretLocation::File(path) => {
-                SecretLocation::File(loaded.path(Path::new(path)).display().to_string())
-            }
-            other => other.clone(),
-        }),
+        Setting::Secret(reference) => secrets::Setting::Secret(location(loaded, reference)),
+    }
+}
+
+/// Where a secret of the configuration is kept; a relative path is relative to the configuration.
+pub(crate) fn location(loaded: &Loaded, reference: &SecretRef) -> SecretLocation {
+    match &reference.secret_ref {
+        SecretLocation::File(path) => {
+            SecretLocation::File(loaded.path(Path::new(path)).display().to_string())
+        }
+        other => other.clone(),
     }
 }
 

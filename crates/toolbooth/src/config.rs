@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::{Table, Value};
 use toolbooth_contracts::ToolPattern;
+use toolbooth_contracts::agent_log::LogLevel;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::secret::SecretRef;
@@ -62,6 +63,12 @@ pub(crate) struct Config {
     pub(crate) trust: Trust,
     /// The tools that are compiled in.
     pub(crate) builtin: Builtin,
+    /// What receipts keep.
+    pub(crate) receipts: Receipts,
+    /// Agent logs and checkpoints.
+    pub(crate) audit: Audit,
+    /// How long records are kept.
+    pub(crate) retention: Retention,
 }
 
 /// Where records are kept.
@@ -70,6 +77,59 @@ pub(crate) struct Config {
 pub(crate) struct Store {
     /// When an answer is given.
     pub(crate) durability: Durability,
+}
+
+/// What receipts keep.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Receipts {
+    /// Of results.
+    pub(crate) results: Results,
+    /// Of the results of single tools, by id or pattern; the narrower one decides.
+    pub(crate) tools: BTreeMap<ToolPattern, Results>,
+}
+
+/// What a receipt keeps of a result.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Results {
+    /// The result, for replay.
+    #[default]
+    Keep,
+    /// Its digest.
+    Digest,
+}
+
+/// Agent logs and checkpoints.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Audit {
+    /// What agent logs keep of payloads: `full`, `digest`, `none`.
+    pub(crate) log: LogLevel,
+    /// The same of single tools, by id or pattern; the narrower one decides.
+    pub(crate) tools: BTreeMap<ToolPattern, LogLevel>,
+    /// A checkpoint is signed once so many events are not covered.
+    pub(crate) checkpoint_events: Option<u64>,
+    /// And once the oldest of them is so old, in milliseconds.
+    pub(crate) checkpoint_interval_ms: Option<u64>,
+    /// A file, best on another machine's disk, that each checkpoint is appended to.
+    pub(crate) checkpoint_file: Option<PathBuf>,
+    /// What signs checkpoints: 64 hex digits; else a key in the data folder.
+    pub(crate) signing_key: Option<SecretRef>,
+}
+
+/// How long records are kept, such as `90d`; absent = for good.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Retention {
+    /// Settled receipts; keys that are held leave a tombstone.
+    pub(crate) receipts: Option<String>,
+    /// Agent logs.
+    pub(crate) logs: Option<String>,
+    /// Audit events, up to a signed checkpoint.
+    pub(crate) audit: Option<String>,
+    /// Asynchronous calls that have their result; absent = `1d`.
+    pub(crate) calls: Option<String>,
 }
 
 /// When an answer is given.
@@ -131,6 +191,12 @@ pub(crate) struct Proxy {
     pub(crate) output: Output,
     /// How long running calls may take at the end, in milliseconds.
     pub(crate) shutdown_grace_ms: Option<u64>,
+    /// How long a tool's question waits for its answer, in milliseconds.
+    pub(crate) input_patience_ms: Option<u64>,
+    /// Asynchronous calls that may wait.
+    pub(crate) queued_max: Option<usize>,
+    /// Asynchronous calls that `serve` runs at once; 0 leaves them to `toolbooth worker`.
+    pub(crate) workers: Option<usize>,
 }
 
 /// What a result that does not fit its schema means.
@@ -603,17 +669,7 @@ fn set(table: &mut Table, path: &[String], value: Value) -> Result<(), String> {
 }
 
 /// Sections that people know from elsewhere and that this version does not have.
-const NOT_YET: [&str; 9] = [
-    "auth",
-    "endpoints",
-    "sandbox",
-    "budgets",
-    "approvals",
-    "receipts",
-    "audit",
-    "retention",
-    "telemetry",
-];
+const NOT_YET: [&str; 6] = ["auth", "endpoints", "sandbox", "budgets", "approvals", "telemetry"];
 
 /// What is wrong, with place and help; never the line itself, which may hold a secret.
 fn told(error: &toml::de::Error, text: &str, file: &str) -> Failure {

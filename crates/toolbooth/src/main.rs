@@ -8,6 +8,7 @@ mod failure;
 mod files;
 mod import;
 mod output;
+mod records;
 mod schemas;
 
 use std::process::ExitCode;

@@ -64,6 +64,7 @@ async fn main() {
         ids: Arc::new(SystemIds),
         shapes: Default::default(),
         limits: Limits::default(),
+        keeping: Default::default(),
     });
 
     let call = async |arguments: &str| {
@@ -80,7 +81,7 @@ async fn main() {
 
     assert_eq!(orders.0.load(Ordering::Relaxed), 1, "one key, one effect");
     assert!(again.replayed && again.receipt_id == first.receipt_id);
-    let report = verify::store(&*ledger).await.expect("the records are there");
+    let report = verify::store(&*ledger, Default::default()).await.expect("the records are there");
     assert!(report.ok);
     println!("records: {} event(s), all digests fit", report.events);
 }

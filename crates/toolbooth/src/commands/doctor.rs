@@ -5,11 +5,10 @@ use serde_json::json;
 use toolbooth_adapters::process::findable;
 use toolbooth_audit::verify;
 use toolbooth_contracts::coverage::CoverageState;
-use toolbooth_store::sqlite::{DATABASE, SqliteReads};
 
 use crate::compose::Frame;
 use crate::config::Loaded;
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::output::{self, Format};
 
 #[derive(Serialize)]
@@ -93,21 +92,19 @@ fn of_failure(name: &str, failure: &Failure) -> Check {
 }
 
 async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
-    let path = loaded.data.join(DATABASE);
-    if !path.is_file() {
-        checks
-            .push(ok("store", format!("nothing recorded yet, will be made at {}", path.display())));
-        return;
-    }
-    let reads = match SqliteReads::open(&path) {
-        Ok(reads) => reads,
-        Err(error) => {
-            let remedy = "restore it from a backup, or move the folder away to begin anew";
-            checks.push(bad("store", "failed", chain(&error), remedy));
+    let place = crate::records::place(loaded);
+    let reads = match crate::records::reads(loaded, None).await {
+        Ok(Some(reads)) => reads,
+        Ok(None) => {
+            checks.push(ok("store", format!("nothing recorded yet, will be made at {place}")));
+            return;
+        }
+        Err(failure) => {
+            checks.push(of_failure("store", &failure));
             return;
         }
     };
-    checks.push(match verify::store(&reads).await {
+    checks.push(match verify::store(&*reads, verify::Known::default()).await {
         Ok(report) if report.ok => {
             ok("store", format!("{} event(s), all digests fit", report.events))
         }

@@ -1,12 +1,15 @@
 //! The commands, one file for each room of the house.
 
+mod audit;
 mod call;
 mod check;
 mod doctor;
 mod import;
 mod lock;
+mod receipts;
 mod records;
 mod serve;
+mod store;
 mod tools;
 
 use crate::cli::{Cli, Command, LockAction};
@@ -59,9 +62,11 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
         Command::Coverage { check, probe, format } => {
             tools::coverage(frame(load()?).await?, check, probe, format).await
         }
-        Command::Audit(audit) => records::audit(load()?, audit).await,
+        Command::Worker { at_once } => serve::worker(load()?, at_once).await,
+        Command::Audit(command) => audit::audit(load()?, command).await,
         Command::Logs(logs) => records::logs(load()?, logs).await,
-        Command::Receipts(receipts) => records::receipts(load()?, receipts).await,
+        Command::Receipts(command) => receipts::receipts(load()?, command).await,
+        Command::Store(command) => store::store(load()?, command).await,
         Command::Doctor { shown } => {
             let (config, data) = (global.config.as_deref(), global.data.as_deref());
             doctor::doctor(config::load(config, data), shown.format).await

@@ -16,6 +16,7 @@ use toolbooth_server::auth::Loopback;
 use toolbooth_server::http::{self, HttpDoor};
 use toolbooth_server::mcp::serve_stdio;
 
+use super::{receipts, records};
 use crate::compose::{self, Frame, Gateway, say_assumptions};
 use crate::config::{self, Loaded};
 use crate::failure::{Failure, OUT_OF_REACH};
@@ -29,6 +30,13 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// How long the doors wait for sources of which nothing is known; clients are told of later ones.
 /// For those whose tools are in the lock nobody waits.
 const START_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Asynchronous calls that `serve` runs at once, where nothing is said.
+const WORKERS: usize = 4;
+/// How often old records are looked for.
+const RETAIN_EVERY: Duration = Duration::from_secs(600);
+/// How long asynchronous calls that have ended are kept, where nothing is said.
+const CALLS_KEPT: &str = "1d";
 
 struct Signals {
     terminate: Signal,
@@ -96,6 +104,11 @@ pub(super) async fn serve(loaded: Loaded, listen: Option<String>) -> Result<bool
             Box::pin(async move { reads.healthy().await.map_err(|error| error.to_string()) })
         }),
     };
+    let workers = gateway.frame.loaded.config.proxy.workers.unwrap_or(WORKERS);
+    if workers > 0 {
+        let (calls, stopping) = (gateway.calls.clone(), stopping.clone());
+        tokio::spawn(async move { calls.work(workers, stopping).await });
+    }
     let serving = tokio::spawn(http::serve(listener, door, stopping.clone(), ending.clone()));
     output::line(&format!("listening on http://{address}"));
     hints(address, &gateway);
@@ -121,7 +134,7 @@ fn hints(address: SocketAddr, gateway: &Gateway) {
     crate::note(&format!(
         "{} tool(s); records under {}",
         world.registry.len(),
-        gateway.frame.loaded.data.display()
+        crate::records::place(&gateway.frame.loaded)
     ));
     crate::note("paste into an MCP client:");
     crate::note(&format!(
@@ -194,8 +207,8 @@ async fn tend(gateway: Arc<Gateway>) {
     let renewing = async {
         loop {
             tokio::time::sleep(RENEW_EVERY).await;
-            if let Err(error) = gateway.proxy.tend().await {
-                tracing::error!(%error, "the store does not answer");
+            if let Err(failure) = gateway.tend().await {
+                tracing::error!(reason = failure.message, "the store does not answer");
             }
             compose::remember_names(&gateway.frame);
         }
@@ -208,7 +221,75 @@ async fn tend(gateway: Arc<Gateway>) {
             gateway.note_quarantined().await;
         }
     };
-    tokio::join!(renewing, freshening, noting, watch_files(&gateway), reload_on_signal(&gateway));
+    let others = async {
+        tokio::join!(noting, watch_files(&gateway), reload_on_signal(&gateway), retain(&gateway))
+    };
+    tokio::join!(renewing, freshening, others);
+}
+
+/// Removes what `[retention]` says is old, now and then.
+async fn retain(gateway: &Gateway) {
+    let loaded = &gateway.frame.loaded;
+    loop {
+        match receipts::retained(loaded) {
+            Ok(wanted) => match receipts::prune(gateway, wanted).await {
+                Ok(done) => {
+                    for (kind, pruned) in done.iter().filter(|(_, pruned)| pruned.removed > 0) {
+                        tracing::info!(
+                            records = kind.as_str(),
+                            removed = pruned.removed,
+                            "old records are removed"
+                        );
+                    }
+                }
+                Err(failure) => {
+                    tracing::error!(reason = failure.message, "old records are not removed");
+                }
+            },
+            Err(failure) => tracing::error!(reason = failure.message, "old records are kept"),
+        }
+        if let Err(error) = forget_calls(gateway).await {
+            tracing::error!(reason = error, "asynchronous calls that have ended are kept");
+        }
+        tokio::time::sleep(RETAIN_EVERY).await;
+    }
+}
+
+/// Removes asynchronous calls that have had their result for long enough.
+async fn forget_calls(gateway: &Gateway) -> Result<(), String> {
+    let age = gateway.frame.loaded.config.retention.calls.as_deref().unwrap_or(CALLS_KEPT);
+    let before = records::time(Some(age), "retention.calls").map_err(|failure| failure.message)?;
+    let before = before.unwrap_or_default();
+    while gateway.calls.forget(&before).await.map_err(|error| error.to_string())? > 0 {}
+    Ok(())
+}
+
+/// Runs asynchronous calls until it is told to stop.
+pub(super) async fn worker(loaded: Loaded, at_once: u32) -> Result<bool, Failure> {
+    say_assumptions(&loaded);
+    let mut signals = Signals::new()?;
+    let gateway = Arc::new(Gateway::build(Frame::build(loaded).await?).await?);
+    begin(&gateway).await;
+    let tending = tokio::spawn(tend(Arc::clone(&gateway)));
+    let stopping = CancellationToken::new();
+    let working = {
+        let (calls, stopping) = (gateway.calls.clone(), stopping.clone());
+        let at_once = usize::try_from(at_once).unwrap_or(1);
+        tokio::spawn(async move { calls.work(at_once, stopping).await })
+    };
+    crate::note(&format!(
+        "working; records under {}",
+        crate::records::place(&gateway.frame.loaded)
+    ));
+    signals.received().await;
+    stopping.cancel();
+    let _ = working.await;
+    let ended = tokio::select! {
+        ended = gateway.shut_down() => ended,
+        () = signals.received() => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
+    };
+    tending.abort();
+    ended.map(|()| true)
 }
 
 /// Asks every source again at SIGHUP.

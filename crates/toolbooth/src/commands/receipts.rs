@@ -1,0 +1,180 @@
+//! `receipts`: reading them, settling doubts, removing what is old.
+//!
+//! Doc: records.md#retention
+
+use serde_json::json;
+use toolbooth_audit::ledger::{Prune, PruneKind, Pruned};
+use toolbooth_audit::reads::ReceiptFilter;
+use toolbooth_proxy::ResolveError;
+
+use super::records::{nothing_yet, one, open, time, unreadable};
+use crate::cli::{PruneWhat, Receipts, ResolvedAs};
+use crate::compose::{Frame, Gateway};
+use crate::config::Loaded;
+use crate::failure::{FAILED, Failure};
+use crate::output;
+
+pub(super) async fn receipts(loaded: Loaded, command: Receipts) -> Result<bool, Failure> {
+    match command {
+        Receipts::List { tool, call, state, after, limit, shown } => {
+            let filter = ReceiptFilter { tool, call, state, after, limit };
+            let (receipts, more) = match open(&loaded).await? {
+                Some(operations) => operations.receipts(filter).await.map_err(unreadable)?,
+                None => {
+                    nothing_yet(&loaded);
+                    (Vec::new(), false)
+                }
+            };
+            let next = receipts.last().filter(|_| more).map(|receipt| receipt.receipt_id.clone());
+            if shown.format.is_json() {
+                let mut out = json!({ "receipts": receipts });
+                if let (Some(next), Some(members)) = (next, out.as_object_mut()) {
+                    members.insert("next".to_owned(), json!(next));
+                }
+                output::json(&out);
+                return Ok(true);
+            }
+            let rows: Vec<Vec<String>> = receipts
+                .iter()
+                .map(|receipt| {
+                    vec![
+                        receipt.started_at.clone(),
+                        receipt.tool_id.clone(),
+                        receipt.state.as_str().to_owned(),
+                        receipt.effect.as_str().to_owned(),
+                        receipt.attempt.to_string(),
+                        receipt.receipt_id.clone(),
+                    ]
+                })
+                .collect();
+            output::table(&["STARTED", "TOOL", "STATE", "EFFECT", "ATTEMPT", "RECEIPT"], &rows);
+            if let Some(next) = next {
+                crate::note(&format!("more follow: --after {next}"));
+            }
+            Ok(true)
+        }
+        Receipts::Resolve { id, outcome, result, shown } => {
+            let result = match result {
+                None => None,
+                Some(given) => {
+                    let text = super::text_argument(&given)?;
+                    let value = toolbooth_contracts::json::parse(&text).map_err(|fault| {
+                        Failure::usage(format!("the result is no JSON: {}", fault.message))
+                            .at("--result")
+                    })?;
+                    Some(value)
+                }
+            };
+            let gateway = Gateway::build(Frame::build(loaded).await?).await?;
+            let operations = crate::records::operations(std::sync::Arc::clone(&gateway.reads))?;
+            let succeeded = outcome == ResolvedAs::Succeeded;
+            let resolved = operations.resolve(gateway.proxy.parts(), &id, succeeded, result).await;
+            gateway.shut_down().await?;
+            let receipt = resolved.map_err(|error| match error {
+                ResolveError::Store(error) => unreadable(error),
+                ResolveError::Missing => {
+                    Failure::new(FAILED, "not-found", format!("there is no receipt `{id}`"))
+                }
+                ResolveError::NotInDoubt(_) => {
+                    Failure::new(FAILED, "not-in-doubt", error.to_string())
+                        .hint("`toolbooth receipts list --state in_doubt` tells which are")
+                }
+                _ => Failure::usage(error.to_string()).at("--result"),
+            })?;
+            one(Some(receipt), "receipt", &id, shown.format)
+        }
+        Receipts::Prune { before, what, shown } => {
+            let wanted = match before {
+                Some(before) => {
+                    let kind = match what {
+                        PruneWhat::Receipts => PruneKind::Receipts,
+                        PruneWhat::Logs => PruneKind::Logs,
+                        PruneWhat::Audit => PruneKind::Events,
+                    };
+                    time(Some(&before), "--before")?.map(|before| vec![(kind, before)])
+                }
+                None => Some(retained(&loaded)?),
+            };
+            let wanted = wanted.unwrap_or_default();
+            if wanted.is_empty() {
+                return Err(Failure::usage("nothing says which records are old")
+                    .hint("give `--before`, or say how long records are kept in `[retention]`"));
+            }
+            let gateway = Gateway::build(Frame::build(loaded).await?).await?;
+            let pruned = prune(&gateway, wanted).await;
+            gateway.shut_down().await?;
+            let pruned = pruned?;
+            if shown.format.is_json() {
+                let rows: Vec<_> = pruned
+                    .iter()
+                    .map(|(kind, pruned)| {
+                        json!({
+                            "records": kind.as_str(),
+                            "removed": pruned.removed,
+                            "tombstones": pruned.tombstones,
+                        })
+                    })
+                    .collect();
+                output::json(&json!({ "pruned": rows }));
+            } else {
+                for (kind, pruned) in pruned {
+                    output::line(&format!(
+                        "{}: {} removed, {} kept as tombstones",
+                        kind.as_str(),
+                        pruned.removed,
+                        pruned.tombstones
+                    ));
+                }
+            }
+            Ok(true)
+        }
+        Receipts::Show { id, shown } => {
+            let found = match open(&loaded).await? {
+                Some(operations) => operations.receipt(&id).await.map_err(unreadable)?,
+                None => None,
+            };
+            one(found, "receipt", &id, shown.format)
+        }
+    }
+}
+
+/// Which records `[retention]` has removed, and from before when.
+pub(super) fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Failure> {
+    let retention = &loaded.config.retention;
+    let kinds = [
+        (PruneKind::Receipts, &retention.receipts, "retention.receipts"),
+        (PruneKind::Logs, &retention.logs, "retention.logs"),
+        (PruneKind::Events, &retention.audit, "retention.audit"),
+    ];
+    let mut wanted = Vec::new();
+    for (kind, age, place) in kinds {
+        let Some(age) = age else { continue };
+        if let Some(before) = time(Some(age), place)? {
+            wanted.push((kind, before));
+        }
+    }
+    Ok(wanted)
+}
+
+/// Removes old records, step by step, so that calls go on in between.
+pub(super) async fn prune(
+    gateway: &Gateway,
+    wanted: Vec<(PruneKind, String)>,
+) -> Result<Vec<(PruneKind, Pruned)>, Failure> {
+    let mut done = Vec::new();
+    for (kind, before) in wanted {
+        let mut all = Pruned::default();
+        loop {
+            let parts = gateway.proxy.parts();
+            let step = Prune { kind, before: before.clone(), at: parts.clock.now() };
+            let pruned = parts.ledger.prune(step).await.map_err(unreadable)?;
+            if pruned == Pruned::default() {
+                break;
+            }
+            all.removed += pruned.removed;
+            all.tombstones += pruned.tombstones;
+        }
+        done.push((kind, all));
+    }
+    Ok(done)
+}

@@ -1,0 +1,65 @@
+//! `store`: copying the records, putting a copy back, giving space back.
+
+use serde_json::json;
+use toolbooth_store::sqlite::{self, MaintenanceError};
+
+use crate::cli::Store;
+use crate::config::Loaded;
+use crate::failure::{FAILED, Failure, OUT_OF_REACH, USAGE, chain};
+use crate::output;
+
+pub(super) async fn store(loaded: Loaded, command: Store) -> Result<bool, Failure> {
+    crate::records::only_sqlite(&loaded)?;
+    let (data, shown, what) = match &command {
+        Store::Backup { to, shown } => {
+            (loaded.data.clone(), shown, format!("the records are copied to {}", to.display()))
+        }
+        Store::Restore { from, shown } => (
+            loaded.data.clone(),
+            shown,
+            format!("the records of {} are in their place", from.display()),
+        ),
+        Store::Vacuum { shown } => {
+            (loaded.data.clone(), shown, "the space of removed records is free".to_owned())
+        }
+    };
+    let format = shown.format;
+    let working = tokio::task::spawn_blocking(move || match command {
+        Store::Backup { to, .. } => sqlite::backup(&data, &to).map(|()| None),
+        Store::Restore { from, .. } => sqlite::restore(&data, &from),
+        Store::Vacuum { .. } => sqlite::vacuum(&data).map(|()| None),
+    });
+    let kept = working
+        .await
+        .map_err(|error| Failure::store(error.to_string()))?
+        .map_err(|error| failure(&error))?;
+    if format.is_json() {
+        let mut out = json!({ "ok": true });
+        if let (Some(kept), Some(members)) = (&kept, out.as_object_mut()) {
+            members.insert("kept".to_owned(), json!(kept.display().to_string()));
+        }
+        output::json(&out);
+        return Ok(true);
+    }
+    output::line(&what);
+    if let Some(kept) = kept {
+        output::line(&format!("what was there before is in {}", kept.display()));
+        output::line(
+            "calls since the backup are unknown now; `toolbooth audit accept-restore` takes the records as they are",
+        );
+    }
+    Ok(true)
+}
+
+fn failure(error: &MaintenanceError) -> Failure {
+    let exit = match error {
+        MaintenanceError::There(_) | MaintenanceError::NoBackup(_) => USAGE,
+        MaintenanceError::InUse => FAILED,
+        _ => OUT_OF_REACH,
+    };
+    let failure = Failure::new(exit, "store", chain(error));
+    match error {
+        MaintenanceError::InUse => failure.hint("stop the gateways that use it first"),
+        _ => failure,
+    }
+}

@@ -1,0 +1,168 @@
+//! Opens the records: for a gateway that writes them, and for people who read them.
+//!
+//! Doc: records.md#stores
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use toolbooth_adapters::secrets;
+use toolbooth_audit::checkpoint::{Checkpoint, Due};
+use toolbooth_audit::ledger::Moment;
+use toolbooth_audit::memory::MemoryLedger;
+use toolbooth_audit::note::Signer;
+use toolbooth_audit::{CallQueue, Ledger, LedgerReads};
+use toolbooth_contracts::secret::SecretRef;
+use toolbooth_policy::{Authorizer, FeatureFlags};
+use toolbooth_proxy::Operations;
+use toolbooth_store::sqlite::{
+    DATABASE, Durability, OpenError, SqliteLedger, SqliteOptions, SqliteReads,
+};
+
+use crate::config::{self, Config, Loaded};
+use crate::failure::{FAILED, Failure, OUT_OF_REACH, chain};
+
+/// How many events a checkpoint covers at most, where nothing is said.
+const CHECKPOINT_EVENTS: u64 = 1_000;
+/// How old the oldest event that no checkpoint covers becomes, where nothing is said.
+const CHECKPOINT_INTERVAL_MS: u64 = 60_000;
+
+/// A store that is open for writing.
+pub(crate) struct Records {
+    pub(crate) ledger: Arc<dyn Ledger>,
+    pub(crate) reads: Arc<dyn LedgerReads>,
+    pub(crate) queue: Arc<dyn CallQueue>,
+}
+
+impl Records {
+    fn of<T: Ledger + LedgerReads + CallQueue + 'static>(store: T) -> Self {
+        let store = Arc::new(store);
+        Self { ledger: Arc::clone(&store) as _, reads: Arc::clone(&store) as _, queue: store }
+    }
+}
+
+/// When checkpoints are signed.
+pub(crate) fn due(config: &Config) -> Due {
+    let audit = &config.audit;
+    let age = audit.checkpoint_interval_ms.unwrap_or(CHECKPOINT_INTERVAL_MS);
+    Due {
+        events: audit.checkpoint_events.unwrap_or(CHECKPOINT_EVENTS).max(1),
+        age_ms: i64::try_from(age).unwrap_or(i64::MAX),
+    }
+}
+
+/// A secret of the configuration that is a key. Looking it up may take a while.
+async fn key(loaded: &Loaded, reference: &SecretRef, place: &str) -> Result<[u8; 32], Failure> {
+    let location = crate::compose::location(loaded, reference);
+    let looking = tokio::task::spawn_blocking(move || secrets::resolve_key(&location));
+    let found = looking.await.map_err(|error| Failure::configuration(error.to_string()))?;
+    found.map_err(|error| Failure::configuration(error.to_string()).at(place.to_owned()))
+}
+
+async fn signer(loaded: &Loaded) -> Result<Option<Signer>, Failure> {
+    match &loaded.config.audit.signing_key {
+        Some(reference) => {
+            key(loaded, reference, "audit.signing_key").await.map(|seed| Some(Signer::new(&seed)))
+        }
+        None => Ok(None),
+    }
+}
+
+/// Opens the store for writing and begins the log of a writer.
+pub(crate) async fn open(
+    loaded: &Loaded,
+    writer: String,
+    at: Moment,
+    accept_restored: bool,
+) -> Result<Records, Failure> {
+    let signer = signer(loaded).await?;
+    let durability = match loaded.config.store.durability {
+        config::Durability::Memory => {
+            let mut key = [0u8; 32];
+            getrandom::fill(&mut key).map_err(|error| Failure::store(error.to_string()))?;
+            return Ok(Records::of(MemoryLedger::new(&writer, &key, &at)));
+        }
+        config::Durability::Process => Durability::Process,
+        config::Durability::Full => Durability::Full,
+    };
+    let folder = loaded.data.clone();
+    let options = SqliteOptions { durability, signer, accept_restored };
+    let opening =
+        tokio::task::spawn_blocking(move || SqliteLedger::open(&folder, &writer, options, &at));
+    let opened = opening.await.map_err(|error| Failure::store(error.to_string()))?;
+    opened.map(Records::of).map_err(|error| opening_failed(&error))
+}
+
+fn opening_failed(error: &OpenError) -> Failure {
+    let failure = Failure::store(chain(error));
+    match error {
+        OpenError::RolledBack { .. } => failure.hint(
+            "calls since then are unknown to it and may run twice; if it was put back on purpose, \
+             `toolbooth audit accept-restore` takes it as it is",
+        ),
+        _ => failure,
+    }
+}
+
+/// Hands a checkpoint outside: a line of the log, and the file that the configuration names.
+pub(crate) fn hand_outside(loaded: &Loaded, note: Option<&str>) {
+    let Some(note) = note else { return };
+    if let Ok(checkpoint) = Checkpoint::of_note(note) {
+        tracing::info!(
+            audit.writer = checkpoint.writer,
+            audit.size = checkpoint.size,
+            audit.root = %checkpoint.root,
+            "checkpoint"
+        );
+    }
+    let Some(path) = &loaded.config.audit.checkpoint_file else { return };
+    let path = loaded.path(path);
+    let written = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .and_then(|mut file| file.write_all(format!("{note}\n").as_bytes()));
+    if let Err(error) = written {
+        tracing::error!(path = %path.display(), %error, "a checkpoint is not handed outside");
+    }
+}
+
+/// For what only the embedded store has; servers have tools of their own.
+pub(crate) fn only_sqlite(_loaded: &Loaded) -> Result<(), Failure> {
+    Ok(())
+}
+
+/// Where the records are, for people.
+pub(crate) fn place(loaded: &Loaded) -> String {
+    loaded.data.display().to_string()
+}
+
+/// Opens the store for reading; `None` where nothing was ever recorded.
+pub(crate) async fn reads(
+    loaded: &Loaded,
+    other: Option<&str>,
+) -> Result<Option<Arc<dyn LedgerReads>>, Failure> {
+    let folder = other.map_or_else(|| loaded.data.clone(), PathBuf::from);
+    folder_reads(&folder)
+}
+
+fn folder_reads(folder: &Path) -> Result<Option<Arc<dyn LedgerReads>>, Failure> {
+    let path = folder.join(DATABASE);
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let reads = SqliteReads::open(&path).map_err(|error| {
+        Failure::new(OUT_OF_REACH, "store-unavailable", chain(&error))
+            .at(path.display().to_string())
+    })?;
+    Ok(Some(Arc::new(reads)))
+}
+
+/// The records, as the operator whom this machine's user is.
+pub(crate) fn operations(reads: Arc<dyn LedgerReads>) -> Result<Operations, Failure> {
+    // Whoever can read the data folder is the operator.
+    let operator = Authorizer::new(FeatureFlags::default())
+        .operator(&toolbooth_server::auth::local_user())
+        .map_err(|denial| Failure::new(FAILED, "policy-denied", denial.reason))?;
+    Ok(Operations::new(reads, operator))
+}
