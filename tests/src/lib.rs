@@ -7,6 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
+pub mod postgres;
+
 /// The folder of the repository.
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

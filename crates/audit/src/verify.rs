@@ -659,7 +659,14 @@ fn digest_of(raw: &RawRecord) -> String {
 fn fits(columns: &[Option<String>], own: &[Option<&str>]) -> bool {
     columns.is_empty()
         || (columns.len() == own.len()
-            && columns.iter().zip(own).all(|(column, own)| column.as_deref() == *own))
+            && columns.iter().zip(own).all(|(column, own)| match (column, own) {
+                // Where a store cannot keep NUL in a column, it stands as U+FFFD.
+                (Some(column), Some(own)) => {
+                    column == own || (own.contains('\0') && *column == own.replace('\0', "\u{fffd}"))
+                }
+                (None, None) => true,
+                _ => false,
+            }))
 }
 
 fn event_columns(said: &Said) -> [Option<&str>; 6] {

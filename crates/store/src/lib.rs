@@ -1,6 +1,9 @@
 #![doc = include_str!("../README.md")]
 
 mod body;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+mod pruned;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod watch;

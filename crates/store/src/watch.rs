@@ -41,12 +41,25 @@ impl Watch {
         locked(&self.running).get(receipt_id).map(|(_, receiver)| receiver.clone())
     }
 
+    /// A claim of this process is about to be durable: twins of the same batch wait for it too.
+    fn expect(&self, receipt_id: &str) {
+        let mut running = locked(&self.running);
+        running.entry(receipt_id.to_owned()).or_insert_with(|| async_channel::bounded(1));
+    }
+
+    /// What a batch has begun is not durable: nobody waits for it.
+    pub(crate) fn forget(&self, changes: &Changes) {
+        let mut running = locked(&self.running);
+        for (id, _) in &changes.begun {
+            if let Some((sender, _)) = running.remove(id) {
+                sender.close();
+            }
+        }
+    }
+
     /// What a batch has done is durable.
     pub(crate) fn tell(&self, changes: Changes) {
         let mut running = locked(&self.running);
-        for (id, _) in changes.begun {
-            running.entry(id).or_insert_with(|| async_channel::bounded(1));
-        }
         for id in changes.ended {
             if let Some((sender, _)) = running.remove(&id) {
                 sender.close();
@@ -65,9 +78,12 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    pub(crate) fn note(&mut self, receipt: &Receipt, at: &Moment) {
+    pub(crate) fn note(&mut self, watch: &Watch, receipt: &Receipt, at: &Moment) {
         match receipt.state {
-            ClaimState::InFlight => self.begun.push((receipt.receipt_id.clone(), at.clone())),
+            ClaimState::InFlight => {
+                watch.expect(&receipt.receipt_id);
+                self.begun.push((receipt.receipt_id.clone(), at.clone()));
+            }
             ClaimState::AwaitingInput => (),
             _ => self.ended.push(receipt.receipt_id.clone()),
         }

@@ -148,7 +148,12 @@ impl Writer {
                         self.watch.tell(changes);
                         Ok(())
                     }
-                    _ => Err(error),
+                    _ => {
+                        if let Some(doubt) = &self.doubt {
+                            self.watch.forget(&doubt.changes);
+                        }
+                        Err(error)
+                    }
                 }
             }
         }
@@ -186,16 +191,19 @@ impl Writer {
                 transaction.execute_batch("ROLLBACK TO job; RELEASE job").map_err(unavailable)?;
             }
         }
-        transaction
-            .prepare_cached(
-                "UPDATE writers SET size = ?2, last_leaf = ?3, root = ?4 WHERE writer = ?1",
-            )
-            .and_then(|mut statement| {
-                let size = i64::try_from(head.next_seq()).unwrap_or(i64::MAX);
-                let root = head.frontier().root().to_string();
-                statement.execute((head.writer(), size, head.last_leaf(), root))
-            })
-            .map_err(unavailable)?;
+        // A look-up that writes nothing, such as a twin's, costs no trip to the disk.
+        if head.next_seq() != self.head.next_seq() {
+            transaction
+                .prepare_cached(
+                    "UPDATE writers SET size = ?2, last_leaf = ?3, root = ?4 WHERE writer = ?1",
+                )
+                .and_then(|mut statement| {
+                    let size = i64::try_from(head.next_seq()).unwrap_or(i64::MAX);
+                    let root = head.frontier().root().to_string();
+                    statement.execute((head.writer(), size, head.last_leaf(), root))
+                })
+                .map_err(unavailable)?;
+        }
         transaction.commit().map_err(unavailable)?;
         Ok(connection)
     }
@@ -206,7 +214,14 @@ impl Writer {
         head: &'t mut Head,
         changes: &'t mut Changes,
     ) -> TransactionRecords<'t> {
-        TransactionRecords::new(transaction, &self.folder, &self.key_id, head, changes)
+        TransactionRecords::new(
+            transaction,
+            &self.folder,
+            &self.key_id,
+            head,
+            changes,
+            &self.watch,
+        )
     }
 
     /// A fresh connection, trusted only after what is in the log was carried over into the

@@ -7,7 +7,6 @@ use serde_json::Value;
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::{Head, Placed};
 use toolbooth_audit::ledger::{ClaimRequest, Moment};
-use toolbooth_audit::merkle::{Frontier, Hash, leaf_hash};
 use toolbooth_audit::reads::{MILESTONES, PrunedLog, WriterHead};
 use toolbooth_audit::steps::{OtherHead, Records, Stored};
 use toolbooth_contracts::agent_log::AgentLog;
@@ -16,9 +15,8 @@ use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
 use super::folder::StoreFolder;
 use super::unavailable;
-use crate::body;
-use crate::corrupt;
-use crate::watch::Changes;
+use crate::{body, corrupt, pruned};
+use crate::watch::{Changes, Watch};
 
 pub(super) struct TransactionRecords<'t> {
     transaction: &'t Transaction<'t>,
@@ -26,6 +24,7 @@ pub(super) struct TransactionRecords<'t> {
     key_id: &'t str,
     head: &'t mut Head,
     changes: &'t mut Changes,
+    watch: &'t Watch,
 }
 
 impl<'t> TransactionRecords<'t> {
@@ -35,8 +34,9 @@ impl<'t> TransactionRecords<'t> {
         key_id: &'t str,
         head: &'t mut Head,
         changes: &'t mut Changes,
+        watch: &'t Watch,
     ) -> Self {
-        Self { transaction, folder, key_id, head, changes }
+        Self { transaction, folder, key_id, head, changes, watch }
     }
 
     fn execute(&self, sql: &str, params: impl Params) -> Result<(), LedgerError> {
@@ -125,12 +125,6 @@ pub(super) fn head_row(row: &Row<'_>) -> rusqlite::Result<WriterHead> {
     })
 }
 
-/// The key that the first event of a log names.
-fn signing_key(started: &str) -> Option<String> {
-    let started: Value = serde_json::from_str(started).ok()?;
-    started.pointer("/facts/signingKey")?.as_str().map(str::to_owned)
-}
-
 fn limited(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
@@ -183,7 +177,7 @@ impl Records for TransactionRecords<'_> {
                 body.packed,
             ),
         )?;
-        self.changes.note(receipt, at);
+        self.changes.note(self.watch, receipt, at);
         Ok(())
     }
 
@@ -424,59 +418,19 @@ impl Records for TransactionRecords<'_> {
                 statement.query_row([before], read).optional()
             })
             .map_err(unavailable)?;
-        let Some((writer, size, checkpoint, base, pruned)) = found else { return Ok(None) };
-        let wrong = |what: &str| corrupt("a log that is to be pruned", &what);
-        let old: Option<PrunedLog> = pruned.and_then(|text| serde_json::from_str(&text).ok());
-        let mut frontier = match &old {
-            None => Frontier::default(),
-            Some(old) => {
-                let peaks: Option<Vec<Hash>> =
-                    old.peaks.iter().map(|text| Hash::parse(text)).collect();
-                peaks
-                    .and_then(|peaks| Frontier::restore(old.size, peaks))
-                    .ok_or_else(|| wrong("its beginning cannot be read"))?
-            }
-        };
-        let (mut last, mut key) = old.map(|old| (old.last_leaf, old.key)).unzip();
-        {
-            let mut statement = self
-                .transaction
-                .prepare_cached(
-                    "SELECT body FROM events WHERE writer = ?1 AND seq >= ?2 AND seq < ?3 ORDER BY seq",
-                )
-                .map_err(unavailable)?;
-            let rows = statement
-                .query_map((&writer, base, size), |row| row.get::<_, String>(0))
-                .map_err(unavailable)?;
-            for body in rows {
-                let body = body.map_err(unavailable)?;
-                if frontier.size() == 0 {
-                    key = Some(signing_key(&body));
-                }
-                let leaf = leaf_hash(body.as_bytes());
-                frontier.push(leaf);
-                last = Some(leaf.to_string());
-            }
-        }
-        let checkpoint: Value =
-            serde_json::from_str(&checkpoint).map_err(|error| corrupt("an event", &error))?;
-        let note = checkpoint.pointer("/facts/note").and_then(Value::as_str).unwrap_or_default();
-        let size = size.unsigned_abs();
-        let signed = toolbooth_audit::checkpoint::Checkpoint::of_note(note).ok();
-        let sound = frontier.size() == size
-            && signed.is_some_and(|signed| signed.size == size && signed.root == frontier.root());
-        // What does not fit its checkpoint is evidence, and is not removed.
-        let (Some(last_leaf), true) = (last, sound) else {
-            return Err(wrong("it does not fit its checkpoint; `audit verify` tells more"));
-        };
-        let kept = PrunedLog {
-            size,
-            last_leaf,
-            peaks: frontier.peaks().iter().map(Hash::to_string).collect(),
-            note: note.to_owned(),
-            key: key.flatten(),
-        };
-        let size = i64::try_from(size).unwrap_or(i64::MAX);
+        let Some((writer, size, checkpoint, base, old)) = found else { return Ok(None) };
+        let old: Option<PrunedLog> = old.and_then(|text| serde_json::from_str(&text).ok());
+        let bodies: Vec<String> = self
+            .transaction
+            .prepare_cached(
+                "SELECT body FROM events WHERE writer = ?1 AND seq >= ?2 AND seq < ?3 ORDER BY seq",
+            )
+            .and_then(|mut statement| {
+                statement.query_map((&writer, base, size), |row| row.get(0))?.collect()
+            })
+            .map_err(unavailable)?;
+        let kept = pruned::fold(old, &bodies, size.unsigned_abs(), &checkpoint)
+            .map_err(|what| corrupt("a log that is to be pruned", &what))?;
         self.execute(
             "UPDATE writers SET pruned_size = ?2, pruned = ?3 WHERE writer = ?1",
             (&writer, size, json_text(&kept)?),

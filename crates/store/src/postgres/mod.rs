@@ -1,0 +1,90 @@
+//! The store for several replicas: any server that speaks PostgreSQL's protocol.
+//!
+//! One writer task and one connection per replica; a pool that only reads; leases by the database's
+//! clock.
+//!
+//! Path: 6, 9. Doc: records.md#stores
+
+mod connect;
+mod ledger;
+mod queue;
+mod reads;
+mod schema;
+mod working;
+mod writer;
+
+pub use ledger::{PostgresLedger, PostgresOptions};
+pub use reads::PostgresReads;
+
+use std::error::Error;
+
+use toolbooth_audit::LedgerError;
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The URL is none.
+    #[error("the URL of the database cannot be read")]
+    Url(#[source] tokio_postgres::Error),
+    /// TLS cannot be set up.
+    #[error("TLS cannot be set up: {0}")]
+    Tls(String),
+    /// The database does not answer.
+    #[error("the database does not answer")]
+    Database(#[from] tokio_postgres::Error),
+    /// The database was written by a newer build.
+    #[error(
+        "the database has version {found}, this build knows versions up to {known}; use a newer build"
+    )]
+    Newer {
+        /// The database's version.
+        found: i32,
+        /// The newest version that this build knows.
+        known: i32,
+    },
+    /// Nothing was ever recorded there.
+    #[error("nothing was recorded there yet")]
+    Empty,
+    /// The digest key is another one than the store's.
+    #[error(
+        "the digest key has the id {given}, the store was begun with {stored}: all replicas need the same key, and receipts depend on it"
+    )]
+    Key {
+        /// The id of the key that was given.
+        given: String,
+        /// The id of the key that the store was begun with.
+        stored: String,
+    },
+    /// The database is older than a checkpoint that was kept.
+    #[error(
+        "the database is older than its last checkpoint: the log of {writer} had {size} events, it has {found}"
+    )]
+    RolledBack {
+        /// The writer of the checkpoint.
+        writer: String,
+        /// How many events it covers.
+        size: u64,
+        /// How many events there are.
+        found: u64,
+    },
+    /// The first event could not be written.
+    #[error("the store takes no records")]
+    Ledger(#[source] LedgerError),
+}
+
+fn unavailable(error: tokio_postgres::Error) -> LedgerError {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    LedgerError::Unavailable(text)
+}
+
+/// Text as the database can keep it: it has no NUL.
+fn clean(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}

@@ -1,0 +1,322 @@
+//! Reading the store on connections that only read.
+//!
+//! Doc: records.md#reading
+
+use async_trait::async_trait;
+use deadpool_postgres::{Object, Pool};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use toolbooth_audit::LedgerError;
+use toolbooth_audit::reads::{
+    EVENT_COLUMNS, EventFilter, Include, LOG_COLUMNS, LedgerReads, LogFilter, PlacedEvent,
+    RECEIPT_COLUMNS, RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
+};
+use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::receipt::Receipt;
+
+use super::connect::Server;
+use super::writer::head_of;
+use super::{OpenError, clean, schema, unavailable};
+use crate::{body, corrupt};
+
+/// The reads of a store, without a writer.
+#[derive(Clone)]
+pub struct PostgresReads {
+    pool: Pool,
+}
+
+/// Conditions that all hold, each with its value.
+#[derive(Default)]
+struct Conditions {
+    sql: Vec<String>,
+    values: Vec<Box<dyn ToSql + Sync + Send>>,
+}
+
+impl Conditions {
+    fn add<T: ToSql + Sync + Send + 'static>(&mut self, condition: &str, value: Option<T>) {
+        if let Some(value) = value {
+            self.values.push(Box::new(value));
+            self.sql.push(format!("{condition} ${}", self.values.len()));
+        }
+    }
+
+    fn text(&mut self, condition: &str, value: Option<String>) {
+        self.add(condition, value.map(|value| clean(&value)));
+    }
+
+    fn shown(&self) -> String {
+        if self.sql.is_empty() {
+            String::new()
+        } else {
+            format!("WHERE {}", self.sql.join(" AND "))
+        }
+    }
+}
+
+fn count(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+fn number(number: Option<u64>) -> Option<i64> {
+    number.map(|number| i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+impl PostgresReads {
+    pub(super) fn over(server: &Server) -> Result<Self, OpenError> {
+        Ok(Self { pool: server.pool()? })
+    }
+
+    /// Opens a database that is there, for reading.
+    ///
+    /// # Errors
+    /// [`OpenError`]; [`OpenError::Empty`] where nothing was ever recorded.
+    pub async fn open(url: &str) -> Result<Self, OpenError> {
+        let server = Server::parse(url)?;
+        let connection = server.connect().await?;
+        match schema::version(&connection.client).await? {
+            0 => Err(OpenError::Empty),
+            found if found > schema::VERSION => {
+                Err(OpenError::Newer { found, known: schema::VERSION })
+            }
+            _ => Self::over(&server),
+        }
+    }
+
+    async fn client(&self) -> Result<Object, LedgerError> {
+        self.pool.get().await.map_err(|error| match error {
+            deadpool_postgres::PoolError::Backend(error) => unavailable(error),
+            other => LedgerError::Unavailable(other.to_string()),
+        })
+    }
+
+    async fn rows(&self, sql: &str, conditions: &Conditions) -> Result<Vec<Row>, LedgerError> {
+        let values: Vec<&(dyn ToSql + Sync)> =
+            conditions.values.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect();
+        let client = self.client().await?;
+        let statement = client.prepare_cached(sql).await.map_err(unavailable)?;
+        client.query(&statement, &values).await.map_err(unavailable)
+    }
+
+    /// One asynchronous call.
+    pub(super) async fn queued(
+        &self,
+        caller: &str,
+        call_id: &str,
+    ) -> Result<Option<Row>, LedgerError> {
+        let mut conditions = Conditions::default();
+        conditions.text("caller =", Some(caller.to_owned()));
+        conditions.text("call_id =", Some(call_id.to_owned()));
+        let sql = format!("SELECT {} FROM queue {}", super::queue::COLUMNS, conditions.shown());
+        Ok(self.rows(&sql, &conditions).await?.into_iter().next())
+    }
+}
+
+fn column(row: &Row, at: usize) -> Option<String> {
+    row.get(at)
+}
+
+/// One row of a page with the records that its event names.
+fn entry(row: &Row) -> RawEntry {
+    let columns = |from: usize, count: usize| -> Vec<Option<String>> {
+        (from..from + count).map(|at| column(row, at)).collect()
+    };
+    let (events, logs) = (EVENT_COLUMNS.len(), LOG_COLUMNS.len());
+    let receipts = 3 + events + logs;
+    let bodies = receipts + RECEIPT_COLUMNS.len();
+    let record = |from: usize, count: usize, at: usize| {
+        column(row, at).map(|text| RawRecord {
+            // One that cannot be unpacked fits no digest.
+            bytes: body::unpack(text, row.get(at + 1)).unwrap_or_default(),
+            columns: columns(from, count),
+        })
+    };
+    RawEntry {
+        writer: row.get(0),
+        seq: row.get::<_, i64>(1).unsigned_abs(),
+        bytes: row.get(2),
+        columns: columns(3, events),
+        log: record(3 + events, logs, bodies),
+        receipt: record(receipts, RECEIPT_COLUMNS.len(), bodies + 2),
+    }
+}
+
+#[async_trait]
+impl LedgerReads for PostgresReads {
+    async fn receipt(&self, receipt_id: &str) -> Result<Option<Receipt>, LedgerError> {
+        let mut conditions = Conditions::default();
+        conditions.text("receipt_id =", Some(receipt_id.to_owned()));
+        let sql = format!("SELECT body, zbody FROM receipts {}", conditions.shown());
+        let rows = self.rows(&sql, &conditions).await?;
+        rows.first().map(|row| body::read("a receipt", row.get(0), row.get(1))).transpose()
+    }
+
+    async fn receipts(&self, filter: ReceiptFilter) -> Result<(Vec<Receipt>, bool), LedgerError> {
+        let mut conditions = Conditions::default();
+        conditions.text("tool =", filter.tool);
+        conditions.text("call_id =", filter.call);
+        conditions.text("state =", filter.state);
+        conditions.text("receipt_id <", filter.after);
+        let sql = format!(
+            "SELECT body, zbody FROM receipts {} ORDER BY receipt_id DESC LIMIT {}",
+            conditions.shown(),
+            count(filter.limit.saturating_add(1))
+        );
+        let mut rows = self.rows(&sql, &conditions).await?;
+        let more = rows.len() > filter.limit;
+        rows.truncate(filter.limit);
+        let receipts: Result<Vec<Receipt>, LedgerError> =
+            rows.iter().map(|row| body::read("a receipt", row.get(0), row.get(1))).collect();
+        Ok((receipts?, more))
+    }
+
+    async fn agent_log(&self, id: &str) -> Result<Option<AgentLog>, LedgerError> {
+        let mut conditions = Conditions::default();
+        conditions.text("id =", Some(id.to_owned()));
+        let sql = format!("SELECT body, zbody FROM agent_logs {}", conditions.shown());
+        let rows = self.rows(&sql, &conditions).await?;
+        rows.first().map(|row| body::read("an agent log", row.get(0), row.get(1))).transpose()
+    }
+
+    async fn agent_logs(&self, filter: LogFilter) -> Result<Vec<AgentLog>, LedgerError> {
+        let mut conditions = Conditions::default();
+        conditions.text("tool =", filter.tool);
+        conditions.text("agent =", filter.agent);
+        conditions.add("turn =", number(filter.turn));
+        conditions.text("phase =", filter.phase);
+        conditions.text("epic =", filter.epic);
+        conditions.text("call_id =", filter.call);
+        conditions.add("is_error =", filter.error);
+        conditions.text("time >=", filter.since);
+        conditions.text("time <", filter.until);
+        let sql = format!(
+            "SELECT body, zbody FROM agent_logs {} ORDER BY time DESC, id DESC LIMIT {}",
+            conditions.shown(),
+            count(filter.limit)
+        );
+        let rows = self.rows(&sql, &conditions).await?;
+        rows.iter()
+            .rev()
+            .map(|row| body::read("an agent log", row.get(0), row.get(1)))
+            .collect()
+    }
+
+    async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {
+        let mut conditions = Conditions::default();
+        conditions.text("tool =", filter.tool);
+        conditions.text("agent =", filter.agent);
+        conditions.text("status =", filter.status);
+        conditions.text("code =", filter.code);
+        conditions.text("call_id =", filter.call);
+        conditions.text("time >=", filter.since);
+        conditions.text("time <", filter.until);
+        conditions.add("place >", number(filter.after));
+        let order = if filter.after.is_some() {
+            // What transactions that still run write comes after. A place beyond all of them is
+            // of the server that the database was brought from.
+            let horizon = |of: &str| format!("({of}(pg_current_snapshot())::text::bigint << 20)");
+            conditions.sql.push(format!(
+                "(place < {} OR place >= {})",
+                horizon("pg_snapshot_xmin"),
+                horizon("pg_snapshot_xmax")
+            ));
+            "place ASC, writer ASC, seq ASC"
+        } else {
+            "time DESC, place DESC, writer DESC, seq DESC"
+        };
+        let sql = format!(
+            "SELECT place, body FROM events {} ORDER BY {order} LIMIT {}",
+            conditions.shown(),
+            count(filter.limit)
+        );
+        let mut rows = self.rows(&sql, &conditions).await?;
+        if filter.after.is_none() {
+            rows.reverse();
+        }
+        rows.iter()
+            .map(|row| {
+                let (place, text): (i64, String) = (row.get(0), row.get(1));
+                let event =
+                    serde_json::from_str(&text).map_err(|error| corrupt("an event", &error))?;
+                Ok(PlacedEvent { place: place.unsigned_abs(), event })
+            })
+            .collect()
+    }
+
+    async fn log_page(
+        &self,
+        after: Option<(String, u64)>,
+        limit: usize,
+        include: Include,
+    ) -> Result<Vec<RawEntry>, LedgerError> {
+        let (writer, seq) = after.map_or((String::new(), -1), |(writer, seq)| {
+            (writer, i64::try_from(seq).unwrap_or(i64::MAX))
+        });
+        let sql = match include {
+            Include::Records => {
+                "SELECT e.writer, e.seq, e.body,
+                     e.time, e.tool, e.agent, e.call_id, e.status, e.code,
+                     l.id, l.tool, l.agent, CASE WHEN l.is_error THEN '1' ELSE '0' END,
+                     r.receipt_id, r.tool, r.state, r.writer,
+                     l.body, l.zbody, r.body, r.zbody
+                 FROM events e
+                 LEFT JOIN agent_logs l ON l.writer = e.writer AND l.seq = e.seq
+                 LEFT JOIN receipts r ON r.receipt_id = e.receipt_id
+                 WHERE (e.writer, e.seq) > ($1, $2) ORDER BY e.writer, e.seq LIMIT $3"
+            }
+            Include::Events => {
+                "SELECT writer, seq, body FROM events
+                 WHERE (writer, seq) > ($1, $2) ORDER BY writer, seq LIMIT $3"
+            }
+            Include::Milestones => {
+                "SELECT writer, seq, body FROM events
+                 WHERE milestone AND (writer, seq) > ($1, $2) ORDER BY writer, seq LIMIT $3"
+            }
+        };
+        let conditions = Conditions {
+            sql: Vec::new(),
+            values: vec![Box::new(writer), Box::new(seq), Box::new(count(limit))],
+        };
+        let rows = self.rows(sql, &conditions).await?;
+        Ok(rows
+            .iter()
+            .map(|row| match include {
+                Include::Records => entry(row),
+                _ => RawEntry {
+                    writer: row.get(0),
+                    seq: row.get::<_, i64>(1).unsigned_abs(),
+                    bytes: row.get(2),
+                    ..RawEntry::default()
+                },
+            })
+            .collect())
+    }
+
+    async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError> {
+        let sql = "SELECT writer, size, last_leaf, root, pruned FROM writers ORDER BY writer";
+        Ok(self.rows(sql, &Conditions::default()).await?.iter().map(head_of).collect())
+    }
+
+    async fn unaccounted(&self) -> Result<Unaccounted, LedgerError> {
+        let logs = "SELECT l.id FROM agent_logs l
+                    LEFT JOIN events e ON e.writer = l.writer AND e.seq = l.seq AND e.has_log
+                    LEFT JOIN writers w ON w.writer = l.writer
+                    WHERE e.writer IS NULL AND l.seq >= coalesce(w.pruned_size, 0)
+                    ORDER BY l.id LIMIT 100";
+        let receipts = "SELECT r.receipt_id FROM receipts r
+                        WHERE NOT EXISTS (SELECT 1 FROM events e
+                                WHERE e.call_id = r.call_id AND e.receipt_id = r.receipt_id)
+                            AND NOT EXISTS (SELECT 1 FROM writers w
+                                WHERE w.writer = r.writer AND w.pruned_size > 0)
+                        ORDER BY r.receipt_id LIMIT 100";
+        let (none, other) = (Conditions::default(), Conditions::default());
+        let ids = |rows: Vec<Row>| rows.iter().map(|row| row.get(0)).collect();
+        Ok(Unaccounted {
+            logs: ids(self.rows(logs, &none).await?),
+            receipts: ids(self.rows(receipts, &other).await?),
+        })
+    }
+
+    async fn healthy(&self) -> Result<(), LedgerError> {
+        self.rows("SELECT 1", &Conditions::default()).await.map(drop)
+    }
+}

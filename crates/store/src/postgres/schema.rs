@@ -1,0 +1,163 @@
+//! The tables, and their migrations: forward only, applied at start under a lock.
+//!
+//! Identifiers are compared byte by byte (`COLLATE "C"`), as the rest of the house does.
+//!
+//! Doc: records.md#stores
+
+use tokio_postgres::{Client, Error};
+
+/// The newest version that this build knows.
+pub(super) const VERSION: i32 = 1;
+/// The advisory lock under which migrations are applied.
+const MIGRATION_LOCK: i64 = 0x746f_6f6c_626f_6f74;
+
+const V1: &str = r#"
+CREATE TABLE store (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    digest_key_id text NOT NULL
+);
+CREATE TABLE writers (
+    ordinal bigserial,
+    writer text COLLATE "C" PRIMARY KEY,
+    started text COLLATE "C" NOT NULL,
+    renewed timestamptz NOT NULL DEFAULT clock_timestamp(),
+    stopped boolean NOT NULL DEFAULT false,
+    size bigint NOT NULL DEFAULT 0,
+    last_leaf text,
+    root text,
+    checkpoint text,
+    named boolean NOT NULL DEFAULT false,
+    pruned_size bigint NOT NULL DEFAULT 0,
+    pruned text
+);
+CREATE INDEX writers_unnamed ON writers (writer) WHERE NOT named;
+CREATE TABLE receipts (
+    receipt_id text COLLATE "C" PRIMARY KEY,
+    call_id text COLLATE "C" NOT NULL,
+    tool text COLLATE "C" NOT NULL,
+    state text COLLATE "C" NOT NULL,
+    writer text COLLATE "C" NOT NULL,
+    fence bigint NOT NULL,
+    settled text COLLATE "C",
+    body text NOT NULL,
+    zbody bytea
+);
+CREATE INDEX receipts_call ON receipts (call_id);
+CREATE INDEX receipts_running ON receipts (tool) WHERE state IN ('in_flight', 'awaiting_input');
+CREATE INDEX receipts_settled ON receipts (settled) WHERE settled IS NOT NULL;
+CREATE TABLE keys (
+    key text COLLATE "C" PRIMARY KEY,
+    receipt_id text COLLATE "C" NOT NULL
+);
+CREATE INDEX keys_receipt ON keys (receipt_id);
+CREATE TABLE rates (
+    tool text COLLATE "C" NOT NULL,
+    caller text COLLATE "C" NOT NULL,
+    tat_ms bigint NOT NULL,
+    PRIMARY KEY (tool, caller)
+);
+CREATE TABLE approvals (
+    approval_id text COLLATE "C" PRIMARY KEY,
+    tool text COLLATE "C" NOT NULL,
+    caller text COLLATE "C" NOT NULL,
+    args_digest text COLLATE "C" NOT NULL,
+    contract_digest text COLLATE "C" NOT NULL,
+    state text COLLATE "C" NOT NULL,
+    body text NOT NULL
+);
+CREATE INDEX approvals_call ON approvals (tool, caller, args_digest);
+CREATE TABLE events (
+    writer text COLLATE "C" NOT NULL,
+    seq bigint NOT NULL,
+    place bigint NOT NULL,
+    time text COLLATE "C" NOT NULL,
+    tool text COLLATE "C",
+    agent text COLLATE "C",
+    call_id text COLLATE "C",
+    status text COLLATE "C",
+    code text COLLATE "C",
+    receipt_id text COLLATE "C",
+    has_log boolean NOT NULL,
+    milestone boolean NOT NULL,
+    body text NOT NULL,
+    PRIMARY KEY (writer, seq)
+);
+CREATE INDEX events_place ON events (place);
+CREATE INDEX events_time ON events (time);
+CREATE INDEX events_call ON events (call_id);
+CREATE INDEX events_milestone ON events (writer, seq) WHERE milestone;
+CREATE TABLE agent_logs (
+    id text COLLATE "C" PRIMARY KEY,
+    writer text COLLATE "C" NOT NULL,
+    seq bigint NOT NULL,
+    time text COLLATE "C" NOT NULL,
+    tool text COLLATE "C" NOT NULL,
+    agent text COLLATE "C",
+    turn bigint,
+    phase text COLLATE "C",
+    epic text COLLATE "C",
+    call_id text COLLATE "C" NOT NULL,
+    is_error boolean NOT NULL,
+    body text NOT NULL,
+    zbody bytea,
+    UNIQUE (writer, seq)
+);
+CREATE INDEX agent_logs_call ON agent_logs (call_id);
+CREATE INDEX agent_logs_time ON agent_logs (time);
+CREATE TABLE queue (
+    place bigserial PRIMARY KEY,
+    caller text COLLATE "C" NOT NULL,
+    call_id text COLLATE "C" NOT NULL,
+    state text COLLATE "C" NOT NULL,
+    worker text COLLATE "C",
+    request text NOT NULL,
+    enqueued text COLLATE "C" NOT NULL,
+    finished text COLLATE "C",
+    deliveries integer NOT NULL DEFAULT 0,
+    cancel boolean NOT NULL DEFAULT false,
+    progress text,
+    result text,
+    UNIQUE (caller, call_id)
+);
+CREATE INDEX queue_open ON queue (state, place) WHERE state <> 'done';
+CREATE INDEX queue_finished ON queue (finished) WHERE finished IS NOT NULL;
+"#;
+
+/// The version of a database; 0 where there is nothing yet.
+pub(super) async fn version(client: &Client) -> Result<i32, Error> {
+    let there: bool = client
+        .query_one("SELECT to_regclass('toolbooth_version') IS NOT NULL", &[])
+        .await?
+        .get(0);
+    if !there {
+        return Ok(0);
+    }
+    let row = client.query_opt("SELECT version FROM toolbooth_version", &[]).await?;
+    Ok(row.map_or(0, |row| row.get(0)))
+}
+
+/// Brings a database to [`VERSION`]; gives the version it had.
+pub(super) async fn migrate(client: &mut Client) -> Result<i32, Error> {
+    let transaction = client.transaction().await?;
+    // Replicas that start at once wait for each other here.
+    transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
+    transaction
+        .batch_execute(
+            "CREATE TABLE IF NOT EXISTS toolbooth_version (
+                 only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+                 version integer NOT NULL
+             );
+             INSERT INTO toolbooth_version (version) VALUES (0) ON CONFLICT DO NOTHING",
+        )
+        .await?;
+    let found: i32 =
+        transaction.query_one("SELECT version FROM toolbooth_version", &[]).await?.get(0);
+    for (version, script) in (1i32..).zip([V1]) {
+        if found < version {
+            transaction.batch_execute(script).await?;
+            transaction.execute("UPDATE toolbooth_version SET version = $1", &[&version]).await?;
+        }
+    }
+    transaction.commit().await?;
+    Ok(found)
+}
