@@ -8,6 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::{Value, json};
 
 pub mod postgres;
+pub mod torture;
 
 /// The folder of the repository.
 pub fn repository() -> PathBuf {
@@ -127,8 +128,15 @@ impl Place {
 
     /// Starts the gateway and waits until it listens.
     pub fn serve(&self) -> Gateway {
+        self.serve_with(&[])
+    }
+
+    /// As [`Place::serve`], with more options.
+    pub fn serve_with(&self, options: &[&str]) -> Gateway {
+        let mut arguments = vec!["serve", "--http", "127.0.0.1:0"];
+        arguments.extend(options);
         let mut child = self
-            .command(&["serve", "--http", "127.0.0.1:0"])
+            .command(&arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -3,16 +3,14 @@
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
+use toolbooth_audit::LedgerReads;
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::conformance::{moment, request, settlement, suite};
-use toolbooth_audit::ledger::{
-    Claim, Claimed, Ledger, LedgerError, Prune, PruneKind, Pruned,
-};
+use toolbooth_audit::ledger::{Claim, Claimed, Ledger, LedgerError, Prune, PruneKind, Pruned};
 use toolbooth_audit::note::Signer;
 use toolbooth_audit::queue::{CallQueue, QueuedCall};
 use toolbooth_audit::reads::EventFilter;
 use toolbooth_audit::verify::{self, Known};
-use toolbooth_audit::LedgerReads;
 use toolbooth_contracts::Effect;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::receipt::ClaimState;

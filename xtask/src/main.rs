@@ -17,6 +17,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   schemas [--check]       write docs/schemas, or fail when they are not current
   set-up                  fetch what tests need into target/test-env
   fuzz [SECONDS]          feed the parsers of outside bytes with mutations, for so long each
+  torture [WHAT [COUNT [SEED]]]
+                          kill, starve and cut off the real gateway, and check every promise:
+                          all, kills, io, disks, outages, replicas, drops
   test                    set up what tests need, and run all of them
   smoke                   let a real client call read_file on the real gateway
   ci                      everything that CI runs";
@@ -46,6 +49,7 @@ fn command() -> Result<()> {
         ["set-up"] => setup::set_up().map(drop),
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds.parse()?),
+        ["torture", rest @ ..] => run::torture(rest),
         ["test"] => run::test(),
         ["smoke"] => run::smoke(),
         ["ci"] => run::ci(),

@@ -72,6 +72,15 @@ fn house() -> Result<()> {
     run(cargo().args(["test", "--locked", "-p", "toolbooth-tests", "--", "--test-threads=2"]))
 }
 
+/// Faults on purpose, with what was done and found.
+pub fn torture(words: &[&str]) -> Result<()> {
+    setup::set_up()?;
+    build()?;
+    let mut command = cargo();
+    command.args(["run", "--locked", "--quiet", "-p", "toolbooth-tests", "--bin", "torture", "--"]);
+    run(command.args(words))
+}
+
 /// All tests, with their set-up.
 pub fn test() -> Result<()> {
     step("set-up", || setup::set_up().map(drop))?;

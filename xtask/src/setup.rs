@@ -50,12 +50,40 @@ pub fn set_up() -> Result<PathBuf> {
     } else {
         missing("python3", "tests with the Python client")?;
     }
+    servers()?;
     if there("node") && there("npm") {
         npm(&folder)?;
     } else {
         missing("node", "tests with npm servers and Node handlers")?;
     }
     Ok(folder)
+}
+
+/// The database server and the tracer that fault tests need, from the system's own packages. The
+/// server that the package may start by itself is never touched: tests start their own.
+fn servers() -> Result<()> {
+    let database = Path::new("/usr/lib/postgresql").is_dir();
+    let tracer = there("strace");
+    let mut wanted = Vec::new();
+    if !database {
+        wanted.push("postgresql");
+    }
+    if !tracer {
+        wanted.push("strace");
+    }
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
+    if !(root && there("apt-get")) {
+        return missing(&wanted.join(" and "), "tests of faults and of several replicas");
+    }
+    println!("installing {}", wanted.join(" and "));
+    run(Command::new("apt-get").args(["update", "-q"]))?;
+    run(Command::new("apt-get")
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .args(["install", "-q", "-y", "--no-install-recommends"])
+        .args(wanted))
 }
 
 /// Makes a folder whole or not at all: a set-up that was interrupted is made again.

@@ -662,7 +662,8 @@ fn fits(columns: &[Option<String>], own: &[Option<&str>]) -> bool {
             && columns.iter().zip(own).all(|(column, own)| match (column, own) {
                 // Where a store cannot keep NUL in a column, it stands as U+FFFD.
                 (Some(column), Some(own)) => {
-                    column == own || (own.contains('\0') && *column == own.replace('\0', "\u{fffd}"))
+                    column == own
+                        || (own.contains('\0') && *column == own.replace('\0', "\u{fffd}"))
                 }
                 (None, None) => true,
                 _ => false,

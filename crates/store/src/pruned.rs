@@ -40,7 +40,8 @@ pub(crate) fn fold(
         frontier.push(leaf);
         last = Some(leaf.to_string());
     }
-    let event: Value = serde_json::from_str(checkpoint).map_err(|_| "a checkpoint is unreadable")?;
+    let event: Value =
+        serde_json::from_str(checkpoint).map_err(|_| "a checkpoint is unreadable")?;
     let note = event.pointer("/facts/note").and_then(Value::as_str).unwrap_or_default();
     let signed = Checkpoint::of_note(note).ok();
     let sound = frontier.size() == size

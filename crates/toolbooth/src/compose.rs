@@ -493,7 +493,7 @@ fn handler_folders(loaded: &Loaded) -> Vec<HandlerFolder> {
     folders
 }
 
-fn setting(loaded: &Loaded, setting: &Setting) -> secrets::Setting {
+pub(crate) fn setting(loaded: &Loaded, setting: &Setting) -> secrets::Setting {
     match setting {
         Setting::Text(text) => secrets::Setting::Template(text.clone()),
         Setting::Secret(reference) => secrets::Setting::Secret(location(loaded, reference)),

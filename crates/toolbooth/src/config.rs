@@ -77,6 +77,10 @@ pub(crate) struct Config {
 pub(crate) struct Store {
     /// When an answer is given.
     pub(crate) durability: Durability,
+    /// A PostgreSQL database for several replicas; absent = SQLite in the data folder.
+    pub(crate) url: Option<Setting>,
+    /// The digest key of such a store, the same for all replicas: 64 hex digits.
+    pub(crate) digest_key: Option<SecretRef>,
 }
 
 /// What receipts keep.

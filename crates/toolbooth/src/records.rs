@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use secrecy::{ExposeSecret, SecretString};
 use toolbooth_adapters::secrets;
 use toolbooth_audit::checkpoint::{Checkpoint, Due};
 use toolbooth_audit::ledger::Moment;
@@ -15,8 +16,9 @@ use toolbooth_audit::{CallQueue, Ledger, LedgerReads};
 use toolbooth_contracts::secret::SecretRef;
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::Operations;
+use toolbooth_store::postgres::{self, PostgresLedger, PostgresOptions, PostgresReads};
 use toolbooth_store::sqlite::{
-    DATABASE, Durability, OpenError, SqliteLedger, SqliteOptions, SqliteReads,
+    self, DATABASE, Durability, SqliteLedger, SqliteOptions, SqliteReads, StoreFolder,
 };
 
 use crate::config::{self, Config, Loaded};
@@ -68,6 +70,15 @@ async fn signer(loaded: &Loaded) -> Result<Option<Signer>, Failure> {
     }
 }
 
+/// The URL of a store for several replicas, where the configuration names one.
+async fn url(loaded: &Loaded) -> Result<Option<SecretString>, Failure> {
+    let Some(url) = &loaded.config.store.url else { return Ok(None) };
+    let url = crate::compose::setting(loaded, url);
+    let looking = tokio::task::spawn_blocking(move || url.resolve());
+    let found = looking.await.map_err(|error| Failure::configuration(error.to_string()))?;
+    found.map(Some).map_err(|error| Failure::configuration(error.to_string()).at("store.url"))
+}
+
 /// Opens the store for writing and begins the log of a writer.
 pub(crate) async fn open(
     loaded: &Loaded,
@@ -76,6 +87,9 @@ pub(crate) async fn open(
     accept_restored: bool,
 ) -> Result<Records, Failure> {
     let signer = signer(loaded).await?;
+    if let Some(url) = url(loaded).await? {
+        return open_postgres(loaded, &url, signer, &writer, at, accept_restored).await;
+    }
     let durability = match loaded.config.store.durability {
         config::Durability::Memory => {
             let mut key = [0u8; 32];
@@ -90,18 +104,63 @@ pub(crate) async fn open(
     let opening =
         tokio::task::spawn_blocking(move || SqliteLedger::open(&folder, &writer, options, &at));
     let opened = opening.await.map_err(|error| Failure::store(error.to_string()))?;
-    opened.map(Records::of).map_err(|error| opening_failed(&error))
+    opened.map(Records::of).map_err(|error| {
+        let rolled_back = matches!(error, sqlite::OpenError::RolledBack { .. });
+        opening_failed(&error, rolled_back)
+    })
 }
 
-fn opening_failed(error: &OpenError) -> Failure {
+async fn open_postgres(
+    loaded: &Loaded,
+    url: &SecretString,
+    signer: Option<Signer>,
+    writer: &str,
+    at: Moment,
+    accept_restored: bool,
+) -> Result<Records, Failure> {
+    if loaded.config.store.durability != config::Durability::Full {
+        return Err(Failure::configuration("a store with `url` is always durable in full")
+            .at("store.durability"));
+    }
+    let Some(reference) = &loaded.config.store.digest_key else {
+        return Err(Failure::configuration(
+            "a store with `url` needs the digest key that all its replicas share",
+        )
+        .at("store.digest_key")
+        .hint("`openssl rand -hex 32` makes one; give it as { secret_ref = \"env:NAME\" }"));
+    };
+    let digest_key = key(loaded, reference, "store.digest_key").await?;
+    // What is this replica's own is in its data folder.
+    let folder =
+        StoreFolder::create(&loaded.data).map_err(|error| Failure::store(chain(&error)))?;
+    let signer = match signer {
+        Some(signer) => signer,
+        None => folder.signer().map_err(|error| Failure::store(chain(&error)))?,
+    };
+    let kept = folder.kept_checkpoint().map_err(|error| Failure::store(chain(&error)))?;
+    let url = url.expose_secret().to_owned();
+    let options = PostgresOptions { url, digest_key, signer, kept, accept_restored };
+    PostgresLedger::open(options, writer, &at).await.map(Records::of).map_err(|error| {
+        let rolled_back = matches!(error, postgres::OpenError::RolledBack { .. });
+        match error {
+            postgres::OpenError::Key { .. } => {
+                Failure::configuration(error.to_string()).at("store.digest_key")
+            }
+            postgres::OpenError::Url(_) => Failure::configuration(chain(&error)).at("store.url"),
+            other => opening_failed(&other, rolled_back),
+        }
+    })
+}
+
+fn opening_failed(error: &dyn std::error::Error, rolled_back: bool) -> Failure {
     let failure = Failure::store(chain(error));
-    match error {
-        OpenError::RolledBack { .. } => failure.hint(
+    if rolled_back {
+        return failure.hint(
             "calls since then are unknown to it and may run twice; if it was put back on purpose, \
              `toolbooth audit accept-restore` takes it as it is",
-        ),
-        _ => failure,
+        );
     }
+    failure
 }
 
 /// Hands a checkpoint outside: a line of the log, and the file that the configuration names.
@@ -114,6 +173,13 @@ pub(crate) fn hand_outside(loaded: &Loaded, note: Option<&str>) {
             audit.root = %checkpoint.root,
             "checkpoint"
         );
+    }
+    if loaded.config.store.url.is_some() {
+        let kept =
+            StoreFolder::create(&loaded.data).and_then(|folder| folder.keep_checkpoint(note));
+        if let Err(error) = kept {
+            tracing::warn!(%error, "a checkpoint is not kept in the data folder");
+        }
     }
     let Some(path) = &loaded.config.audit.checkpoint_file else { return };
     let path = loaded.path(path);
@@ -128,20 +194,45 @@ pub(crate) fn hand_outside(loaded: &Loaded, note: Option<&str>) {
 }
 
 /// For what only the embedded store has; servers have tools of their own.
-pub(crate) fn only_sqlite(_loaded: &Loaded) -> Result<(), Failure> {
-    Ok(())
+pub(crate) fn only_sqlite(loaded: &Loaded) -> Result<(), Failure> {
+    if loaded.config.store.url.is_none() {
+        return Ok(());
+    }
+    Err(Failure::usage("these records are kept by a database server").at("store.url").hint(
+        "use the server's own tools, such as pg_dump and pg_restore; after a restore, \
+         `toolbooth audit accept-restore`",
+    ))
 }
 
 /// Where the records are, for people.
 pub(crate) fn place(loaded: &Loaded) -> String {
-    loaded.data.display().to_string()
+    match &loaded.config.store.url {
+        // A URL may hold a password.
+        Some(_) => "the database of `store.url`".to_owned(),
+        None => loaded.data.display().to_string(),
+    }
 }
 
-/// Opens the store for reading; `None` where nothing was ever recorded.
+/// Opens the store for reading, or another one (a folder or a URL); `None` where nothing was ever
+/// recorded.
 pub(crate) async fn reads(
     loaded: &Loaded,
     other: Option<&str>,
 ) -> Result<Option<Arc<dyn LedgerReads>>, Failure> {
+    let is_url = |text: &&str| text.starts_with("postgres://") || text.starts_with("postgresql://");
+    let found = match other {
+        Some(other) => other.to_owned().into(),
+        None => url(loaded).await?.unwrap_or_default(),
+    };
+    if other.is_some_and(|other| is_url(&other))
+        || (other.is_none() && loaded.config.store.url.is_some())
+    {
+        return match PostgresReads::open(found.expose_secret()).await {
+            Ok(reads) => Ok(Some(Arc::new(reads))),
+            Err(postgres::OpenError::Empty) => Ok(None),
+            Err(error) => Err(Failure::new(OUT_OF_REACH, "store-unavailable", chain(&error))),
+        };
+    }
     let folder = other.map_or_else(|| loaded.data.clone(), PathBuf::from);
     folder_reads(&folder)
 }

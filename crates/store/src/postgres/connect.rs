@@ -23,8 +23,7 @@ const READERS: usize = 4;
 const SESSION: &str = "SET lock_timeout = '5s'; SET statement_timeout = '15s'; \
                        SET idle_in_transaction_session_timeout = '30s'";
 /// The same for connections that only read, which may take longer.
-const READ_SESSION: &str =
-    "SET default_transaction_read_only = on; SET statement_timeout = '120s'";
+const READ_SESSION: &str = "SET default_transaction_read_only = on; SET statement_timeout = '120s'";
 
 /// A server, as a URL names it.
 #[derive(Clone)]

@@ -180,8 +180,7 @@ async fn check_key(client: &tokio_postgres::Client, id: &str) -> Result<(), Open
     client.batch_execute("BEGIN").await?;
     let stored: String = client.query_one(statement, &[&id]).await?.get(0);
     client.batch_execute("COMMIT").await?;
-    let stored_now: String =
-        client.query_one("SELECT digest_key_id FROM store", &[]).await?.get(0);
+    let stored_now: String = client.query_one("SELECT digest_key_id FROM store", &[]).await?.get(0);
     if stored == id && stored_now == id {
         Ok(())
     } else {

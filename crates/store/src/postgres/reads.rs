@@ -194,10 +194,7 @@ impl LedgerReads for PostgresReads {
             count(filter.limit)
         );
         let rows = self.rows(&sql, &conditions).await?;
-        rows.iter()
-            .rev()
-            .map(|row| body::read("an agent log", row.get(0), row.get(1)))
-            .collect()
+        rows.iter().rev().map(|row| body::read("an agent log", row.get(0), row.get(1))).collect()
     }
 
     async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {

@@ -125,10 +125,8 @@ CREATE INDEX queue_finished ON queue (finished) WHERE finished IS NOT NULL;
 
 /// The version of a database; 0 where there is nothing yet.
 pub(super) async fn version(client: &Client) -> Result<i32, Error> {
-    let there: bool = client
-        .query_one("SELECT to_regclass('toolbooth_version') IS NOT NULL", &[])
-        .await?
-        .get(0);
+    let there: bool =
+        client.query_one("SELECT to_regclass('toolbooth_version') IS NOT NULL", &[]).await?.get(0);
     if !there {
         return Ok(0);
     }

@@ -67,9 +67,10 @@ impl Needs {
         let keys = self.keys.iter().map(|key| lock(&["key", key]));
         let rates = self.rates.iter().map(|(tool, caller)| lock(&["rate", tool, caller]));
         let running = self.running.iter().map(|tool| lock(&["running", tool]));
-        let approvals = self.approvals.iter().map(|[tool, caller, args, _]| {
-            lock(&["approval", tool, caller, args])
-        });
+        let approvals = self
+            .approvals
+            .iter()
+            .map(|[tool, caller, args, _]| lock(&["approval", tool, caller, args]));
         let all: BTreeSet<i64> = keys.chain(rates).chain(running).chain(approvals).collect();
         all.into_iter().collect()
     }

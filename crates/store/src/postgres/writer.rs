@@ -86,10 +86,7 @@ where
 }
 
 /// A job that runs `step` over what it needs, and where its answer arrives.
-pub(super) fn job<T, F>(
-    needs: Needs,
-    step: F,
-) -> (Box<dyn Job>, Receiver<Result<T, LedgerError>>)
+pub(super) fn job<T, F>(needs: Needs, step: F) -> (Box<dyn Job>, Receiver<Result<T, LedgerError>>)
 where
     T: Send + 'static,
     F: FnOnce(&mut Working<'_>) -> Result<T, LedgerError> + Send + 'static,
@@ -381,13 +378,8 @@ impl Writer {
         let client = &session.connection.client;
         needs.receipts.extend(self.orphans.iter().map(|(id, _)| id.clone()));
         let mut rows = load(session, &needs, head.writer()).await?;
-        let mut working = Working {
-            key_id: &self.key_id,
-            head,
-            rows: &mut rows,
-            changes,
-            watch: &self.watch,
-        };
+        let mut working =
+            Working { key_id: &self.key_id, head, rows: &mut rows, changes, watch: &self.watch };
         for (id, at) in &self.orphans {
             steps::abandon(&mut working, id, at)?;
         }
@@ -787,9 +779,8 @@ fn event_columns(writer: &str, events: Vec<toolbooth_audit::chain::Placed>) -> P
         bodies.push(placed.bytes);
     }
     let mut parameters: Parameters = vec![Box::new(writer.to_owned()), Box::new(seqs)];
-    parameters.extend(
-        texts.into_iter().map(|column| Box::new(column) as Box<dyn ToSql + Sync + Send>),
-    );
+    parameters
+        .extend(texts.into_iter().map(|column| Box::new(column) as Box<dyn ToSql + Sync + Send>));
     parameters.push(Box::new(has_log));
     parameters.push(Box::new(milestones));
     parameters.push(Box::new(bodies));

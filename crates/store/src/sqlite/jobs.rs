@@ -214,14 +214,7 @@ impl Writer {
         head: &'t mut Head,
         changes: &'t mut Changes,
     ) -> TransactionRecords<'t> {
-        TransactionRecords::new(
-            transaction,
-            &self.folder,
-            &self.key_id,
-            head,
-            changes,
-            &self.watch,
-        )
+        TransactionRecords::new(transaction, &self.folder, &self.key_id, head, changes, &self.watch)
     }
 
     /// A fresh connection, trusted only after what is in the log was carried over into the

@@ -15,8 +15,8 @@ use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
 use super::folder::StoreFolder;
 use super::unavailable;
-use crate::{body, corrupt, pruned};
 use crate::watch::{Changes, Watch};
+use crate::{body, corrupt, pruned};
 
 pub(super) struct TransactionRecords<'t> {
     transaction: &'t Transaction<'t>,

@@ -1,0 +1,480 @@
+//! What records cost: the whole path against the bare writer, for both stores, in one run, A B A B;
+//! verification of a million events; a query among ten million agent logs.
+//!
+//! `cargo bench -p toolbooth-tests --bench records [-- path|verify|query]`.
+#![allow(missing_docs)]
+
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use serde_json::json;
+use toolbooth_audit::LedgerReads;
+use toolbooth_audit::checkpoint::Due;
+use toolbooth_audit::claim::KeyRules;
+use toolbooth_audit::export::Exporter;
+use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Moment, Settlement};
+use toolbooth_audit::note::Signer;
+use toolbooth_audit::reads::LogFilter;
+use toolbooth_audit::verify::{self, Known};
+use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::contract::{AdapterId, IdempotencyMode, ToolContract};
+use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::receipt::StoredResult;
+use toolbooth_contracts::{
+    CallRequest, Caller, ContentBlock, Conversation, Dispatch, Effect, Executor, Guard, Outcome,
+    Status, ToolCall, ToolOutput,
+};
+use toolbooth_policy::{Authorizer, FeatureFlags};
+use toolbooth_proxy::{
+    Clock, Executors, IdSource, Limits, Parts, SystemClock, SystemIds, ToolProxy, World, Worlds,
+};
+use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
+use toolbooth_store::postgres::{PostgresLedger, PostgresOptions};
+use toolbooth_store::sqlite::{DATABASE, Durability, SqliteLedger, SqliteOptions, SqliteReads};
+use toolbooth_tests::postgres::Postgres;
+
+const CALLERS: usize = 64;
+const ROUND: Duration = Duration::from_secs(4);
+const ROUNDS: usize = 3;
+
+struct Echo;
+
+#[async_trait]
+impl Executor for Echo {
+    async fn execute(&self, dispatch: Dispatch, _: Conversation) -> Outcome {
+        Outcome::Done(ToolOutput::text(dispatch.arguments.get()))
+    }
+
+    async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
+        Readiness::Ready
+    }
+}
+
+fn proxy(ledger: Arc<dyn Ledger>) -> ToolProxy {
+    let entry = json!({
+        "name": "bench.echo", "description": "Echoes.", "execution": {"localRuntimeId": "bench"},
+        "input_schema": {"type": "object", "required": ["text"],
+            "properties": {"text": {"type": "string"}}},
+        "output_schema": {}
+    });
+    let mut registry = ToolRegistry::default();
+    let tool = RegisteredTool::from_entry(&entry, Source::File, &Guard::default()).expect("fits");
+    let _ = registry.register(tool);
+    let policy = Authorizer::new(FeatureFlags { mcp_tools: true, tools_policy: true });
+    ToolProxy::new(Parts {
+        worlds: Worlds::new(World::new(policy).with_registry(registry)),
+        catalogue: None,
+        ledger,
+        executors: Executors::default().with(AdapterId::Local("bench".into()), Arc::new(Echo)),
+        clock: Arc::new(SystemClock::default()),
+        ids: Arc::new(SystemIds),
+        shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
+        limits: Limits::default(),
+        keeping: Default::default(),
+    })
+}
+
+fn arguments() -> String {
+    json!({ "text": "x".repeat(80) }).to_string()
+}
+
+fn request(clock: &SystemClock, ids: &SystemIds) -> ClaimRequest {
+    let at = clock.now();
+    let mut dispatched = EventBody::new(AuditEventKind::ToolDispatched, at.text.clone());
+    let call_id = ids.next();
+    dispatched.call_id = Some(call_id.clone());
+    dispatched.tool_name = Some("bench.echo".into());
+    dispatched.caller = Some("local".into());
+    ClaimRequest {
+        receipt_id: ids.next(),
+        call_id,
+        tool_id: "bench.echo".into(),
+        contract_digest: "0".repeat(64),
+        caller: "local".into(),
+        mode: IdempotencyMode::None,
+        keys: Vec::new(),
+        rules: KeyRules { refuse_different_args: true, rerunnable: false },
+        args_digest: "0".repeat(64),
+        rate_per_min: None,
+        concurrency_max: None,
+        approval_rule: None,
+        approval_id: String::new(),
+        policy_version: "0".repeat(32),
+        dispatched,
+        at,
+        sync: true,
+    }
+}
+
+fn settlement(
+    claim: toolbooth_audit::ledger::Claim,
+    call_id: String,
+    at: Moment,
+    ids: &SystemIds,
+) -> Settlement {
+    let content = vec![ContentBlock::text(arguments())];
+    let mut terminal = EventBody::new(AuditEventKind::ToolExecuted, at.text.clone());
+    terminal.call_id = Some(call_id.clone());
+    terminal.tool_name = Some("bench.echo".into());
+    terminal.caller = Some("local".into());
+    terminal.status = Some(Status::Succeeded);
+    terminal.duration_ms = Some(1.5);
+    terminal.args_digest = Some("0".repeat(64));
+    let log = AgentLog {
+        id: ids.next(),
+        tool_name: "bench.echo".into(),
+        agent_id: Some("agent".into()),
+        turn_index: Some(1),
+        phase_id: None,
+        epic_id: None,
+        call_id,
+        receipt_id: None,
+        caller: "local".into(),
+        input: serde_json::from_str(&arguments()).ok(),
+        output: Some(json!({ "content": [{ "type": "text", "text": arguments() }] })),
+        duration_ms: 1.5,
+        is_error: false,
+        error_code: None,
+        attempt: 0,
+        decision_inputs: Some(json!({ "rule": "default", "reason": "permitted" })),
+        timestamp: at.text.clone(),
+        internal: None,
+    };
+    Settlement {
+        claim,
+        mode: IdempotencyMode::None,
+        status: Status::Succeeded,
+        effect: Effect::Completed,
+        error_code: None,
+        fields: serde_json::Map::new(),
+        result_digest: Some("0".repeat(64)),
+        result: Some(StoredResult {
+            content,
+            structured_content: None,
+            meta: None,
+            error: None,
+            warnings: Vec::new(),
+        }),
+        sandbox_digest: None,
+        rate_per_min: None,
+        duration_ms: 1.5,
+        at,
+        log,
+        events: Vec::new(),
+        terminal,
+        sync: true,
+    }
+}
+
+/// Two dependent commits; gives how long each took.
+async fn bare(ledger: &dyn Ledger, clock: &SystemClock, ids: &SystemIds) -> [Duration; 2] {
+    let request = request(clock, ids);
+    let call_id = request.call_id.clone();
+    let began = Instant::now();
+    let Ok(Claimed::Fresh(claim)) = ledger.claim(request).await else { panic!("fresh") };
+    let claimed = began.elapsed();
+    let settlement = Arc::new(settlement(claim, call_id, clock.now(), ids));
+    let began = Instant::now();
+    ledger.settle(settlement).await.expect("settles");
+    [claimed, began.elapsed()]
+}
+
+struct Measured {
+    per_second: f64,
+    /// Of a commit for the bare writer, of a call for the path.
+    p50: Duration,
+    p99: Duration,
+}
+
+fn measured(mut all: Vec<Duration>, calls: u64, took: Duration) -> Measured {
+    all.sort_unstable();
+    let at = |share: f64| all[((all.len() - 1) as f64 * share) as usize];
+    Measured { per_second: calls as f64 / took.as_secs_f64(), p50: at(0.5), p99: at(0.99) }
+}
+
+async fn drive<F, R>(work: F) -> Measured
+where
+    F: Fn() -> R + Send + Sync + 'static,
+    R: std::future::Future<Output = Vec<Duration>> + Send,
+{
+    let (work, calls) = (Arc::new(work), Arc::new(AtomicU64::new(0)));
+    let began = Instant::now();
+    let tasks: Vec<_> = (0..CALLERS)
+        .map(|_| {
+            let (work, calls) = (Arc::clone(&work), Arc::clone(&calls));
+            tokio::spawn(async move {
+                let mut all = Vec::new();
+                while began.elapsed() < ROUND {
+                    all.extend(work().await);
+                    calls.fetch_add(1, Ordering::Relaxed);
+                }
+                all
+            })
+        })
+        .collect();
+    let mut all = Vec::new();
+    for task in tasks {
+        all.extend(task.await.expect("ends"));
+    }
+    measured(all, calls.load(Ordering::Relaxed), began.elapsed())
+}
+
+async fn compare(name: &str, ledger: Arc<dyn Ledger>) {
+    let proxy = proxy(Arc::clone(&ledger));
+    let arguments = arguments();
+    let (mut writers, mut paths) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let own = Arc::clone(&ledger);
+        writers.push(
+            drive(move || {
+                let ledger = Arc::clone(&own);
+                async move { bare(&*ledger, &SystemClock::default(), &SystemIds).await.to_vec() }
+            })
+            .await,
+        );
+        let (proxy, arguments) = (proxy.clone(), arguments.clone());
+        paths.push(
+            drive(move || {
+                let (proxy, arguments) = (proxy.clone(), arguments.clone());
+                async move {
+                    let began = Instant::now();
+                    let request = CallRequest::new("bench.echo", &arguments).expect("JSON");
+                    let call = ToolCall::new(request, Caller::local());
+                    let result = proxy.call(call, Conversation::detached().0).await;
+                    assert!(!result.is_error, "{result:?}");
+                    vec![began.elapsed()]
+                }
+            })
+            .await,
+        );
+    }
+    let middle = |all: &[Measured], of: &dyn Fn(&Measured) -> f64| {
+        let mut values: Vec<f64> = all.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    let ms = |duration: Duration| duration.as_secs_f64() * 1_000.0;
+    let (bare, path) = (middle(&writers, &|m| m.per_second), middle(&paths, &|m| m.per_second));
+    let (commit, call) = (middle(&writers, &|m| ms(m.p99)), middle(&paths, &|m| ms(m.p99)));
+    println!(
+        "{name}: bare writer {bare:.0} calls/s (commit p50 {:.2} ms, p99 {commit:.2} ms); path {path:.0} calls/s (call p50 {:.2} ms, p99 {call:.2} ms); path/bare {:.2}; call p99 / commit p99 {:.2}",
+        middle(&writers, &|m| ms(m.p50)),
+        middle(&paths, &|m| ms(m.p50)),
+        path / bare,
+        call / commit
+    );
+}
+
+/// The median of `fdatasync` on the disk that the stores are on.
+fn sync_median(folder: &Path) -> Duration {
+    let mut file = std::fs::File::create(folder.join("sync")).expect("a file");
+    let mut all: Vec<Duration> = (0..500)
+        .map(|_| {
+            file.write_all(&[0; 4096]).expect("writes");
+            let began = Instant::now();
+            file.sync_data().expect("syncs");
+            began.elapsed()
+        })
+        .collect();
+    all.sort_unstable();
+    all[all.len() / 2]
+}
+
+async fn paths() {
+    let folder = tempfile::tempdir().expect("a folder");
+    println!("fdatasync median {:.3} ms", sync_median(folder.path()).as_secs_f64() * 1_000.0);
+    let now = SystemClock::default().now();
+    let data = folder.path().join("data");
+    let sqlite = SqliteLedger::open(&data, "bench", SqliteOptions::default(), &now).expect("opens");
+    compare("SQLite, durability full", Arc::new(sqlite)).await;
+    let Some(server) = Postgres::start() else { return };
+    let options = PostgresOptions {
+        url: server.url(&server.database()),
+        digest_key: [7; 32],
+        signer: Signer::new(&[7; 32]),
+        kept: None,
+        accept_restored: false,
+    };
+    let postgres = PostgresLedger::open(options, "bench", &now).await.expect("opens");
+    compare("PostgreSQL, one replica", Arc::new(postgres)).await;
+}
+
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap_or_default()
+}
+
+fn reset_peak() {
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+async fn verification() {
+    const EVENTS: u64 = 1_000_000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let clock = SystemClock::default();
+    let options = SqliteOptions { durability: Durability::Process, ..SqliteOptions::default() };
+    let ledger =
+        Arc::new(SqliteLedger::open(folder.path(), "bench", options, &clock.now()).expect("opens"));
+    let left = Arc::new(AtomicU64::new(EVENTS / 2));
+    let tasks: Vec<_> = (0..256)
+        .map(|_| {
+            let (ledger, left) = (Arc::clone(&ledger), Arc::clone(&left));
+            tokio::spawn(async move {
+                let (clock, ids) = (SystemClock::default(), SystemIds);
+                while left
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+                    .is_ok()
+                {
+                    let mut request = request(&clock, &ids);
+                    request.sync = false;
+                    let call_id = request.call_id.clone();
+                    let Ok(Claimed::Fresh(claim)) = ledger.claim(request).await else {
+                        panic!("fresh")
+                    };
+                    let mut settled = settlement(claim, call_id, clock.now(), &ids);
+                    settled.sync = false;
+                    ledger.settle(Arc::new(settled)).await.expect("settles");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("ends");
+        let _ = ledger.checkpoint(Due::NOW, clock.now()).await;
+    }
+    for events in [EVENTS / 10, EVENTS] {
+        reset_peak();
+        let before = peak_memory();
+        let began = Instant::now();
+        let report = verify::store(&*ledger, Known::default()).await.expect("reads");
+        assert!(report.ok, "{:?}", report.problems.first());
+        println!(
+            "verify, store of {} events with receipts and logs: {:.1} s, {} MiB more than before (run beside {events})",
+            report.events,
+            began.elapsed().as_secs_f64(),
+            (peak_memory() - before) / 1024
+        );
+    }
+    let file = folder.path().join("export.jsonl");
+    let mut exporter = Exporter::begin(&*ledger).await.expect("reads");
+    let mut out = std::io::BufWriter::new(std::fs::File::create(&file).expect("a file"));
+    while let Some(page) = exporter.page().await.expect("reads") {
+        for entry in page {
+            writeln!(out, "{}", entry.bytes).expect("writes");
+        }
+    }
+    writeln!(out, "{}", exporter.trailer()).expect("writes");
+    out.flush().expect("writes");
+    drop(out);
+    reset_peak();
+    let (before, began) = (peak_memory(), Instant::now());
+    let open = || std::fs::File::open(&file).map(std::io::BufReader::new);
+    let report = verify::export(open, Known::default()).expect("reads");
+    assert!(report.ok, "{:?}", report.problems.first());
+    println!(
+        "verify, export of {} events: {:.1} s, {} MiB more than before",
+        report.events,
+        began.elapsed().as_secs_f64(),
+        (peak_memory() - before) / 1024
+    );
+}
+
+async fn query() {
+    const LOGS: u64 = 10_000_000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let clock = SystemClock::default();
+    let ledger = SqliteLedger::open(folder.path(), "bench", SqliteOptions::default(), &clock.now())
+        .expect("opens");
+    ledger.close(clock.now()).await.expect("closes");
+    drop(ledger);
+    let file = folder.path().join(DATABASE);
+    let filled = Instant::now();
+    let connection = rusqlite::Connection::open(&file).expect("opens");
+    // Spread over thirty days up to now, with bodies as small calls have them.
+    connection
+        .execute_batch(&format!(
+            "PRAGMA synchronous = OFF;
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {LOGS})
+             INSERT INTO agent_logs (id, writer, seq, time, tool, agent, turn, call_id, is_error, body)
+             SELECT printf('%016x', i), 'w', i,
+                 strftime('%Y-%m-%dT%H:%M:%fZ', 'now', printf('-%f seconds', ({LOGS} - i) * 0.2592)),
+                 'tool.' || (i % 50), 'agent-' || (i % 20), i % 100, printf('c%d', i), i % 10 = 0,
+                 '{{\"attempt\":1,\"callId\":\"' || printf('c%d', i) || '\",\"caller\":\"local\",\"durationMs\":1.5,\"id\":\"'
+                     || printf('%016x', i) || '\",\"input\":{{\"text\":\"' || hex(zeroblob(60)) || '\"}},\"isError\":false,\"timestamp\":\"2026-01-01T00:00:00.000Z\",\"toolName\":\"tool\"}}'
+             FROM n;"
+        ))
+        .expect("fills");
+    drop(connection);
+    let size = std::fs::metadata(&file).expect("is there").size() >> 20;
+    println!("filled {LOGS} agent logs ({size} MiB) in {:.0} s", filled.elapsed().as_secs_f64());
+    let reads = SqliteReads::open(&file).expect("opens");
+    let hour = || -> String {
+        let at = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(3_600);
+        format!("{at:.3}")
+    };
+    for (name, filter) in [
+        ("the last hour", LogFilter { since: Some(hour()), limit: 1_000, ..LogFilter::default() }),
+        (
+            "the last hour of one tool",
+            LogFilter {
+                since: Some(hour()),
+                tool: Some("tool.7".into()),
+                limit: 1_000,
+                ..LogFilter::default()
+            },
+        ),
+        (
+            "the errors of one agent in the last hour",
+            LogFilter {
+                since: Some(hour()),
+                agent: Some("agent-3".into()),
+                error: Some(true),
+                limit: 1_000,
+                ..LogFilter::default()
+            },
+        ),
+    ] {
+        let mut all: Vec<Duration> = Vec::new();
+        let mut rows = 0;
+        for _ in 0..5 {
+            let began = Instant::now();
+            rows = reads.agent_logs(filter.clone()).await.expect("reads").len();
+            all.push(began.elapsed());
+        }
+        let first = all[0].as_secs_f64() * 1_000.0;
+        all.sort_unstable();
+        println!(
+            "query of {name}: {rows} rows, first {first:.1} ms, median {:.1} ms",
+            all[2].as_secs_f64() * 1_000.0
+        );
+    }
+}
+
+fn main() {
+    let wanted: Vec<String> =
+        std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let wants = |what: &str| wanted.is_empty() || wanted.iter().any(|word| word == what);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        if wants("path") {
+            paths().await;
+        }
+        if wants("verify") {
+            verification().await;
+        }
+        if wants("query") {
+            query().await;
+        }
+    });
+}

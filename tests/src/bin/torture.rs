@@ -1,0 +1,31 @@
+//! Runs the faults of `toolbooth_tests::torture`, whole; `cargo xtask torture` builds and starts it.
+
+use toolbooth_tests::torture;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, standard: u64| {
+        words.get(at).and_then(|word| word.parse().ok()).unwrap_or(standard)
+    };
+    let seed = number(2, 1);
+    match words.first().map(String::as_str) {
+        Some("kills") => torture::kills(number(1, 300), seed),
+        Some("io") => torture::io_errors(number(1, 400), 1),
+        Some("disks") => torture::disks(),
+        Some("outages") => torture::server_outages(),
+        Some("replicas") => torture::replicas(64, 200, number(1, 30), seed),
+        Some("drops") => torture::dropped_answers(),
+        None | Some("all") => {
+            torture::kills(number(1, 300), seed);
+            torture::io_errors(400, 1);
+            torture::disks();
+            torture::server_outages();
+            torture::replicas(64, 200, 30, seed);
+            torture::dropped_answers();
+        }
+        Some(_) => {
+            eprintln!("usage: torture [all|kills|io|disks|outages|replicas|drops] [COUNT] [SEED]");
+            std::process::exit(2);
+        }
+    }
+}

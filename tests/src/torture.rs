@@ -1,0 +1,727 @@
+//! Faults, on purpose: killed gateways, failing disks, full disks, servers that go away, dropped
+//! answers, contending replicas. Each scenario is bounded and seeded, says what it did, and panics
+//! where a promise is broken.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::postgres::Postgres;
+use crate::{Gateway, Place, binary, request};
+
+/// Chance that is the same each time (splitmix64).
+#[derive(Clone)]
+pub struct Chance(u64);
+
+impl Chance {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, most: u64) -> u64 {
+        self.next() % most
+    }
+}
+
+/// A tool that writes down every effect, with the call that had it.
+const HANDLER: &str = r#"import os, time
+FILE = os.open("effects.txt", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+def do(args, context):
+    line = "%s %s %s %d\n" % (context["toolId"], args["key"], context["callId"], context["attempt"])
+    os.write(FILE, line.encode())
+    time.sleep(args.get("ms", 0) / 1000)
+    return {"key": args["key"]}
+"#;
+
+/// Three tools, one for each promise.
+pub const TOOLS: [(&str, &str); 3] =
+    [("pay.do", "keyed"), ("mail.do", "on-key"), ("put.do", "safe-retry")];
+/// A tool that promises nothing.
+const RAW: (&str, &str) = ("raw.do", "none");
+
+fn registry() -> String {
+    let tools: Vec<Value> = TOOLS
+        .iter()
+        .chain([&RAW])
+        .map(|(id, mode)| {
+            let mut idempotency = json!({ "mode": mode });
+            if *mode == "keyed" {
+                idempotency["key_field"] = json!("key");
+            }
+            json!({
+                "name": id, "description": "Has an effect.",
+
+                "input_schema": {"type": "object", "properties": {"key": {"type": "string"}}},
+                "output_schema": {}, "permissions": [], "timeout_ms": 20_000,
+                "idempotency": idempotency
+            })
+        })
+        .collect();
+    json!({ "version": "1.0.0", "tools": tools }).to_string()
+}
+
+/// A place with these tools and this configuration.
+pub fn place(configuration: &str) -> Place {
+    let place = Place::new();
+    place.write("toolbooth.toml", configuration).write("tools.registry.json", &registry());
+    for (id, _) in TOOLS.iter().chain([&RAW]) {
+        let domain = id.split('.').next().expect("a domain");
+        place.write(&format!("handlers/{domain}.py"), HANDLER);
+    }
+    place
+}
+
+/// One effect: tool, key, call.
+type Effect = (String, String, String);
+
+fn effects(place: &Place) -> Vec<Effect> {
+    let mut all = Vec::new();
+    for folder in ["handlers", "."] {
+        let text = std::fs::read_to_string(place.path().join(folder).join("effects.txt"))
+            .unwrap_or_default();
+        all.extend(text.lines().filter_map(|line| {
+            let mut words = line.split(' ').map(str::to_owned);
+            Some((words.next()?, words.next()?, words.next()?))
+        }));
+    }
+    all
+}
+
+fn body(tool: &str, key: &str, call: &str, ms: u64) -> String {
+    let mut context = json!({ "callId": call });
+    if tool == "mail.do" || tool == "put.do" {
+        context["idempotencyKey"] = json!(key);
+    }
+    json!({ "toolId": tool, "args": { "key": key, "ms": ms }, "context": context }).to_string()
+}
+
+/// Everything that was recorded, as scripts read it.
+struct Recorded {
+    events: Vec<Value>,
+    receipts: BTreeMap<String, Value>,
+}
+
+fn recorded(place: &Place) -> Recorded {
+    let output = place.run(&["audit", "export"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let events = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|event| event["event"].is_string())
+        .collect();
+    let (listed, _) = place.json(&["receipts", "list", "--limit", "1000000"]);
+    let receipts = listed["receipts"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|receipt| (text(receipt, "receiptId"), receipt.clone()))
+        .collect();
+    Recorded { events, receipts }
+}
+
+fn text(value: &Value, name: &str) -> String {
+    value[name].as_str().unwrap_or_default().to_owned()
+}
+
+/// The promises, whatever has happened. `answered` are successes that clients have seen: call and
+/// receipt.
+fn promises(place: &Place, answered: &[(String, String)], nothing_runs: bool) -> String {
+    place.assert_sound();
+    let effects = effects(place);
+    let recorded = recorded(place);
+    let modes: BTreeMap<&str, &str> = TOOLS.into_iter().collect();
+    let mut by_key: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for (tool, key, _) in &effects {
+        *by_key.entry((tool, key)).or_default() += 1;
+    }
+    for ((tool, key), count) in &by_key {
+        if modes.get(tool) != Some(&"safe-retry") {
+            assert_eq!(*count, 1, "{tool} had {count} effects for the key {key}");
+        }
+    }
+    let dispatched: BTreeMap<String, String> = recorded
+        .events
+        .iter()
+        .filter(|event| event["event"] == "TOOL_DISPATCHED")
+        .map(|event| (text(event, "callId"), text(event, "receiptId")))
+        .collect();
+    let with_effect: BTreeSet<&String> = effects.iter().map(|(_, _, call)| call).collect();
+    for call in &with_effect {
+        assert!(dispatched.contains_key(*call), "the effect of call {call} has no claim");
+    }
+    for (call, receipt_id) in answered {
+        let receipt = recorded.receipts.get(receipt_id);
+        let state = receipt.map(|receipt| text(receipt, "state"));
+        assert_eq!(state.as_deref(), Some("succeeded"), "call {call} was answered");
+        let own = recorded.events.iter().any(|event| {
+            event["receiptId"] == receipt_id.as_str()
+                && with_effect.contains(&text(event, "callId"))
+        });
+        assert!(own, "call {call} was answered without an effect");
+    }
+    let (listed, _) =
+        place.json(&["receipts", "list", "--state", "in_doubt", "--limit", "1000000"]);
+    let doubts = listed["receipts"].as_array().map_or(0, Vec::len);
+    let in_doubt =
+        recorded.receipts.values().filter(|receipt| receipt["state"] == "in_doubt").count();
+    assert_eq!(doubts, in_doubt, "every doubt is listed");
+    if nothing_runs {
+        for receipt in recorded.receipts.values() {
+            assert_ne!(
+                receipt["state"], "in_flight",
+                "a lost call is told to be in doubt: {receipt}"
+            );
+        }
+    }
+    format!(
+        "{} effects, {} receipts, {doubts} in doubt, {} answered, {} events, verified",
+        effects.len(),
+        recorded.receipts.len(),
+        answered.len(),
+        recorded.events.len()
+    )
+}
+
+type Answered = Arc<Mutex<Vec<(String, String)>>>;
+
+/// Clients that call until they are told to stop; what succeeded is written down.
+fn load(
+    address: &str,
+    clients: u64,
+    seed: u64,
+    stop: &Arc<AtomicBool>,
+    answered: &Answered,
+) -> Vec<std::thread::JoinHandle<u64>> {
+    (0..clients)
+        .map(|client| {
+            let (address, stop, answered) =
+                (address.to_owned(), Arc::clone(stop), Arc::clone(answered));
+            std::thread::spawn(move || {
+                let mut chance = Chance::new(seed * 1_000 + client);
+                let mut calls = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let (tool, _) = TOOLS[chance.below(3) as usize];
+                    // Half of the keys are shared by all rounds and clients, half are new.
+                    let key = match chance.below(2) {
+                        0 => format!("shared-{}", chance.below(60 + seed * 4)),
+                        _ => format!("{seed}-{client}-{calls}"),
+                    };
+                    let call = format!("{seed}-{client}-{calls}");
+                    let sent = body(tool, &key, &call, chance.below(4));
+                    let Some((status, answer)) = request(&address, "POST", "/v1/calls", &sent, &[])
+                    else {
+                        break;
+                    };
+                    if status == 200 {
+                        answered.lock().expect("whole").push((call, text(&answer, "receiptId")));
+                    }
+                    calls += 1;
+                }
+                calls
+            })
+        })
+        .collect()
+}
+
+/// Kills the gateway at random moments under load, and looks at the records after each.
+pub fn kills(count: u64, seed: u64) {
+    println!("kills: {count} times kill -9 under load, seed {seed}");
+    let place = place("");
+    let answered: Answered = Arc::default();
+    let mut chance = Chance::new(seed);
+    let (began, mut calls) = (Instant::now(), 0);
+    for round in 0..count {
+        let gateway = place.serve();
+        let stop = Arc::new(AtomicBool::new(false));
+        let clients = load(&gateway.address, 6, round + 1, &stop, &answered);
+        std::thread::sleep(Duration::from_millis(20 + chance.below(230)));
+        gateway.signal("KILL");
+        stop.store(true, Ordering::Relaxed);
+        calls += clients.into_iter().map(|client| client.join().expect("ends")).sum::<u64>();
+        drop(gateway);
+        place.assert_sound();
+        if (round + 1) % 25 == 0 {
+            // A short call lets the lost writer be found.
+            place.run(&["call", "calculator", "--args", r#"{"expression":"1"}"#]);
+            let found = promises(&place, &answered.lock().expect("whole"), true);
+            println!("  after {} kills: {found}", round + 1);
+        }
+    }
+    place.run(&["call", "calculator", "--args", r#"{"expression":"1"}"#]);
+    let found = promises(&place, &answered.lock().expect("whole"), true);
+    println!(
+        "kills: {count} kills, {calls} calls in {:.0} s: {found}",
+        began.elapsed().as_secs_f64()
+    );
+}
+
+/// Whether a program is there and may trace others.
+fn can_trace() -> bool {
+    let traced = Command::new("strace")
+        .args(["-f", "-o", "/dev/null", "-e", "trace=fsync", "true"])
+        .stderr(Stdio::null())
+        .status();
+    traced.is_ok_and(|status| status.success())
+}
+
+/// Lets each write and each sync of a call fail, one after the other, once and for good.
+pub fn io_errors(most: u64, step: u64) {
+    if !can_trace() {
+        let said = "SKIPPED: strace is not there, or may not trace";
+        assert!(std::env::var_os("CI").is_none(), "{said}");
+        println!("{said}");
+        return;
+    }
+    println!("I/O errors: each fsync, fdatasync and pwrite64 of a call fails in turn");
+    let place = place("");
+    // The store is made before: a store that cannot be made is another matter.
+    assert_eq!(place.json(&["call", "pay.do", "--args", r#"{"key":"first"}"#]).1, 0);
+    let (mut answered, mut refused, mut injected) = (Vec::new(), 0, 0);
+    // A disk that stays broken makes the gateway wait for it, so that fewer of these are tried.
+    for (suffix, step) in [("", step), ("+", step * 7)] {
+        let mut n = 1;
+        while n <= most {
+            let key = format!("k{n}{}", suffix.replace('+', "p"));
+            let args = json!({ "key": key }).to_string();
+            let trace = place.path().join("trace.txt");
+            let inject = format!("inject=fsync,fdatasync,pwrite64:error=EIO:when={n}{suffix}");
+            let output = Command::new("strace")
+                .args(["-f", "-o"])
+                .arg(&trace)
+                .args(["-e", "trace=fsync,fdatasync,pwrite64", "-e", &inject])
+                .arg(binary())
+                .args(["call", "pay.do", "--format", "json", "--args", &args])
+                .current_dir(place.path())
+                .stdin(Stdio::null())
+                .output()
+                .expect("strace starts");
+            let hit = std::fs::read_to_string(&trace).unwrap_or_default().contains("INJECTED");
+            injected += u64::from(hit);
+            let result: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            if result["status"] == "succeeded" {
+                answered.push((text(&result, "callId"), text(&result, "receiptId")));
+            } else {
+                refused += 1;
+            }
+            if output.status.code() == Some(1) && result["error"]["code"] == "record-unavailable" {
+                let done = effects(&place).iter().any(|(_, own, _)| *own == key);
+                assert!(!done, "a refused call had an effect ({inject})");
+            }
+            // The disk is well again: the same call, and whatever it gets, one effect at most.
+            let (again, _) = place.json(&["call", "pay.do", "--args", &args]);
+            let code = text(&again["error"], "code");
+            assert!(again["status"] == "succeeded" || code == "call-in-doubt", "{inject}: {again}");
+            place.assert_sound();
+            if !hit {
+                break;
+            }
+            n += step;
+        }
+    }
+    let found = promises(&place, &answered, true);
+    println!("I/O errors: {injected} injected, {refused} calls not answered with success: {found}");
+    assert!(injected > 3, "errors were injected");
+}
+
+/// A small disk of one's own.
+struct Disk(std::path::PathBuf);
+
+impl Disk {
+    fn mount(path: &Path, size: &str) -> Option<Self> {
+        std::fs::create_dir_all(path).expect("a folder");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(path)
+            .stderr(Stdio::null())
+            .status();
+        if mounted.is_ok_and(|status| status.success()) {
+            return Some(Self(path.to_owned()));
+        }
+        let said = "SKIPPED: no small disk can be mounted here";
+        println!("{said}");
+        None
+    }
+
+    fn remount(&self, mode: &str) -> bool {
+        Command::new("mount")
+            .args(["-o", &format!("remount,{mode}")])
+            .arg(&self.0)
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn until(what: &str, mut fits: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !fits() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn pay(gateway: &Gateway, key: &str) -> (u16, Value) {
+    gateway.post("/v1/calls", &body("pay.do", key, &format!("call-{key}"), 0))
+}
+
+/// While nothing can be recorded, every call is refused before it has an effect; then service
+/// resumes by itself.
+fn refused_and_resumed(
+    what: &str,
+    place: &Place,
+    gateway: &Gateway,
+    broken: impl FnOnce(),
+    mended: impl FnOnce(),
+) {
+    let before = effects(place).len();
+    let name = what.replace(' ', "-");
+    broken();
+    let mut refused = 0;
+    until(&format!("{what}: calls are refused"), || {
+        let (status, answer) = pay(gateway, &format!("{name}-{refused}"));
+        refused += 1;
+        (status, &answer["code"]) == (503, &json!("record-unavailable"))
+    });
+    let had = effects(place).len();
+    for n in 0..20 {
+        let (status, answer) = pay(gateway, &format!("{name}-while-{n}"));
+        assert_eq!((status, &answer["code"]), (503, &json!("record-unavailable")), "{answer}");
+    }
+    assert_eq!(gateway.get("/readyz").0, 503, "{what}: readiness is red");
+    assert_eq!(effects(place).len(), had, "{what}: nothing had an effect");
+    mended();
+    until(&format!("{what}: service resumes"), || pay(gateway, &format!("{name}-after")).0 == 200);
+    until(&format!("{what}: readiness is green"), || gateway.get("/readyz").0 == 200);
+    println!("  {what}: refused before any effect, resumed by itself ({before} effects before)");
+}
+
+/// A disk that is full, and one that is read-only.
+pub fn disks() {
+    println!("disks: a full one, a read-only one");
+    let place = place("");
+    let data = place.path().join("data");
+    let Some(disk) = Disk::mount(&data, "4m") else { return };
+    let gateway = place.serve_with(&["--data", "data"]);
+    assert_eq!(pay(&gateway, "first").0, 200);
+    let filler = data.join("filler");
+    refused_and_resumed(
+        "full disk",
+        &place,
+        &gateway,
+        || {
+            let mut file = std::fs::File::create(&filler).expect("a file");
+            let block = vec![0u8; 4096];
+            while file.write_all(&block).is_ok() {}
+        },
+        || std::fs::remove_file(&filler).expect("is removed"),
+    );
+    let (status, _, words) = gateway.stop();
+    assert_eq!(status, Some(0), "{words}");
+    assert!(disk.remount("ro"), "nothing is open any more");
+    let had = effects(&place).len();
+    let again = ["call", "pay.do", "--data", "data", "--args", r#"{"key":"read-only"}"#];
+    let (refused, exit) = place.json(&again);
+    assert_eq!((&refused["error"]["code"], exit), (&json!("store-unavailable"), 3), "{refused}");
+    assert_eq!(effects(&place).len(), had, "nothing had an effect");
+    assert!(disk.remount("rw"));
+    assert_eq!(place.json(&again).1, 0, "service resumes");
+    println!("  read-only disk: refused before any effect, resumed");
+    let (report, exit) = place.json(&["audit", "verify", "--store", "data"]);
+    assert_eq!((&report["ok"], exit), (&json!(true), 0), "{report}");
+    println!("disks: {} events, verified", report["events"]);
+}
+
+fn on_server(server: &Postgres, database: &str) -> Place {
+    place(&format!(
+        "[store]\nurl = \"{}\"\ndigest_key = {{ secret_ref = \"env:TORTURE_KEY\" }}\n",
+        server.url(database)
+    ))
+    .env("TORTURE_KEY", &"5a".repeat(32))
+}
+
+/// A server that is stopped and started under load, and whose connections are cut.
+pub fn server_outages() {
+    println!("outages: PostgreSQL stopped and started, its connections cut, under load");
+    let Some(mut server) = Postgres::start() else { return };
+    let database = server.database();
+    let place = on_server(&server, &database);
+    let gateway = place.serve();
+    let (stop, answered) = (Arc::new(AtomicBool::new(false)), Answered::default());
+    let clients = load(&gateway.address, 4, 1, &stop, &answered);
+    for _ in 0..5 {
+        std::thread::sleep(Duration::from_millis(150));
+        server.try_sql(
+            &database,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE application_name = 'toolbooth' AND pid <> pg_backend_pid()",
+        );
+    }
+    stop.store(true, Ordering::Relaxed);
+    let calls: u64 = clients.into_iter().map(|client| client.join().expect("ends")).sum();
+    let server = Mutex::new(&mut server);
+    refused_and_resumed(
+        "stopped server",
+        &place,
+        &gateway,
+        || server.lock().expect("whole").stop(),
+        || server.lock().expect("whole").resume(),
+    );
+    let (status, _, words) = gateway.stop();
+    assert_eq!(status, Some(0), "{words}");
+    let found = promises(&place, &answered.lock().expect("whole"), true);
+    println!("outages: {calls} calls: {found}");
+}
+
+/// Replicas on one database, clients that contend for keys, and one replica that is killed and
+/// started again every few seconds.
+pub fn replicas(clients: u64, keys: u64, seconds: u64, seed: u64) {
+    println!(
+        "replicas: 3 on one PostgreSQL, {clients} clients, {keys} keys, {seconds} s, seed {seed}"
+    );
+    let Some(server) = Postgres::start() else { return };
+    let database = server.database();
+    let places: Vec<Place> = (0..3).map(|_| on_server(&server, &database)).collect();
+    let mut gateways: Vec<Gateway> = places.iter().map(Place::serve).collect();
+    let addresses: Arc<Mutex<Vec<String>>> =
+        Arc::new(Mutex::new(gateways.iter().map(|gateway| gateway.address.clone()).collect()));
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let conflicts = Arc::new(AtomicUsize::new(0));
+    type Outcomes = Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>;
+    let outcomes: Outcomes = Arc::default();
+    let answered: Answered = Arc::default();
+    let calling: Vec<_> = (0..clients)
+        .map(|client| {
+            let (addresses, outcomes, answered, conflicts) = (
+                Arc::clone(&addresses),
+                Arc::clone(&outcomes),
+                Arc::clone(&answered),
+                Arc::clone(&conflicts),
+            );
+            std::thread::spawn(move || {
+                let mut chance = Chance::new(seed * 1_000 + client);
+                let mut calls = 0u64;
+                while Instant::now() < until {
+                    let address = {
+                        let all = addresses.lock().expect("whole");
+                        all[chance.below(all.len() as u64) as usize].clone()
+                    };
+                    // Keys come up one after the other, so that all clients want the same ones.
+                    let left = until.saturating_duration_since(Instant::now()).as_millis() as u64;
+                    let at = keys - (left * keys / (seconds * 1_000)).min(keys);
+                    let key = format!("key-{}", at.saturating_sub(chance.below(3)));
+                    let tool = if chance.below(2) == 0 { "pay.do" } else { "mail.do" };
+                    let call = format!("{client}-{calls}");
+                    let sent = body(tool, &key, &call, key.len() as u64 * 3);
+                    calls += 1;
+                    match request(&address, "POST", "/v1/calls", &sent, &[]) {
+                        Some((200, answer)) => {
+                            let receipt = text(&answer, "receiptId");
+                            answered.lock().expect("whole").push((call, receipt.clone()));
+                            let mut outcomes = outcomes.lock().expect("whole");
+                            outcomes.entry(format!("{tool} {key}")).or_default().insert(receipt);
+                        }
+                        // Its arguments differ (the time to sleep): the key is another call's.
+                        Some((422, _)) => drop(conflicts.fetch_add(1, Ordering::Relaxed)),
+                        Some(_) => (),
+                        None => std::thread::sleep(Duration::from_millis(20)),
+                    }
+                }
+                calls
+            })
+        })
+        .collect();
+    let mut chance = Chance::new(seed);
+    let mut killed = 0;
+    while Instant::now() + Duration::from_secs(3) < until {
+        std::thread::sleep(Duration::from_millis(1_000 + chance.below(1_000)));
+        let which = chance.below(3) as usize;
+        gateways[which].signal("KILL");
+        killed += 1;
+        let fresh = places[which].serve();
+        addresses.lock().expect("whole")[which].clone_from(&fresh.address);
+        gateways[which] = fresh;
+    }
+    let calls: u64 = calling.into_iter().map(|client| client.join().expect("ends")).sum();
+    // Leases of the killed lapse by the database's clock.
+    let waits = "SELECT count(*) FROM receipts WHERE state = 'in_flight'";
+    until_within(60, "calls of the killed are in doubt", || server.sql(&database, waits) == "0");
+    for gateway in gateways {
+        let (status, _, words) = gateway.stop();
+        assert_eq!(status, Some(0), "{words}");
+    }
+    let mut all: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for place in &places {
+        for (tool, key, _) in effects(place) {
+            *all.entry((tool, key)).or_default() += 1;
+        }
+    }
+    assert!(all.values().all(|count| *count == 1), "a key had two effects: {all:?}");
+    let outcomes = outcomes.lock().expect("whole");
+    assert!(outcomes.values().all(|ids| ids.len() == 1), "clients got different outcomes");
+    places[0].assert_sound();
+    println!(
+        "replicas: {calls} calls, {} keys with one effect each, {killed} kills, {} answered alike, \
+         {} with other arguments refused, verified",
+        all.len(),
+        answered.lock().expect("whole").len(),
+        conflicts.load(Ordering::Relaxed)
+    );
+}
+
+fn until_within(seconds: u64, what: &str, mut fits: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !fits() {
+        assert!(began.elapsed() < Duration::from_secs(seconds), "{what}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// A proxy that passes requests on and, while it is told to, drops only the answers to calls.
+struct Dropper {
+    address: String,
+    dropping: Arc<AtomicBool>,
+    dropped: Arc<AtomicUsize>,
+}
+
+impl Dropper {
+    fn before(upstream: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let (dropping, dropped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (upstream, own) = (upstream.to_owned(), (Arc::clone(&dropping), Arc::clone(&dropped)));
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (upstream, own) = (upstream.clone(), own.clone());
+                std::thread::spawn(move || pass(client, &upstream, &own.0, &own.1));
+            }
+        });
+        Self { address, dropping, dropped }
+    }
+}
+
+fn pass(
+    mut client: TcpStream,
+    upstream: &str,
+    dropping: &AtomicBool,
+    dropped: &AtomicUsize,
+) -> Option<()> {
+    let mut server = TcpStream::connect(upstream).ok()?;
+    let asked = Arc::new(AtomicBool::new(false));
+    let (mut from, mut to) = (client.try_clone().ok()?, server.try_clone().ok()?);
+    let seen = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        let mut buffer = [0u8; 65_536];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            let part = String::from_utf8_lossy(&buffer[..count]);
+            if part.contains("tools/call") {
+                seen.store(true, Ordering::SeqCst);
+            }
+            if to.write_all(&buffer[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(std::net::Shutdown::Write);
+    });
+    let mut buffer = [0u8; 65_536];
+    while let Ok(count @ 1..) = server.read(&mut buffer) {
+        if asked.load(Ordering::SeqCst) && dropping.load(Ordering::SeqCst) {
+            dropped.fetch_add(1, Ordering::SeqCst);
+            let _ = client.shutdown(std::net::Shutdown::Both);
+            return None;
+        }
+        client.write_all(&buffer[..count]).ok()?;
+    }
+    let _ = client.shutdown(std::net::Shutdown::Both);
+    Some(())
+}
+
+/// A tool behind another gateway whose answer is lost on the way: the effect is there, and what a
+/// second call does depends on what the tool was said to be.
+pub fn dropped_answers() {
+    println!("dropped answers: the response of an upstream call is lost");
+    let behind = place("");
+    let upstream = behind.serve();
+    let dropper = Dropper::before(&upstream.address);
+    let front = Place::new();
+    let tool = |id: &str, target: &str, idempotency: Value| {
+        json!({
+            "name": id, "description": "Behind.",
+            "execution": {"mcpServerId": "far", "target": target},
+            "input_schema": {"type": "object", "properties": {"key": {"type": "string"}}},
+            "output_schema": {}, "permissions": [], "timeout_ms": 5_000, "idempotency": idempotency
+        })
+    };
+    let tools = json!({ "version": "1.0.0", "tools": [
+        tool("front.pay", "raw_do", json!({"mode": "keyed", "key_field": "key"})),
+        tool("front.put", "raw_do", json!({"mode": "safe-retry"})),
+        tool("front.honours", "mail_do",
+            json!({"mode": "keyed", "key_field": "key", "accepts_idempotency_key": true})),
+    ]});
+    front.write("tools.registry.json", &tools.to_string()).write(
+        "toolbooth.toml",
+        &format!("[servers.far]\nurl = \"http://{}/mcp\"\n", dropper.address),
+    );
+    let gateway = front.serve();
+    let call = |tool: &str, key: &str| {
+        let sent = json!({
+            "toolId": tool, "args": {"key": key},
+            "context": {"idempotencyKey": format!("{tool}-{key}")}
+        });
+        gateway.post("/v1/calls", &sent.to_string())
+    };
+    let (status, answer) = call("front.pay", "well");
+    assert_eq!(status, 200, "{answer}");
+    let mut told = Vec::new();
+    for (tool, expected) in
+        [("front.pay", "call-in-doubt"), ("front.put", "again"), ("front.honours", "same")]
+    {
+        let lost = format!("lost-{tool}");
+        dropper.dropping.store(true, Ordering::SeqCst);
+        let (status, first) = call(tool, &lost);
+        assert_ne!(status, 200, "{tool}: {first}");
+        dropper.dropping.store(false, Ordering::SeqCst);
+        let (status, second) = call(tool, &lost);
+        let count = effects(&behind).iter().filter(|(_, key, _)| *key == lost).count();
+        match expected {
+            "call-in-doubt" => {
+                assert_eq!((status, &second["code"]), (409, &json!("call-in-doubt")), "{second}");
+                assert_eq!(count, 1, "{tool}");
+            }
+            "again" => {
+                assert_eq!(status, 200, "{second}");
+                assert_eq!(count, 2, "{tool} runs again");
+            }
+            // The target knows the key that travels with the call, and answers as before.
+            _ => {
+                assert_eq!(status, 200, "{second}");
+                assert_eq!(count, 1, "{tool} has had its one effect");
+            }
+        }
+        told.push(format!("{tool} {expected}"));
+    }
+    assert!(dropper.dropped.load(Ordering::SeqCst) >= 3);
+    front.assert_sound();
+    behind.assert_sound();
+    println!("dropped answers: {}, verified on both sides", told.join(", "));
+}

@@ -1,0 +1,223 @@
+//! The records as an operator and an auditor use them: asynchronous calls, doubts and their
+//! settling, proofs, exports, backups, what is kept.
+//!
+//! Path: 1, 6, 9, 10. Doc: records.md#proofs, records.md#exports, records.md#backups
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use toolbooth_tests::{Gateway, Place, request, torture};
+
+const ASYNC: [(&str, &str); 1] = [("Prefer", "respond-async")];
+
+fn until(gateway: &Gateway, id: &str, fits: impl Fn(&Value) -> bool) -> Value {
+    let began = Instant::now();
+    loop {
+        let (status, call) = gateway.get(&format!("/v1/calls/{id}"));
+        if status == 200 && fits(&call) {
+            return call;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{status} {call}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn hand_over(gateway: &Gateway, body: &str) -> (u16, Value) {
+    request(&gateway.address, "POST", "/v1/calls", body, &ASYNC).unwrap()
+}
+
+#[test]
+fn a_call_that_is_handed_over_survives_its_worker_and_never_runs_twice() {
+    let place = torture::place("[proxy]\nworkers = 0\n");
+    let gateway = place.serve();
+    let body = r#"{"toolId":"raw.do","args":{"key":"a","ms":3000},"context":{"callId":"a"}}"#;
+    let (status, call) = hand_over(&gateway, body);
+    assert_eq!((status, &call["state"]), (202, &json!("queued")), "{call}");
+    assert_eq!(hand_over(&gateway, body).0, 202, "the same call");
+    let other = r#"{"toolId":"raw.do","args":{"key":"b"},"context":{"callId":"a"}}"#;
+    assert_eq!(hand_over(&gateway, other).0, 422, "another call under its id");
+    assert_eq!(gateway.get("/v1/calls/nobody").0, 404);
+    let worker =
+        || place.command(&["worker"]).stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut first = worker();
+    until(&gateway, "a", |call| call["state"] == "running");
+    let began = Instant::now();
+    let effects =
+        || std::fs::read_to_string(place.path().join("handlers/effects.txt")).unwrap_or_default();
+    while effects().is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(30), "the tool runs");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let mut second = worker();
+    let done = until(&gateway, "a", |call| call["state"] == "done");
+    assert_eq!(done["result"]["error"]["code"], "call-in-doubt", "{done}");
+    assert_eq!(effects().lines().count(), 1, "it ran once");
+    let cancelled = r#"{"toolId":"raw.do","args":{"key":"c"},"context":{"callId":"c"}}"#;
+    second.kill().unwrap();
+    second.wait().unwrap();
+    assert_eq!(hand_over(&gateway, cancelled).0, 202);
+    let (status, _) = request(&gateway.address, "DELETE", "/v1/calls/c", "", &[]).unwrap();
+    assert_eq!(status, 202);
+    let mut third = worker();
+    let done = until(&gateway, "c", |call| call["state"] == "done");
+    assert_eq!(done["result"]["error"]["code"], "cancelled", "{done}");
+    assert_eq!(request(&gateway.address, "DELETE", "/v1/calls/c", "", &[]).unwrap().0, 409);
+    third.kill().unwrap();
+    third.wait().unwrap();
+    assert_eq!(effects().lines().count(), 1);
+    gateway.stop();
+    place.assert_sound();
+}
+
+#[test]
+fn a_person_settles_a_doubt_and_later_calls_get_it() {
+    let place = torture::place("");
+    let registry = place.path().join("tools.registry.json");
+    let text = std::fs::read_to_string(&registry).unwrap();
+    place.write("tools.registry.json", &text.replace("20000", "400"));
+    let slow = ["call", "pay.do", "--args", r#"{"key":"k","ms":5000}"#];
+    let (result, exit) = place.json(&slow);
+    assert_eq!((&result["error"]["code"], exit), (&json!("timeout"), 1), "{result}");
+    let receipt = result["receiptId"].as_str().unwrap();
+    assert_eq!(place.json(&slow).0["error"]["code"], "call-in-doubt");
+    let (listed, _) = place.json(&["receipts", "list", "--state", "in_doubt"]);
+    assert_eq!(listed["receipts"][0]["receiptId"], receipt);
+    let said = r#"{"order": 17}"#;
+    let resolve = ["receipts", "resolve", receipt, "--as", "succeeded", "--result", said];
+    let (resolved, exit) = place.json(&resolve);
+    assert_eq!((&resolved["state"], exit), (&json!("succeeded"), 0), "{resolved}");
+    let (again, exit) = place.json(&resolve);
+    assert_eq!((&again["error"]["code"], exit), (&json!("not-in-doubt"), 1));
+    let (replay, exit) = place.json(&slow);
+    assert_eq!((&replay["structuredContent"], exit), (&json!({"order": 17}), 0), "{replay}");
+    assert_eq!(replay["replayed"], true);
+    let (events, _) = place.json(&["audit", "query"]);
+    let resolved = events["events"].as_array().unwrap();
+    assert!(
+        resolved
+            .iter()
+            .any(|event| event["event"] == "RECEIPT_RESOLVED" && event["facts"]["by"] == "local")
+    );
+    place.assert_sound();
+}
+
+#[test]
+fn an_auditor_needs_only_an_export_a_key_and_a_checkpoint() {
+    let place = Place::new();
+    place.write("toolbooth.toml", "[audit]\ncheckpoint_file = \"kept.txt\"\n");
+    let call = |n: u32| {
+        let args = format!(r#"{{"expression":"{n}"}}"#);
+        place.json(&["call", "calculator", "--args", &args]).0["callId"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let (first, _) = (call(1), call(2));
+    let kept = std::fs::read_to_string(place.path().join("kept.txt")).unwrap();
+    assert_eq!(kept.matches("toolbooth-audit/").count(), 2, "{kept}");
+    let key = place.json(&["audit", "keys"]).0["keys"][0].as_str().unwrap().to_owned();
+    let proof = place.run(&["audit", "prove", &first]);
+    std::fs::write(place.path().join("call.proof"), &proof.stdout).unwrap();
+    let check = ["audit", "verify", "--proof", "call.proof", "--key", &key];
+    assert_eq!(place.json(&check).1, 0);
+    let text = String::from_utf8(proof.stdout).unwrap();
+    place.write("call.proof", &text.replacen("calculator", "calculatoR", 1));
+    let (told, exit) = place.json(&check);
+    assert_eq!((&told["ok"], exit), (&json!(false), 1), "{told}");
+    assert_eq!(place.json(&["audit", "verify", "--proof", "call.proof"]).1, 2, "without a key");
+    assert!(place.run(&["audit", "export", "--out", "log.jsonl"]).status.success());
+    assert_eq!(place.run(&["audit", "export", "--out", "log.jsonl"]).status.code(), Some(2));
+    let verify =
+        ["audit", "verify", "--file", "log.jsonl", "--key", &key, "--checkpoint", "kept.txt"];
+    let (report, exit) = place.json(&verify);
+    assert_eq!((&report["ok"], exit), (&json!(true), 0), "{report}");
+    // The newest log is cut out whole, head and all: only the checkpoint outside tells.
+    let log = std::fs::read_to_string(place.path().join("log.jsonl")).unwrap();
+    let writer =
+        serde_json::from_str::<Value>(log.lines().last().unwrap()).unwrap()["heads"][1]["writer"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+    let mut cut: Vec<String> = log
+        .lines()
+        .filter(|line| !line.contains(&format!("\"writer\":\"{writer}\"")))
+        .map(str::to_owned)
+        .collect();
+    let mut ends: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+    ends["heads"].as_array_mut().unwrap().remove(1);
+    cut.push(ends.to_string());
+    place.write("log.jsonl", &format!("{}\n", cut.join("\n")));
+    let (alone, exit) = place.json(&["audit", "verify", "--file", "log.jsonl", "--key", &key]);
+    assert_eq!(exit, 0, "a whole log that is gone leaves no trace inside: {alone}");
+    let (report, exit) = place.json(&verify);
+    assert_eq!((&report["problems"][0]["kind"], exit), (&json!("missing"), 1), "{report}");
+    assert_eq!(report["problems"][0]["writer"], writer.as_str());
+    assert_eq!(place.json(&["audit", "verify", "--file", "nowhere.jsonl"]).1, 3);
+    let ocsf = place.run(&["audit", "export", "--format", "ocsf"]);
+    let lines = String::from_utf8(ocsf.stdout).unwrap();
+    assert!(
+        lines.lines().all(|line| serde_json::from_str::<Value>(line).unwrap()["class_uid"] == 6003)
+    );
+    let (stats, _) = place.json(&["audit", "stats"]);
+    assert_eq!(
+        (&stats["tools"][0]["toolName"], &stats["tools"][0]["calls"]),
+        (&json!("calculator"), &json!(2))
+    );
+}
+
+#[test]
+fn a_backup_is_put_back_and_nothing_runs_before_somebody_accepts_it() {
+    let place = torture::place("");
+    let pay = |key: &str| {
+        let args = json!({ "key": key }).to_string();
+        place.json(&["call", "pay.do", "--args", &args])
+    };
+    assert_eq!(pay("a").1, 0);
+    let gateway = place.serve();
+    assert_eq!(place.json(&["store", "backup", "copy"]).1, 0, "while a gateway runs");
+    assert_eq!(place.json(&["store", "backup", "copy"]).1, 2, "it is there already");
+    assert_eq!(place.json(&["store", "restore", "copy"]).1, 1, "the store is in use");
+    gateway.stop();
+    assert_eq!(pay("b").1, 0);
+    let (restored, exit) = place.json(&["store", "restore", "copy"]);
+    assert_eq!(exit, 0, "{restored}");
+    let (refused, exit) = pay("b");
+    assert_eq!((&refused["error"]["code"], exit), (&json!("store-unavailable"), 3), "{refused}");
+    assert!(refused["error"]["hint"].as_str().unwrap().contains("accept-restore"));
+    assert_eq!(place.json(&["audit", "accept-restore"]).1, 0);
+    assert_eq!(pay("a").0["replayed"], true, "what the backup knows does not run again");
+    place.assert_sound();
+    assert_eq!(place.json(&["store", "vacuum"]).1, 0);
+    assert_eq!(place.json(&["store", "restore", "nowhere"]).1, 2);
+}
+
+#[test]
+fn old_records_go_and_their_keys_stay() {
+    let place = torture::place(
+        "[receipts.tools]\n\"mail.*\" = \"digest\"\n[audit.tools]\n\"mail.*\" = \"none\"\n",
+    );
+    let pay = ["call", "pay.do", "--args", r#"{"key":"a"}"#];
+    assert_eq!(place.json(&pay).1, 0);
+    let mail = ["call", "mail.do", "--args", r#"{"key":"a"}"#, "--idempotency-key", "m"];
+    assert_eq!(place.json(&mail).1, 0);
+    let (replayed, _) = place.json(&mail);
+    assert_eq!(
+        (&replayed["content"], &replayed["warnings"]),
+        (&json!([]), &json!(["result-not-kept"]))
+    );
+    let (logs, _) = place.json(&["logs", "query", "--tool", "mail.do"]);
+    assert!(logs["logs"][0]["input"].is_null() && logs["logs"][0]["output"].is_null(), "{logs}");
+    for what in ["receipts", "logs", "audit"] {
+        let (pruned, exit) = place.json(&["receipts", "prune", "--before", "0s", "--what", what]);
+        assert_eq!(exit, 0, "{pruned}");
+    }
+    assert_eq!(place.json(&["receipts", "prune"]).1, 2, "nothing says what is old");
+    let (again, exit) = place.json(&pay);
+    assert_eq!((&again["replayed"], exit), (&json!(true), 0), "{again}");
+    let effects = std::fs::read_to_string(place.path().join("handlers/effects.txt")).unwrap();
+    assert_eq!(effects.lines().count(), 2, "{effects}");
+    place.assert_sound();
+}

@@ -1,0 +1,35 @@
+//! The faults of `cargo xtask torture`, each for a short while.
+//!
+//! Path: 6, 9. Doc: records.md#faults
+
+use toolbooth_tests::torture;
+
+#[test]
+fn a_killed_gateway_runs_no_key_twice_and_loses_no_answer() {
+    torture::kills(12, 7);
+}
+
+#[test]
+fn a_failing_disk_breaks_no_promise() {
+    torture::io_errors(400, 5);
+}
+
+#[test]
+fn a_full_disk_refuses_before_any_effect_and_service_resumes() {
+    torture::disks();
+}
+
+#[test]
+fn a_server_that_goes_away_refuses_before_any_effect_and_service_resumes() {
+    torture::server_outages();
+}
+
+#[test]
+fn replicas_dispatch_each_key_once() {
+    torture::replicas(32, 60, 8, 3);
+}
+
+#[test]
+fn a_lost_answer_is_a_doubt_a_retry_or_the_same_result() {
+    torture::dropped_answers();
+}
