@@ -170,7 +170,7 @@ async fn names_that_the_database_cannot_keep_do_no_harm() {
     ledger.settle(settlement(claimed, mode, Effect::Completed, None)).await.expect("settles");
     let waiting = QueuedCall::new("c\0".into(), "a\0".into(), "{}".into(), &moment(1));
     ledger.enqueue(waiting, 5).await.expect("is taken");
-    assert!(ledger.take().await.expect("answers").is_some());
+    assert!(ledger.take(Vec::new()).await.expect("answers").is_some());
     sound(&PostgresReads::open(&url).await.expect("opens")).await;
 }
 

@@ -67,6 +67,17 @@ fn a_call_that_is_handed_over_survives_its_worker_and_never_runs_twice() {
     assert_eq!(request(&gateway.address, "DELETE", "/v1/calls/c", "", &[]).unwrap().0, 409);
     third.kill().unwrap();
     third.wait().unwrap();
+    let (status, receipts) = gateway.get("/v1/receipts?state=in_doubt");
+    assert_eq!((status, receipts["receipts"].as_array().unwrap().len()), (200, 1), "{receipts}");
+    let id = receipts["receipts"][0]["receiptId"].as_str().unwrap();
+    assert_eq!(gateway.get(&format!("/v1/receipts/{id}")).1, receipts["receipts"][0]);
+    let (status, logs) =
+        gateway.get("/v1/agent-logs?error=true&tool=raw.do&since=2026-01-01T00:00:00.000Z");
+    assert_eq!((status, logs["logs"].as_array().unwrap().len()), (200, 2), "{logs}");
+    for wrong in ["receipts?state=lost", "agent-logs?since=yesterday", "agent-logs?tun=1"] {
+        assert_eq!(gateway.get(&format!("/v1/{wrong}")).0, 400, "{wrong}");
+    }
+    assert_eq!(gateway.get("/v1/agent-logs/nothing").0, 404);
     assert_eq!(effects().lines().count(), 1);
     gateway.stop();
     place.assert_sound();

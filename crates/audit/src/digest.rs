@@ -40,14 +40,15 @@ pub(crate) fn unhex(text: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// The canonical form of a record: what is stored and digested.
+/// A record as JSON, its members and those of its payloads in their own order: what is stored and
+/// digested, byte for byte.
 #[must_use]
 pub fn record_text(record: &impl serde::Serialize) -> String {
-    // Records are plain data; one that cannot be written is null and fails verification.
-    canonical(&serde_json::to_value(record).unwrap_or_default())
+    // Records are plain data; one that cannot be written is empty and fails verification.
+    serde_json::to_string(record).unwrap_or_default()
 }
 
-/// SHA-256 of the canonical form of a record, in hex: how a terminal event names its receipt and
+/// SHA-256 of a record as it is stored, in hex: how a terminal event names its receipt and
 /// its agent log.
 #[must_use]
 pub fn of_record(record: &impl serde::Serialize) -> String {

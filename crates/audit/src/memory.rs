@@ -124,6 +124,10 @@ impl Records for Book {
         }))
     }
 
+    fn begun(&mut self, _receipt_id: &str, _fence: u64, _at: &Moment) {
+        // What is in memory is never in doubt.
+    }
+
     fn put(&mut self, receipt: &Receipt, fence: u64, _at: &Moment) -> Result<(), LedgerError> {
         let id = receipt.receipt_id.clone();
         let before = self.receipts.insert(id.clone(), (receipt.clone(), fence));
@@ -351,10 +355,27 @@ impl CallQueue for MemoryLedger {
         Ok(Enqueued::New)
     }
 
-    async fn take(&self) -> Result<Option<QueuedCall>, LedgerError> {
+    async fn release(&self, caller: &str, call_id: &str) -> Result<(), LedgerError> {
+        let mut book = self.open()?;
+        if let Some(call) = book.queue.iter_mut().find(|own| is_call(own, caller, call_id)) {
+            call.state = QueueState::Queued;
+            call.deliveries = call.deliveries.saturating_sub(1);
+        }
+        Ok(())
+    }
+
+    async fn take(
+        &self,
+        running: Vec<(String, String)>,
+    ) -> Result<Option<QueuedCall>, LedgerError> {
         let mut book = self.open()?;
         let writer = book.writer.clone();
-        let next = book.queue.iter_mut().find(|own| own.state == QueueState::Queued);
+        let is_left = |own: &QueuedCall| {
+            own.state == QueueState::Running
+                && !running.iter().any(|(caller, id)| is_call(own, caller, id))
+        };
+        let next =
+            book.queue.iter_mut().find(|own| own.state == QueueState::Queued || is_left(own));
         Ok(next.map(|call| {
             call.state = QueueState::Running;
             call.worker = Some(writer);

@@ -60,6 +60,9 @@ pub fn empty_root() -> Hash {
     Hash(Sha256::digest([]).into())
 }
 
+/// Most leaves of a tree: no log comes near, and sums do not overflow.
+pub const SIZE_MAX: u64 = 1 << 62;
+
 /// The right edge of a growing tree: the roots of the full subtrees, largest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Frontier {
@@ -72,7 +75,8 @@ impl Frontier {
     /// where their number does not fit the size.
     #[must_use]
     pub fn restore(size: u64, peaks: Vec<Hash>) -> Option<Self> {
-        (peaks.len() == size.count_ones() as usize).then_some(Self { size, peaks })
+        let fits = size <= SIZE_MAX && peaks.len() == size.count_ones() as usize;
+        fits.then_some(Self { size, peaks })
     }
 
     /// The roots of the full subtrees, largest first.

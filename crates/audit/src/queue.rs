@@ -120,11 +120,20 @@ pub trait CallQueue: Send + Sync {
     /// [`LedgerError::Unavailable`]; the same for all methods.
     async fn enqueue(&self, call: QueuedCall, waiting_max: usize) -> Result<Enqueued, LedgerError>;
 
-    /// Takes the oldest call that waits, or whose worker is lost.
+    /// Takes the oldest call that waits, or whose worker is lost. `running` are the calls (caller
+    /// and id) that this process has: others that are said to be its own were taken by a step
+    /// whose answer was lost.
     ///
     /// # Errors
     /// As [`CallQueue::enqueue`].
-    async fn take(&self) -> Result<Option<QueuedCall>, LedgerError>;
+    async fn take(&self, running: Vec<(String, String)>)
+    -> Result<Option<QueuedCall>, LedgerError>;
+
+    /// Puts a call back that was taken and could not be run; this was no delivery.
+    ///
+    /// # Errors
+    /// As [`CallQueue::enqueue`].
+    async fn release(&self, caller: &str, call_id: &str) -> Result<(), LedgerError>;
 
     /// Says how far a call has come, and learns whether it is to go on.
     ///

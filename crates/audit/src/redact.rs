@@ -12,7 +12,7 @@ pub const SENTENCE_BYTES_MAX: usize = 512;
 #[must_use]
 pub fn value(value: &Value, shapes: &SecretShapes) -> Value {
     match value {
-        Value::String(text) => Value::String(shapes.redact(text)),
+        Value::String(text) => Value::String(text_of(text, shapes)),
         Value::Array(items) => items.iter().map(|item| self::value(item, shapes)).collect(),
         Value::Object(members) => members
             .iter()
@@ -27,6 +27,20 @@ pub fn value(value: &Value, shapes: &SecretShapes) -> Value {
             .collect(),
         other => other.clone(),
     }
+}
+
+/// A text, redacted. One that is itself a JSON document, as tools often answer, is redacted by
+/// its names too.
+fn text_of(text: &str, shapes: &SecretShapes) -> String {
+    if text.trim_start().starts_with(['{', '['])
+        && let Ok(document) = toolbooth_contracts::json::parse(text.as_bytes())
+    {
+        let redacted = value(&document, shapes);
+        if redacted != document {
+            return redacted.to_string();
+        }
+    }
+    shapes.redact(text)
 }
 
 /// A sentence for an audit event: redacted, at most [`SENTENCE_BYTES_MAX`] bytes.
@@ -54,12 +68,14 @@ mod tests {
     fn names_and_shapes_are_redacted_everywhere() {
         let shapes = SecretShapes::builtin();
         let input = json!({"user": "ada", "password": "hunter2", "nested": [{"apiKey": {"deep": "x"}}],
-            "note": "see https://a:b@host/", "token": null});
+            "note": "see https://a:b@host/", "token": null,
+            "text": "{\"a\": [1, {\"secret\": \"hush\"}]}", "plain": "{\"a\": 1.0}"});
         let redacted = value(&input, &shapes);
         assert_eq!(
             redacted,
             json!({"user": "ada", "password": "[redacted]", "nested": [{"apiKey": "[redacted]"}],
-                "note": "see https://[redacted]@host/", "token": null})
+                "note": "see https://[redacted]@host/", "token": null,
+                "text": "{\"a\":[1,{\"secret\":\"[redacted]\"}]}", "plain": "{\"a\": 1.0}"})
         );
         assert!(sentence(&"ä".repeat(400), &shapes).len() <= SENTENCE_BYTES_MAX);
     }

@@ -50,6 +50,9 @@ pub trait Records {
     /// # Errors
     /// As [`Records::held`].
     fn stored(&mut self, receipt_id: &str) -> Result<Option<Stored>, LedgerError>;
+    /// A claim has just been dispatched; should it turn out durable after its caller was told
+    /// that it is not, it is given up by this fence.
+    fn begun(&mut self, receipt_id: &str, fence: u64, at: &Moment);
     /// Writes a receipt, new or changed.
     ///
     /// # Errors
@@ -254,9 +257,14 @@ pub fn claim(
             }
         }
     }
-    // A claim that is taken over has spent its approval already.
-    let approved = match (&request.approval_rule, &again) {
-        (Some(_), None) => match spend_approval(records, request)? {
+    // A claim that is taken over has spent its approval already, where it was for the same call.
+    let spent = again.as_ref().is_some_and(|(receipt, _)| {
+        receipt.approval_id.is_some()
+            && receipt.caller == request.caller
+            && receipt.contract_digest == request.contract_digest
+    });
+    let approved = match &request.approval_rule {
+        Some(_) if !spent => match spend_approval(records, request)? {
             Ok(approval_id) => Some(approval_id),
             Err(refused) => return Ok(refused),
         },
@@ -282,6 +290,9 @@ pub fn claim(
             receipt.audit_seq = None;
             receipt.writer = records.writer().to_owned();
             receipt.policy_version.clone_from(&request.policy_version);
+            if let Some(approval) = approved {
+                receipt.approval_id = Some(approval.approval_id);
+            }
             (receipt, standing.fence)
         }
         None => {
@@ -291,6 +302,7 @@ pub fn claim(
         }
     };
     records.put(&receipt, fence, &request.at)?;
+    records.begun(&receipt.receipt_id, fence, &request.at);
     for key in &request.keys {
         records.hold(key, &receipt.receipt_id)?;
     }
@@ -726,12 +738,13 @@ pub fn accept_restored(
 pub fn abandon(
     records: &mut impl Records,
     receipt_id: &str,
+    fence: u64,
     at: &Moment,
 ) -> Result<(), LedgerError> {
     let Some(stored) = records.stored(receipt_id)? else { return Ok(()) };
     let own = stored.receipt.writer == records.writer();
     let gone = Happening::Settled {
-        fence: stored.fence,
+        fence,
         mode: stored.receipt.idempotency.mode,
         effect: Effect::NotStarted,
         code: Some(ErrorCode::RecordUnavailable),
@@ -741,7 +754,9 @@ pub fn abandon(
     else {
         return Ok(());
     };
-    if !own || stored.receipt.state != ClaimState::InFlight {
+    // Another writer may have taken this one for lost meanwhile.
+    let runs = matches!(stored.receipt.state, ClaimState::InFlight | ClaimState::InDoubt);
+    if !own || !runs || stored.receipt.settled_at.is_some() {
         return Ok(());
     }
     let mut receipt = stored.receipt;
@@ -752,6 +767,9 @@ pub fn abandon(
     move_to(records, &mut receipt, now);
     if !holds_keys {
         records.free(receipt_id)?;
+    }
+    if effect == Effect::NotStarted {
+        give_back(records, &receipt, None)?;
     }
     let body = about(&receipt, AuditEventKind::ToolSettledLate, at);
     put_with(records, &receipt, now.fence, body, at)

@@ -6,7 +6,7 @@
 //! Doc: records.md#verification
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, Read};
+use std::io::{BufRead, Error, ErrorKind, Read};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use crate::LedgerReads;
 use crate::checkpoint::{Checkpoint, NamedHead};
 use crate::digest::sha256_hex;
 use crate::ledger::LedgerError;
-use crate::merkle::{Frontier, Hash, leaf_hash};
+use crate::merkle::{Frontier, Hash, SIZE_MAX, leaf_hash};
 use crate::note;
 use crate::reads::{Include, MILESTONES, PrunedLog, RawEntry, RawRecord, Unaccounted, WriterHead};
 
@@ -132,7 +132,8 @@ struct Wanted {
 #[derive(Debug)]
 struct Owed {
     receipt_id: String,
-    digest: String,
+    /// As it is stored, and of its canonical form.
+    digests: [String; 2],
     /// Where that event is; `None` where the receipt runs again.
     place: Option<AuditPlace>,
     attempt: u64,
@@ -152,6 +153,18 @@ pub struct Verifier {
     logs_before: Option<String>,
     /// Where logs of a restored backup ended.
     restored: BTreeMap<String, u64>,
+    /// The same, as logs say that no checkpoint has vouched for yet: by writer and place.
+    claimed: Vec<(String, u64, Vec<NamedHead>)>,
+    /// How many events about logs were learnt and not seen in their place yet, and the sum of
+    /// their places.
+    unseen: BTreeMap<String, (i64, i128)>,
+    /// Where the last good checkpoint of a log is, and where the log says that it ends.
+    checkpoints: BTreeMap<String, u64>,
+    stops: BTreeMap<String, u64>,
+    /// How many events of each log are said to be pruned.
+    prunes: BTreeMap<String, u64>,
+    /// Receipts that have ended, and of which only the dispatch was seen yet.
+    open: BTreeMap<String, Owed>,
     befores: Vec<(String, u64, Option<String>)>,
     owed: Vec<Owed>,
     dispatched: BTreeMap<String, u64>,
@@ -221,6 +234,11 @@ impl Verifier {
         }
         // What cannot be read is told when it comes by in its place.
         let Ok(Body { writer, seq, event, facts }) = serde_json::from_str(bytes) else { return };
+        if !MILESTONES.contains(&event) {
+            return;
+        }
+        let unseen = self.unseen.entry(writer.clone()).or_default();
+        *unseen = (unseen.0 + 1, unseen.1 + i128::from(seq));
         let facts = facts.as_ref();
         match event {
             AuditEventKind::WriterStarted => {
@@ -242,6 +260,12 @@ impl Verifier {
                         self.receipts_before = before.max(self.receipts_before.take());
                     }
                     Some("logs") => self.logs_before = before.max(self.logs_before.take()),
+                    Some("events") => {
+                        let removed = facts.and_then(|facts| facts.get("removed")?.as_u64());
+                        let of = fact(facts, "writer").unwrap_or_default().to_owned();
+                        let all = self.prunes.entry(of).or_default();
+                        *all = all.saturating_add(removed.unwrap_or_default());
+                    }
                     _ => (),
                 }
             }
@@ -249,7 +273,11 @@ impl Verifier {
                 let heads = facts.and_then(|facts| facts.get("heads").cloned());
                 let heads: Vec<NamedHead> =
                     heads.and_then(|heads| serde_json::from_value(heads).ok()).unwrap_or_default();
-                self.restored.extend(heads.into_iter().map(|head| (head.writer, head.size)));
+                // Only what a checkpoint vouches for excuses what is missing.
+                self.claimed.push((writer, seq, heads));
+            }
+            AuditEventKind::WriterStopped => {
+                self.stops.insert(writer, seq);
             }
             _ => (),
         }
@@ -264,6 +292,15 @@ impl Verifier {
         let note = fact(facts, "note").unwrap_or_default();
         match self.open(writer, note) {
             Ok(signed) if signed.writer == writer && signed.size == seq => {
+                self.checkpoints.insert(writer.to_owned(), seq);
+                let (vouched, rest) = std::mem::take(&mut self.claimed)
+                    .into_iter()
+                    .partition(|(own, at, _)| own == writer && *at < seq);
+                self.claimed = rest;
+                let vouched: Vec<(String, u64, Vec<NamedHead>)> = vouched;
+                for head in vouched.into_iter().flat_map(|(_, _, heads)| heads) {
+                    self.restored.insert(head.writer, head.size);
+                }
                 self.want(signed.writer, signed.size, Some(signed.root), "its checkpoint", false);
             }
             Ok(_) => {
@@ -312,6 +349,26 @@ impl Verifier {
     /// Everything about logs themselves has been learnt: the checkpoints that were brought along
     /// can be understood.
     pub fn learnt(&mut self) {
+        for (writer, size) in self.pruned.clone() {
+            let said = self.prunes.get(&writer).copied().unwrap_or_default();
+            // What a log that is itself pruned has said of others is gone.
+            if said != size && self.pruned.len() < 2 {
+                let message =
+                    format!("{size} events are gone, of which {said} are said to be pruned");
+                self.problem("missing", &writer, Some(0), message);
+            }
+        }
+        // A log that has ended ends with a checkpoint over all of it.
+        for (writer, stop) in std::mem::take(&mut self.stops) {
+            let covered = self.checkpoints.get(&writer).is_some_and(|at| at + 1 == stop);
+            if self.keys.contains_key(&writer) && !covered {
+                let message =
+                    format!("the log ends at event {stop} without a checkpoint before it");
+                self.problem("signature", &writer, Some(stop), message);
+            }
+            self.stops.insert(writer, stop);
+        }
+        let mut gone = BTreeSet::new();
         for note in std::mem::take(&mut self.known.notes) {
             let writer = Checkpoint::of_note(&note).map(|signed| signed.writer);
             let opened = writer.and_then(|writer| self.open(&writer, &note));
@@ -325,6 +382,9 @@ impl Verifier {
                         Checkpoint::of_note(&note).map(|signed| signed.writer).unwrap_or_default();
                     // A log that is gone has no key either; that it is gone is told by name.
                     if self.known.keys.is_empty() && !self.keys.contains_key(&writer) {
+                        if !gone.insert(writer.clone()) || self.is_restored(&writer, 0) {
+                            continue;
+                        }
                         let message = format!(
                             "the log of {writer} is missing, or its beginning is; a checkpoint that was kept outside names it"
                         );
@@ -343,6 +403,21 @@ impl Verifier {
     pub fn entry(&mut self, entry: &RawEntry, with_records: bool) {
         self.events += 1;
         let said: Option<Said> = serde_json::from_str(&entry.bytes).ok();
+        if entry.seq >= SIZE_MAX {
+            let message = "no log is that long".to_owned();
+            self.problem("changed", &entry.writer, Some(entry.seq), message);
+            return;
+        }
+        if let Some(said) = &said
+            && MILESTONES.contains(&said.event)
+        {
+            let unseen = self.unseen.entry(said.writer.clone()).or_default();
+            *unseen = (unseen.0 - 1, unseen.1 - i128::from(said.seq));
+        }
+        if self.stops.get(&entry.writer).is_some_and(|stop| entry.seq > *stop) {
+            let message = "the log had ended before this event".to_owned();
+            self.problem("unaccounted-event", &entry.writer, Some(entry.seq), message);
+        }
         let mut log = self.logs.remove(&entry.writer).unwrap_or_default();
         let (writer, seq, next) = (entry.writer.as_str(), entry.seq, log.frontier.size());
         let mut blind = false;
@@ -393,6 +468,37 @@ impl Verifier {
         }
     }
 
+    /// An event that was written after the heads were read: it only tells what a receipt was
+    /// dispatched for.
+    fn later(&mut self, entry: &RawEntry) {
+        let said: Option<Said> = serde_json::from_str(&entry.bytes).ok();
+        if let Some(said) = said.filter(|said| said.event == AuditEventKind::ToolDispatched)
+            && let Some(id) = said.receipt_id
+        {
+            *self.dispatched.entry(id).or_default() += 1;
+        }
+    }
+
+    /// The last events beyond the ends that logs had when this began; by now the store must know
+    /// of them.
+    fn beyond(&mut self, last: &BTreeMap<String, u64>, now: &[WriterHead]) {
+        let ends: BTreeMap<&str, u64> =
+            now.iter().map(|end| (end.writer.as_str(), end.size)).collect();
+        for (writer, seq) in last {
+            match ends.get(writer.as_str()) {
+                Some(size) if seq < size => (),
+                Some(size) => {
+                    let message = format!("the log ends before event {size}, but there is one");
+                    self.problem("unaccounted-event", writer, Some(*size), message);
+                }
+                None => {
+                    let message = "the writer is not known to the store".to_owned();
+                    self.problem("head-differs", writer, None, message);
+                }
+            }
+        }
+    }
+
     /// Compares the log as it stands with the roots that were named at this size.
     fn compare(&mut self, writer: &str, log: &mut Log) {
         let size = log.frontier.size();
@@ -433,15 +539,39 @@ impl Verifier {
             said.map(|said| (raw, said))
         });
         if said.event == AuditEventKind::ToolDispatched
-            && let Some((_, receipt)) = &receipt
-            && receipt.attempt > 1
+            && let Some((raw, receipt)) = &receipt
         {
-            *self.dispatched.entry(receipt.receipt_id.clone()).or_default() += 1;
+            if receipt.attempt > 1 {
+                *self.dispatched.entry(receipt.receipt_id.clone()).or_default() += 1;
+            }
+            // One that has ended has an event that accounts for how; it comes by, or it is forged.
+            if !matches!(receipt.state.as_str(), "in_flight" | "awaiting_input")
+                && receipt.pruned_at.is_none()
+            {
+                let owed = Owed {
+                    receipt_id: receipt.receipt_id.clone(),
+                    digests: digests_of(raw).map(|digest| digest()),
+                    place: receipt.audit_seq.clone(),
+                    attempt: receipt.attempt,
+                    writer: entry.writer.clone(),
+                    seq: entry.seq,
+                };
+                self.open.insert(receipt.receipt_id.clone(), owed);
+            }
+        }
+        if let (Some(_), Some(id)) = (&said.receipt_digest, &said.receipt_id) {
+            self.open.remove(id);
         }
         if let Some(digest) = &said.receipt_digest {
             self.receipt(entry, said, digest, receipt);
         }
-        let Some(digest) = &said.log_digest else { return };
+        let Some(digest) = &said.log_digest else {
+            if entry.log.is_some() {
+                let message = "an agent log stands where its event names none".to_owned();
+                self.problem("log-unaccounted", writer, seq, message);
+            }
+            return;
+        };
         match &entry.log {
             Some(raw) => {
                 let own: Option<SaidLog> = serde_json::from_str(&raw.bytes).ok();
@@ -471,6 +601,7 @@ impl Verifier {
         let (writer, seq) = (entry.writer.as_str(), Some(entry.seq));
         let id = said.receipt_id.clone().unwrap_or_default();
         let pruned = is_before(&said.time, self.receipts_before.as_ref());
+        let receipt = receipt.filter(|(_, receipt)| receipt.receipt_id == id);
         let Some((raw, receipt)) = receipt else {
             if entry.receipt.is_some() {
                 let message = format!("receipt {id} cannot be read");
@@ -505,7 +636,7 @@ impl Verifier {
         } else if receipt.pruned_at.is_none() || !pruned {
             self.owed.push(Owed {
                 receipt_id: id,
-                digest: digest_of(raw),
+                digests: digests_of(raw).map(|digest| digest()),
                 place: receipt.audit_seq,
                 attempt: receipt.attempt,
                 writer: entry.writer.clone(),
@@ -525,10 +656,16 @@ impl Verifier {
 
     /// Whether the event that is said to account for a receipt does.
     fn owed(&mut self, owed: &Owed, bytes: Option<&str>) {
+        let gone = owed.place.as_ref().is_some_and(|place| {
+            self.pruned.get(&place.writer).is_some_and(|size| place.seq < *size)
+        });
+        if gone && bytes.is_none() {
+            return;
+        }
         let said: Option<Said> = bytes.and_then(|bytes| serde_json::from_str(bytes).ok());
         let accounts = said.is_some_and(|said| {
             said.receipt_id.as_ref() == Some(&owed.receipt_id)
-                && said.receipt_digest.as_ref() == Some(&owed.digest)
+                && said.receipt_digest.as_ref().is_some_and(|own| owed.digests.contains(own))
         });
         if !accounts {
             let message = format!("receipt {} was changed", owed.receipt_id);
@@ -539,10 +676,12 @@ impl Verifier {
     /// What the store keeps beside the events: where each log ended before they were read, and
     /// where it ends now.
     pub fn heads(&mut self, heads: &[WriterHead], now: &[WriterHead]) {
+        let ends: BTreeMap<&str, &WriterHead> =
+            now.iter().map(|end| (end.writer.as_str(), end)).collect();
         for head in heads {
             let mut log = self.logs.get(&head.writer).cloned().unwrap_or_default();
             let (size, last) = (log.frontier.size(), log.last.as_ref().map(Hash::to_string));
-            let end = now.iter().find(|end| end.writer == head.writer).unwrap_or(head);
+            let end = ends.get(head.writer.as_str()).copied().unwrap_or(head);
             if size < head.size {
                 let message = format!("the log should have {} events, it has {size}", head.size);
                 self.problem("missing", &head.writer, Some(size), message);
@@ -564,7 +703,7 @@ impl Verifier {
         let strangers: Vec<String> = self
             .logs
             .keys()
-            .filter(|writer| !now.iter().any(|head| head.writer == **writer))
+            .filter(|writer| !ends.contains_key(writer.as_str()))
             .cloned()
             .collect();
         for writer in strangers {
@@ -600,6 +739,13 @@ impl Verifier {
                 self.problem("changed", &writer, Some(at), message);
             }
         }
+        for (writer, unseen) in std::mem::take(&mut self.unseen) {
+            if unseen != (0, 0) {
+                let message =
+                    "events about the log itself are not where they are said to be".to_owned();
+                self.problem("changed", &writer, None, message);
+            }
+        }
         // Roots at sizes that were reached exactly, or not at all.
         let mut told = BTreeSet::new();
         for ((writer, size), wanted) in std::mem::take(&mut self.wanted) {
@@ -624,7 +770,7 @@ impl Verifier {
         }
         let (dispatched, owed) =
             (std::mem::take(&mut self.dispatched), std::mem::take(&mut self.owed));
-        for owed in owed {
+        for owed in owed.into_iter().filter(|_| self.pruned.is_empty()).collect::<Vec<_>>() {
             // It runs again: each dispatch has left its event.
             if owed.attempt < 2 || dispatched.get(&owed.receipt_id) != Some(&owed.attempt) {
                 let message = format!("receipt {} was changed", owed.receipt_id);
@@ -653,14 +799,19 @@ fn is_before(time: &str, cut: Option<&String>) -> bool {
     cut.is_some_and(|cut| time < cut.as_str())
 }
 
-/// Records of earlier versions were stored in another order of members.
+/// Earlier versions digested the canonical form.
 fn is_digest_of(digest: &str, raw: &RawRecord) -> bool {
-    sha256_hex(raw.bytes.as_bytes()) == digest || digest_of(raw) == digest
+    digests_of(raw).iter().any(|own| own() == digest)
 }
 
-fn digest_of(raw: &RawRecord) -> String {
-    let value: Value = serde_json::from_str(&raw.bytes).unwrap_or_default();
-    sha256_hex(canonical(&value).as_bytes())
+fn digests_of(raw: &RawRecord) -> [Box<dyn Fn() -> String + '_>; 2] {
+    [
+        Box::new(|| sha256_hex(raw.bytes.as_bytes())),
+        Box::new(|| {
+            let value: Value = serde_json::from_str(&raw.bytes).unwrap_or_default();
+            sha256_hex(canonical(&value).as_bytes())
+        }),
+    ]
 }
 
 fn fits(columns: &[Option<String>], own: &[Option<&str>]) -> bool {
@@ -751,8 +902,11 @@ impl From<End> for WriterHead {
     }
 }
 
+/// The last line of an export of a part of the log.
+pub(crate) const PART: &str = r#"{"part":true}"#;
+
 /// Longest line of an export that is read, in bytes.
-const LINE_BYTES_MAX: u64 = 16 << 20;
+const LINE_BYTES_MAX: u64 = 256 << 20;
 
 /// The next line without its newline, whether it had one, and whether it was too long.
 fn line(reader: &mut impl BufRead, text: &mut Vec<u8>) -> std::io::Result<Option<bool>> {
@@ -768,7 +922,7 @@ fn line(reader: &mut impl BufRead, text: &mut Vec<u8>) -> std::io::Result<Option
 /// logs, for the events about logs themselves, and whole.
 ///
 /// # Errors
-/// Where the file cannot be read.
+/// Where the file cannot be read, or is no whole export.
 pub fn export<R: BufRead>(
     open: impl Fn() -> std::io::Result<R>,
     known: Known,
@@ -781,6 +935,10 @@ pub fn export<R: BufRead>(
     while let Some(whole) = line(&mut reader, &mut text)? {
         std::mem::swap(&mut last, &mut text);
         ended = whole;
+    }
+    if last == PART.as_bytes() {
+        let told = "it is a part of a log, which cannot be verified; export all of it";
+        return Err(Error::new(ErrorKind::InvalidData, told));
     }
     let ends: Option<Ends> = serde_json::from_slice(&last).ok();
     // The trailer is written in one way only, so that no change of it is a matter of taste.
@@ -807,6 +965,7 @@ pub fn export<R: BufRead>(
     let mut reader = open()?;
     let mut place = (String::new(), 0);
     let mut rest = heads.is_some();
+    let mut readable = false;
     while line(&mut reader, &mut text)?.is_some() {
         if rest && text == last {
             // After the trailer nothing may follow; another trailer is something.
@@ -815,6 +974,7 @@ pub fn export<R: BufRead>(
         }
         let bytes = String::from_utf8_lossy(&text).into_owned();
         let said: Option<Said> = serde_json::from_str(&bytes).ok();
+        readable |= said.is_some();
         let (writer, seq) = match &said {
             Some(said) => (said.writer.clone(), said.seq),
             None => place,
@@ -822,6 +982,9 @@ pub fn export<R: BufRead>(
         let entry = RawEntry { writer, seq, bytes, ..RawEntry::default() };
         verifier.entry(&entry, false);
         place = (entry.writer, seq.saturating_add(1));
+    }
+    if !readable && heads.is_none() {
+        return Err(Error::new(ErrorKind::InvalidData, "it is no export in JSON Lines"));
     }
     if let Some(heads) = &heads {
         verifier.heads(heads, heads);
@@ -832,40 +995,88 @@ pub fn export<R: BufRead>(
 /// Events that are read at once.
 const PAGE: usize = 1_000;
 
-/// Verifies everything that a store has written.
+/// How often a store that changes meanwhile is looked at again before what was found is believed.
+const ATTEMPTS: usize = 3;
+
+/// Verifies everything that a store has written. Where records are pruned or dispatched again while
+/// this runs, it looks again.
 ///
 /// # Errors
 /// Where the store cannot be read.
 pub async fn store(reads: &dyn LedgerReads, known: Known) -> Result<VerifyReport, LedgerError> {
-    let mut verifier = Verifier::new(known);
+    let mut attempts = 1;
+    loop {
+        let before = reads.heads().await?;
+        let report = look(reads, known.clone(), &before).await?;
+        if report.ok || attempts == ATTEMPTS || reads.heads().await? == before {
+            return Ok(report);
+        }
+        attempts += 1;
+    }
+}
+
+async fn look(
+    reads: &dyn LedgerReads,
+    known: Known,
     // Heads first: events that are written while this runs must not look like strangers' work.
-    let heads = reads.heads().await?;
-    verifier.bases(&heads);
+    heads: &[WriterHead],
+) -> Result<VerifyReport, LedgerError> {
+    let mut verifier = Verifier::new(known);
+    let ends: BTreeMap<&str, u64> =
+        heads.iter().map(|head| (head.writer.as_str(), head.size)).collect();
+    // What is written meanwhile is for the next time.
+    let is_known =
+        |entry: &RawEntry| ends.get(entry.writer.as_str()).is_some_and(|size| entry.seq < *size);
+    verifier.bases(heads);
     let mut after = None;
     loop {
         let page = reads.log_page(after.take(), PAGE, Include::Milestones).await?;
         let Some(last) = page.last() else { break };
         after = Some((last.writer.clone(), last.seq));
-        page.iter().for_each(|entry| verifier.learn(&entry.bytes));
+        let known = page.iter().filter(|entry| is_known(entry));
+        known.for_each(|entry| verifier.learn(&entry.bytes));
     }
     verifier.learnt();
+    let mut beyond: BTreeMap<String, u64> = BTreeMap::new();
     let mut after = None;
     loop {
         let page = reads.log_page(after.take(), PAGE, Include::Records).await?;
         let Some(last) = page.last() else { break };
         after = Some((last.writer.clone(), last.seq));
-        page.iter().for_each(|entry| verifier.entry(entry, true));
-        for owed in verifier.take_owed() {
-            let bytes = match &owed.place {
-                Some(place) => event_at(reads, place).await?,
-                None => None,
-            };
-            verifier.owed(&owed, bytes.as_deref());
+        for entry in &page {
+            if is_known(entry) {
+                verifier.entry(entry, true);
+            } else {
+                verifier.later(entry);
+                beyond.insert(entry.writer.clone(), entry.seq);
+            }
         }
+        let owed = verifier.take_owed();
+        account(reads, &mut verifier, owed).await?;
     }
-    verifier.heads(&heads, &reads.heads().await?);
+    let open = std::mem::take(&mut verifier.open).into_values().collect();
+    account(reads, &mut verifier, open).await?;
+    let now = reads.heads().await?;
+    verifier.heads(heads, &now);
+    verifier.beyond(&beyond, &now);
     verifier.unaccounted(&reads.unaccounted().await?);
     Ok(verifier.finish())
+}
+
+/// Looks up the events that are said to account for receipts.
+async fn account(
+    reads: &dyn LedgerReads,
+    verifier: &mut Verifier,
+    owed: Vec<Owed>,
+) -> Result<(), LedgerError> {
+    for owed in owed {
+        let bytes = match &owed.place {
+            Some(place) => event_at(reads, place).await?,
+            None => None,
+        };
+        verifier.owed(&owed, bytes.as_deref());
+    }
+    Ok(())
 }
 
 async fn event_at(

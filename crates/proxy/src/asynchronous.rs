@@ -5,15 +5,17 @@
 //!
 //! Path: 2. Doc: call-path.md#asynchronous-calls
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
-use toolbooth_audit::LedgerError;
 use toolbooth_audit::queue::{Beat, CallQueue, DELIVERIES_MAX, Enqueued, QueuedCall};
+use toolbooth_audit::{LedgerError, LedgerReads};
 use toolbooth_contracts::conversation::Progress;
+use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_contracts::{
     CallId, CallRequest, Caller, Conversation, Effect, ErrorCode, ToolCall, ToolResult,
 };
@@ -34,6 +36,8 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 pub struct AsyncCall {
     /// The call's id.
     pub call_id: String,
+    /// The tool that it names.
+    pub tool_id: String,
     /// `queued`, `running` or `done`.
     pub state: String,
     /// When it was handed over, RFC 3339 UTC.
@@ -41,6 +45,8 @@ pub struct AsyncCall {
     /// When it got its result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<String>,
+    /// How often it was handed to a worker.
+    pub deliveries: u32,
     /// Whether its caller wants it to stop.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cancel_requested: bool,
@@ -54,8 +60,11 @@ pub struct AsyncCall {
 
 impl From<QueuedCall> for AsyncCall {
     fn from(call: QueuedCall) -> Self {
+        let request: Option<CallRequest> = serde_json::from_str(&call.request).ok();
         Self {
             call_id: call.call_id,
+            tool_id: request.map(|request| request.tool_id).unwrap_or_default(),
+            deliveries: call.deliveries,
             state: call.state.as_str().to_owned(),
             enqueued_at: call.enqueued_at,
             finished_at: call.finished_at,
@@ -84,13 +93,16 @@ pub enum Handed {
 pub struct AsyncCalls {
     proxy: ToolProxy,
     queue: Arc<dyn CallQueue>,
+    reads: Arc<dyn LedgerReads>,
     handed: Arc<Notify>,
+    /// Calls that this process runs: caller and id.
+    running: Arc<Mutex<BTreeSet<(String, String)>>>,
 }
 
 impl AsyncCalls {
-    /// Asynchronous calls of `proxy`, which wait in `queue`.
-    pub fn new(proxy: ToolProxy, queue: Arc<dyn CallQueue>) -> Self {
-        Self { proxy, queue, handed: Arc::new(Notify::new()) }
+    /// Asynchronous calls of `proxy`, which wait in `queue`; their receipts are among `reads`.
+    pub fn new(proxy: ToolProxy, queue: Arc<dyn CallQueue>, reads: Arc<dyn LedgerReads>) -> Self {
+        Self { proxy, queue, reads, handed: Arc::new(Notify::new()), running: Arc::default() }
     }
 
     /// Hands a call over.
@@ -120,7 +132,9 @@ impl AsyncCalls {
                 self.handed.notify_one();
                 Handed::Taken(Box::new(waiting))
             }
-            Enqueued::Known(call) => Handed::Taken(Box::new(AsyncCall::from(*call))),
+            Enqueued::Known(call) => {
+                Handed::Taken(Box::new(self.as_known_now(AsyncCall::from(*call)).await?))
+            }
             Enqueued::Conflict => Handed::Conflict,
             Enqueued::Full => Handed::Full,
         })
@@ -135,7 +149,28 @@ impl AsyncCalls {
         caller: &Caller,
         call_id: &str,
     ) -> Result<Option<AsyncCall>, LedgerError> {
-        Ok(self.queue.queued(caller.name(), call_id).await?.map(AsyncCall::from))
+        let call = self.queue.queued(caller.name(), call_id).await?;
+        match call {
+            Some(call) => self.as_known_now(AsyncCall::from(call)).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// A call whose outcome was in doubt when it ended, and has become known since: its receipt
+    /// says what came of it.
+    async fn as_known_now(&self, mut call: AsyncCall) -> Result<AsyncCall, LedgerError> {
+        let doubt = call.result.as_ref().filter(|result| {
+            result.get("effect").and_then(Value::as_str) == Some(Effect::Unknown.as_str())
+        });
+        let receipt = doubt.and_then(|result| result.get("receiptId")?.as_str());
+        let Some(receipt) = receipt else { return Ok(call) };
+        let receipt = self.reads.receipt(receipt).await?;
+        if let Some(receipt) = receipt
+            && matches!(receipt.state, ClaimState::Succeeded | ClaimState::Failed)
+        {
+            call.result = Some(json!(path::outcome_of(receipt, &call.call_id)));
+        }
+        Ok(call)
     }
 
     /// Wants a call of this caller to stop; `false` where there is none that could.
@@ -168,12 +203,26 @@ impl AsyncCalls {
             if stop.is_cancelled() {
                 return;
             }
-            let idle = match self.queue.take().await {
+            let idle = match self.queue.take(self.own()).await {
+                Ok(Some(call)) if stop.is_cancelled() || self.proxy.is_ending() => {
+                    self.put_back(&call).await;
+                    return;
+                }
                 Ok(Some(call)) => {
                     pause = RETRY_FIRST;
+                    let name = (call.caller.clone(), call.call_id.clone());
+                    self.locked().insert(name.clone());
                     let this = self.clone();
                     tokio::spawn(async move {
-                        this.run(call).await;
+                        // A call that breaks its worker is left to the next delivery.
+                        let running = tokio::spawn({
+                            let this = this.clone();
+                            async move { this.run(call).await }
+                        });
+                        if let Err(error) = running.await {
+                            tracing::error!(%error, "a queued call broke its worker");
+                        }
+                        this.locked().remove(&name);
                         drop(slot);
                     });
                     continue;
@@ -194,6 +243,21 @@ impl AsyncCalls {
         }
     }
 
+    fn locked(&self) -> MutexGuard<'_, BTreeSet<(String, String)>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn own(&self) -> Vec<(String, String)> {
+        self.locked().iter().cloned().collect()
+    }
+
+    async fn put_back(&self, call: &QueuedCall) {
+        // One that cannot be put back is delivered again when this process has ended.
+        if let Err(error) = self.queue.release(&call.caller, &call.call_id).await {
+            tracing::warn!(%error, "a queued call is not put back");
+        }
+    }
+
     async fn run(&self, call: QueuedCall) {
         let (caller, call_id) = (call.caller.clone(), call.call_id.clone());
         let result = match serde_json::from_str::<CallRequest>(&call.request) {
@@ -201,7 +265,19 @@ impl AsyncCalls {
                 tracing::error!(call.id = call_id, "a call has ended its worker each time");
                 failed(&call_id, ErrorCode::AdapterFailed)
             }
-            Ok(request) => self.walk(request, &call).await,
+            Ok(request) => {
+                let result = self.walk(request, &call).await;
+                // What the house had no room or no records for at the moment is no outcome.
+                let passing = result.effect == Effect::NotStarted
+                    && result.error.as_ref().is_some_and(|error| {
+                        matches!(error.code, ErrorCode::Overloaded | ErrorCode::RecordUnavailable)
+                    });
+                if passing {
+                    tokio::time::sleep(BEAT).await;
+                    return self.put_back(&call).await;
+                }
+                own_doubt(result, &call)
+            }
             Err(error) => {
                 tracing::error!(call.id = call_id, %error, "a queued call cannot be read");
                 failed(&call_id, ErrorCode::InvalidArgs)
@@ -254,6 +330,15 @@ impl AsyncCalls {
             }
         }
     }
+}
+
+/// A call that is delivered again and meets a doubt meets its own: the tool was dispatched, and
+/// nobody knows what it did.
+fn own_doubt(result: ToolResult, call: &QueuedCall) -> ToolResult {
+    let doubt = result.error.as_ref().filter(|error| error.code == ErrorCode::CallInDoubt);
+    let Some(error) = doubt.filter(|_| call.deliveries > 1) else { return result };
+    let receipt_id = error.details.get("receiptId").and_then(Value::as_str).map(str::to_owned);
+    ToolResult { effect: Effect::Unknown, receipt_id, ..result }
 }
 
 fn failed(call_id: &str, code: ErrorCode) -> ToolResult {

@@ -17,8 +17,9 @@ pub use catalogue::{Catalogue, Quarantined, SourceEntry, SourceState, View, Visi
 pub use executors::Executors;
 pub use keeping::{Keeping, Results};
 pub use limits::{Limits, OutputRule};
-pub use operations::{Operations, ResolveError};
+pub use operations::{Operations, RecordRoom, ResolveError};
 pub use plan::{InvalidPlan, check_plan};
 pub use port::{Clock, IdSource, SystemClock, SystemIds};
 pub use proxy::{Parts, StageNote, ToolProxy};
+pub use toolbooth_audit::reads::{LogFilter, ReceiptFilter};
 pub use world::{ToolState, World, Worlds};

@@ -17,6 +17,23 @@ use toolbooth_policy::Operator;
 
 use crate::proxy::Parts;
 
+/// The records of a house, closed until somebody has the right to read them.
+#[derive(Clone)]
+pub struct RecordRoom(Arc<dyn LedgerReads>);
+
+impl RecordRoom {
+    /// The records behind `reads`.
+    pub fn new(reads: Arc<dyn LedgerReads>) -> Self {
+        Self(reads)
+    }
+
+    /// Opened for an operator.
+    #[must_use]
+    pub fn operations(&self, operator: Operator) -> Operations {
+        Operations::new(Arc::clone(&self.0), operator)
+    }
+}
+
 /// The records, for an operator.
 #[derive(Clone)]
 pub struct Operations {

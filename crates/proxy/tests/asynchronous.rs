@@ -92,7 +92,7 @@ fn house(limits: Limits, keeping: Keeping) -> House {
         limits,
         keeping,
     });
-    let calls = AsyncCalls::new(proxy.clone(), Arc::clone(&ledger) as _);
+    let calls = AsyncCalls::new(proxy.clone(), Arc::clone(&ledger) as _, Arc::clone(&ledger) as _);
     House { tool, ledger, proxy, calls }
 }
 

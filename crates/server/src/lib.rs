@@ -6,7 +6,7 @@ pub mod mcp;
 
 use std::sync::Arc;
 
-use toolbooth_proxy::{AsyncCalls, Catalogue, ToolProxy};
+use toolbooth_proxy::{AsyncCalls, Catalogue, RecordRoom, ToolProxy};
 
 /// What the front doors open onto.
 #[derive(Clone)]
@@ -15,6 +15,8 @@ pub struct House {
     pub proxy: ToolProxy,
     /// Calls that are handed over now and run later.
     pub calls: AsyncCalls,
+    /// What was written down, for operators.
+    pub records: RecordRoom,
     /// What callers may see.
     pub catalogue: Arc<Catalogue>,
     /// What MCP clients are listed.

@@ -42,7 +42,7 @@ impl Watch {
     }
 
     /// A claim of this process is about to be durable: twins of the same batch wait for it too.
-    fn expect(&self, receipt_id: &str) {
+    pub(crate) fn expect(&self, receipt_id: &str) {
         let mut running = locked(&self.running);
         running.entry(receipt_id.to_owned()).or_insert_with(|| async_channel::bounded(1));
     }
@@ -50,7 +50,7 @@ impl Watch {
     /// What a batch has begun is not durable: nobody waits for it.
     pub(crate) fn forget(&self, changes: &Changes) {
         let mut running = locked(&self.running);
-        for (id, _) in &changes.begun {
+        for (id, _, _) in &changes.begun {
             if let Some((sender, _)) = running.remove(id) {
                 sender.close();
             }
@@ -71,21 +71,18 @@ impl Watch {
 /// What a batch does to claims, to be told once it is durable.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    /// Claims that were dispatched, with when.
-    pub(crate) begun: Vec<(String, Moment)>,
+    /// Claims that were dispatched: their fences, and when.
+    pub(crate) begun: Vec<(String, u64, Moment)>,
     /// Claims that run no more.
     pub(crate) ended: Vec<String>,
+    /// The writer's log has ended: nothing follows.
+    pub(crate) stopped: bool,
 }
 
 impl Changes {
-    pub(crate) fn note(&mut self, watch: &Watch, receipt: &Receipt, at: &Moment) {
-        match receipt.state {
-            ClaimState::InFlight => {
-                watch.expect(&receipt.receipt_id);
-                self.begun.push((receipt.receipt_id.clone(), at.clone()));
-            }
-            ClaimState::AwaitingInput => (),
-            _ => self.ended.push(receipt.receipt_id.clone()),
+    pub(crate) fn note(&mut self, receipt: &Receipt) {
+        if !matches!(receipt.state, ClaimState::InFlight | ClaimState::AwaitingInput) {
+            self.ended.push(receipt.receipt_id.clone());
         }
     }
 }

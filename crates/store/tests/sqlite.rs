@@ -100,6 +100,11 @@ async fn tampering_with_the_file_is_found() {
         ),
         ("UPDATE events SET body = json_set(body, '$.toolName', 'other') WHERE seq = 2", "changed"),
         ("UPDATE events SET body = 'nonsense' WHERE seq = 1", "changed"),
+        ("UPDATE events SET milestone = 0 WHERE body LIKE '%\"CHECKPOINT\"%'", "changed"),
+        (
+            "UPDATE writers SET pruned_size = 1, pruned = '{\"size\":1,\"lastLeaf\":\"\",\"peaks\":[],\"note\":\"\"}'",
+            "changed",
+        ),
         ("DELETE FROM events WHERE seq = 1", "missing"),
         ("DELETE FROM events WHERE seq = 2", "missing"),
         (
@@ -115,6 +120,7 @@ async fn tampering_with_the_file_is_found() {
             panic!("fresh")
         };
         ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
+        ledger.checkpoint(Due::NOW, moment(3)).await.unwrap().unwrap();
         assert!(verify::store(&ledger, Known::default()).await.unwrap().ok);
         let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
         assert!(connection.execute(sql, []).unwrap() > 0, "{sql}");

@@ -385,7 +385,8 @@ pub(crate) enum Audit {
         /// Before this time.
         #[arg(long)]
         until: Option<String>,
-        /// The file to write, which must not be there; else standard output.
+        /// The file to write, which must not be there (for Parquet, which is an optional feature of the
+        /// build, a folder); else standard output.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
@@ -433,6 +434,9 @@ pub(crate) enum Audit {
     },
     /// Takes a database that was put back from a backup as it is, and writes that down.
     AcceptRestore {
+        /// Also where the newest checkpoint of this folder is there.
+        #[arg(long)]
+        anyway: bool,
         #[command(flatten)]
         shown: Shown,
     },
@@ -443,6 +447,8 @@ pub(crate) enum ExportFormat {
     Jsonl,
     Csv,
     Ocsf,
+    #[cfg(feature = "parquet")]
+    Parquet,
 }
 
 #[derive(Debug, Subcommand)]
@@ -567,7 +573,7 @@ pub(crate) enum Receipts {
         #[arg(long)]
         call: Option<String>,
         /// In this state.
-        #[arg(long, value_parser = ["queued", "in_flight", "awaiting_input", "succeeded", "failed", "in_doubt"])]
+        #[arg(long, value_parser = ["in_flight", "awaiting_input", "succeeded", "failed", "in_doubt"])]
         state: Option<String>,
         /// Go on after this receipt.
         #[arg(long)]

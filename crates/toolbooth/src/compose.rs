@@ -21,8 +21,8 @@ use toolbooth_contracts::secret::{SecretLocation, SecretRef, SecretShapes};
 use toolbooth_contracts::{Executor, Guard, ToolId};
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{
-    AsyncCalls, Catalogue, Clock, Executors, IdSource, Keeping, Limits, OutputRule, Parts, Results,
-    SourceEntry, SystemClock, SystemIds, ToolProxy, World, Worlds,
+    AsyncCalls, Catalogue, Clock, Executors, IdSource, Keeping, Limits, OutputRule, Parts,
+    RecordRoom, Results, SourceEntry, SystemClock, SystemIds, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::discovered::{SourcePolicy, ToolSettings};
 use toolbooth_registry::lock::{Approvals, LockFile, NewTools, Suspicious};
@@ -162,6 +162,7 @@ impl Frame {
         let config = &loaded.config;
         let policy = authorizer(config)?;
         check_defaults(config)?;
+        crate::commands::check_retention(&loaded)?;
         let guard = Guard::new(shapes());
         let mut world = World::new(policy);
         let naming = match config.mcp.names {
@@ -271,7 +272,7 @@ impl Gateway {
             limits: limits(config),
             keeping: keeping(config),
         });
-        let calls = AsyncCalls::new(proxy.clone(), opened.queue);
+        let calls = AsyncCalls::new(proxy.clone(), opened.queue, Arc::clone(&opened.reads));
         let gateway = Self { frame, proxy, reads: opened.reads, calls, clock };
         gateway.tend().await?;
         Ok(gateway)
@@ -289,6 +290,19 @@ impl Gateway {
         Ok(())
     }
 
+    /// Signs a checkpoint where one is due, and hands it outside.
+    pub(crate) async fn checkpoint(&self) -> Result<(), Failure> {
+        let loaded = &self.frame.loaded;
+        let Parts { ledger, clock, .. } = self.proxy.parts();
+        let due = records::due(&loaded.config);
+        let note = ledger
+            .checkpoint(due, clock.now())
+            .await
+            .map_err(|error| Failure::store(error.to_string()))?;
+        records::hand_outside(loaded, note.as_deref());
+        Ok(())
+    }
+
     pub(crate) fn house(&self) -> House {
         let listing = match self.frame.loaded.config.mcp.listing {
             config::Listing::All => Listing::All,
@@ -297,7 +311,8 @@ impl Gateway {
         let catalogue = Arc::clone(&self.frame.catalogue);
         let strict_dialect = declarations::STRICT_DIALECT;
         let calls = self.calls.clone();
-        House { proxy: self.proxy.clone(), calls, catalogue, listing, strict_dialect }
+        let records = RecordRoom::new(Arc::clone(&self.reads));
+        House { proxy: self.proxy.clone(), calls, records, catalogue, listing, strict_dialect }
     }
 
     /// Writes down that a registry was loaded or refused, and which tools it replaced.

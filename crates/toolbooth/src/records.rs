@@ -90,6 +90,11 @@ pub(crate) async fn open(
     if let Some(url) = url(loaded).await? {
         return open_postgres(loaded, &url, signer, &writer, at, accept_restored).await;
     }
+    if loaded.config.store.digest_key.is_some() {
+        return Err(Failure::configuration("`digest_key` is for stores with `url`")
+            .at("store.digest_key")
+            .hint("SQLite keeps its digest key in the data folder; take the setting out"));
+    }
     let durability = match loaded.config.store.durability {
         config::Durability::Memory => {
             let mut key = [0u8; 32];
@@ -146,10 +151,16 @@ async fn open_postgres(
             postgres::OpenError::Key { .. } => {
                 Failure::configuration(error.to_string()).at("store.digest_key")
             }
-            postgres::OpenError::Url(_) => Failure::configuration(chain(&error)).at("store.url"),
-            other => opening_failed(&other, rolled_back),
+            postgres::OpenError::Url(_) => bad_url(&error),
+            other => opening_failed(&other, rolled_back).at("store.url"),
         }
     })
+}
+
+fn bad_url(error: &postgres::OpenError) -> Failure {
+    Failure::configuration(chain(error))
+        .at("store.url")
+        .hint("it should look like postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=require")
 }
 
 fn opening_failed(error: &dyn std::error::Error, rolled_back: bool) -> Failure {
@@ -160,7 +171,9 @@ fn opening_failed(error: &dyn std::error::Error, rolled_back: bool) -> Failure {
              `toolbooth audit accept-restore` takes it as it is",
         );
     }
-    failure
+    failure.hint(
+        "`toolbooth doctor` tells more; for a server: is it running, and may this user log in?",
+    )
 }
 
 /// Hands a checkpoint outside: a line of the log, and the file that the configuration names.
@@ -171,6 +184,7 @@ pub(crate) fn hand_outside(loaded: &Loaded, note: Option<&str>) {
             audit.writer = checkpoint.writer,
             audit.size = checkpoint.size,
             audit.root = %checkpoint.root,
+            audit.note = note,
             "checkpoint"
         );
     }
@@ -230,7 +244,10 @@ pub(crate) async fn reads(
         return match PostgresReads::open(found.expose_secret()).await {
             Ok(reads) => Ok(Some(Arc::new(reads))),
             Err(postgres::OpenError::Empty) => Ok(None),
-            Err(error) => Err(Failure::new(OUT_OF_REACH, "store-unavailable", chain(&error))),
+            Err(error @ postgres::OpenError::Url(_)) => Err(bad_url(&error)),
+            Err(error) => Err(Failure::new(OUT_OF_REACH, "store-unavailable", chain(&error))
+                .at("store.url")
+                .hint("is the server running, and may this user log in to this database?")),
         };
     }
     let folder = other.map_or_else(|| loaded.data.clone(), PathBuf::from);
@@ -247,6 +264,35 @@ fn folder_reads(folder: &Path) -> Result<Option<Arc<dyn LedgerReads>>, Failure> 
             .at(path.display().to_string())
     })?;
     Ok(Some(Arc::new(reads)))
+}
+
+/// The newest checkpoint that was kept in the data folder, for verification: a store that lacks it
+/// was put back.
+pub(crate) fn kept_note(loaded: &Loaded) -> Option<String> {
+    std::fs::read_to_string(loaded.data.join("checkpoint.note")).ok()
+}
+
+/// The public key of this gateway, where it has signed or is configured to sign.
+pub(crate) async fn own_key(loaded: &Loaded) -> Result<Option<String>, Failure> {
+    if let Some(signer) = signer(loaded).await? {
+        return Ok(Some(signer.verifier().to_string()));
+    }
+    if !loaded.data.join("signing.key").is_file() {
+        return Ok(None);
+    }
+    let folder =
+        StoreFolder::create(&loaded.data).map_err(|error| Failure::store(chain(&error)))?;
+    let signer = folder.signer().map_err(|error| Failure::store(chain(&error)))?;
+    Ok(Some(signer.verifier().to_string()))
+}
+
+/// Whether the store lacks the newest checkpoint that was kept in the data folder.
+pub(crate) async fn is_rolled_back(loaded: &Loaded) -> Result<bool, Failure> {
+    let kept = kept_note(loaded).and_then(|note| Checkpoint::of_note(&note).ok());
+    let Some(kept) = kept else { return Ok(false) };
+    let Some(reads) = reads(loaded, None).await? else { return Ok(true) };
+    let heads = reads.heads().await.map_err(|error| Failure::store(error.to_string()))?;
+    Ok(!heads.iter().any(|head| head.writer == kept.writer && head.size >= kept.size))
 }
 
 /// The records, as the operator whom this machine's user is.

@@ -44,6 +44,9 @@ use screen::Screened;
 /// another process.
 const TWIN_POLL: Duration = Duration::from_millis(100);
 
+/// The same, where the twin runs in this process and tells when it ends.
+const TWIN_LOOK: Duration = Duration::from_secs(1);
+
 /// Stage 2: the call has an id, a deadline and a slot, and is not too large.
 struct Entered {
     story: Story,
@@ -493,7 +496,8 @@ async fn wait_for_twin(
 ) -> Result<OwnedSemaphorePermit, ErrorCode> {
     let told = async {
         match settled {
-            Some(settled) => drop(settled.recv().await),
+            // Another process may have settled it meanwhile: the store is asked now and then.
+            Some(settled) => drop(tokio::time::timeout(TWIN_LOOK, settled.recv()).await),
             None => tokio::time::sleep(TWIN_POLL).await,
         }
     };
@@ -646,6 +650,11 @@ async fn settle(inner: &Arc<Inner>, screened: Screened) -> ToolResult {
 /// The answer where the proxy itself broke: nothing is known of the effect.
 pub(crate) fn broken(tool_id: String, call_id: String) -> ToolResult {
     refused(tool_id, call_id, ErrorCode::AdapterFailed, Effect::Unknown)
+}
+
+/// The answer to a call whose outcome has become known since it ended.
+pub(crate) fn outcome_of(receipt: Receipt, call_id: &str) -> ToolResult {
+    records::outcome_of(receipt, call_id)
 }
 
 /// An answer without a result, outside the path.

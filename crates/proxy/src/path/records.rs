@@ -261,20 +261,7 @@ pub(super) async fn replay(inner: &Inner, replayed: Replayed) -> ToolResult {
     let Replayed { mut story, receipt, arguments_differ } = replayed;
     let receipt = *receipt;
     let status = receipt.status.unwrap_or(Status::Failed);
-    let mut kept = receipt.result.clone().unwrap_or_else(|| {
-        story.warnings.push("result-not-kept".to_owned());
-        StoredResult {
-            content: Vec::new(),
-            structured_content: None,
-            meta: None,
-            error: receipt.error_code.map(|code| CallError {
-                code,
-                message: code.safe_sentence().to_owned(),
-                details: Map::new(),
-            }),
-            warnings: Vec::new(),
-        }
-    });
+    let mut kept = kept_of(&receipt, &mut story.warnings);
     if arguments_differ {
         story.warnings.push("arguments-differ".to_owned());
         let note = "This is the outcome of the first call with this key. The arguments of this \
@@ -320,6 +307,48 @@ pub(super) async fn replay(inner: &Inner, replayed: Replayed) -> ToolResult {
         receipt_id: Some(receipt.receipt_id),
         retry_after_ms: None,
         duration_ms,
+        execute_ms: None,
+    }
+}
+
+/// What a receipt keeps of its result.
+fn kept_of(receipt: &Receipt, warnings: &mut Vec<String>) -> StoredResult {
+    receipt.result.clone().unwrap_or_else(|| {
+        warnings.push("result-not-kept".to_owned());
+        StoredResult {
+            content: Vec::new(),
+            structured_content: None,
+            meta: None,
+            error: receipt.error_code.map(|code| CallError {
+                code,
+                message: code.safe_sentence().to_owned(),
+                details: Map::new(),
+            }),
+            warnings: Vec::new(),
+        }
+    })
+}
+
+/// The answer to a call whose outcome has become known since it ended.
+pub(super) fn outcome_of(receipt: Receipt, call_id: &str) -> ToolResult {
+    let mut warnings = Vec::new();
+    let kept = kept_of(&receipt, &mut warnings);
+    let status = receipt.status.unwrap_or(Status::Failed);
+    ToolResult {
+        tool_id: receipt.tool_id,
+        call_id: call_id.to_owned(),
+        status,
+        is_error: status != Status::Succeeded,
+        effect: receipt.effect,
+        content: kept.content,
+        structured_content: kept.structured_content,
+        meta: kept.meta,
+        error: kept.error,
+        replayed: true,
+        warnings: kept.warnings.into_iter().chain(warnings).collect(),
+        receipt_id: Some(receipt.receipt_id),
+        retry_after_ms: None,
+        duration_ms: receipt.duration_ms.unwrap_or_default(),
         execute_ms: None,
     }
 }

@@ -4,6 +4,7 @@
 
 mod hosts;
 mod problem;
+mod records;
 mod routes;
 
 use std::future::Future;
@@ -71,6 +72,10 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
     let calls = Router::new()
         .route("/v1/calls", post(routes::call))
         .route("/v1/calls/{id}", get(routes::queued).delete(routes::cancel))
+        .route("/v1/receipts", get(records::receipts))
+        .route("/v1/receipts/{id}", get(records::receipt))
+        .route("/v1/agent-logs", get(records::agent_logs))
+        .route("/v1/agent-logs/{id}", get(records::agent_log))
         .route("/v1/tools", get(routes::tools))
         .route("/v1/discover", post(routes::discover))
         .method_not_allowed_fallback(routes::method_not_allowed)

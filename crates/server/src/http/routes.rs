@@ -106,10 +106,11 @@ async fn hand_over(door: &HttpDoor, request: CallRequest, caller: &Caller) -> Re
     }
 }
 
-fn unavailable(error: &dyn std::fmt::Display) -> Response {
+pub(super) fn unavailable(error: &dyn std::fmt::Display) -> Response {
     tracing::warn!(%error, "the store does not answer");
-    let code = ErrorCode::RecordUnavailable;
-    Problem::new(503, code.as_str(), code.safe_sentence().to_owned()).into_response()
+    let title = "the records do not answer at the moment; ask again".to_owned();
+    let code = ErrorCode::RecordUnavailable.as_str();
+    Problem { retry_after_ms: Some(1_000), ..Problem::new(503, code, title) }.into_response()
 }
 
 /// A call's id in a path: everything but unreserved characters (RFC 3986) as `%XX`.

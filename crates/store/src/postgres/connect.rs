@@ -19,9 +19,11 @@ use super::OpenError;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that read at once.
 const READERS: usize = 4;
-/// What every connection begins with: nothing waits for ever.
+/// What every connection begins with: nothing waits for ever, and commits are durable.
 const SESSION: &str = "SET lock_timeout = '5s'; SET statement_timeout = '15s'; \
-                       SET idle_in_transaction_session_timeout = '30s'";
+                       SET idle_in_transaction_session_timeout = '30s'; \
+                       SELECT set_config('synchronous_commit', 'on', false) \
+                       WHERE current_setting('synchronous_commit') = 'off'";
 /// The same for connections that only read, which may take longer.
 const READ_SESSION: &str = "SET default_transaction_read_only = on; SET statement_timeout = '120s'";
 

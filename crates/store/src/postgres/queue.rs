@@ -46,7 +46,7 @@ type Params<'p> = &'p [&'p (dyn ToSql + Sync)];
 
 /// One statement in a transaction of its own, whose commit is checked.
 async fn one(client: &Client, sql: &str, params: Params<'_>) -> Result<Vec<Row>, LedgerError> {
-    client.batch_execute("BEGIN").await.map_err(unavailable)?;
+    client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await.map_err(unavailable)?;
     let rows = client.query(sql, params).await;
     match rows {
         Ok(rows) => {
@@ -64,9 +64,13 @@ impl PostgresLedger {
     /// Runs a statement on the queue's own connection; after an error that is a new one.
     async fn on_queue(&self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, LedgerError> {
         let mut held = self.queue.lock().await;
+        let slow = || LedgerError::Unavailable("the database did not answer in time".to_owned());
         let connection = match held.take() {
             Some(connection) => connection,
-            None => self.server.connect().await.map_err(unavailable)?,
+            None => tokio::time::timeout(STEP_TIMEOUT, self.server.connect())
+                .await
+                .map_err(|_| slow())?
+                .map_err(unavailable)?,
         };
         let done = tokio::time::timeout(STEP_TIMEOUT, one(&connection.client, sql, params)).await;
         match done {
@@ -75,9 +79,7 @@ impl PostgresLedger {
                 Ok(rows)
             }
             Ok(Err(error)) => Err(error),
-            Err(_) => {
-                Err(LedgerError::Unavailable("the database did not answer in time".to_owned()))
-            }
+            Err(_) => Err(slow()),
         }
     }
 }
@@ -106,18 +108,36 @@ impl CallQueue for PostgresLedger {
         })
     }
 
-    async fn take(&self) -> Result<Option<QueuedCall>, LedgerError> {
+    async fn release(&self, caller: &str, call_id: &str) -> Result<(), LedgerError> {
+        self.on_queue(
+            "UPDATE queue SET state = 'queued', worker = NULL, deliveries = deliveries - 1
+             WHERE caller = $1 AND call_id = $2 AND worker = $3 AND state = 'running'",
+            &[&clean(caller), &clean(call_id), &self.writer],
+        )
+        .await
+        .map(drop)
+    }
+
+    async fn take(
+        &self,
+        running: Vec<(String, String)>,
+    ) -> Result<Option<QueuedCall>, LedgerError> {
+        let own: Vec<String> = running
+            .iter()
+            .map(|(caller, id)| format!("{}\u{1f}{}", clean(caller), clean(id)))
+            .collect();
         // Those whose worker is lost were there first.
         let sql = format!(
             "UPDATE queue SET state = 'running', worker = $1, deliveries = deliveries + 1
              WHERE place = (
                  SELECT q.place FROM queue q LEFT JOIN writers w ON w.writer = q.worker
                  WHERE q.state = 'queued' OR (q.state = 'running' AND (w.writer IS NULL
-                     OR w.stopped OR w.renewed < clock_timestamp() - interval '15 seconds'))
+                     OR w.stopped OR w.renewed < clock_timestamp() - interval '15 seconds'
+                     OR (q.worker = $1 AND NOT (q.caller || chr(31) || q.call_id = ANY($2)))))
                  ORDER BY q.state DESC, q.place LIMIT 1 FOR UPDATE OF q SKIP LOCKED)
              RETURNING {COLUMNS}"
         );
-        Ok(self.on_queue(&sql, &[&self.writer]).await?.first().map(call))
+        Ok(self.on_queue(&sql, &[&self.writer, &own]).await?.first().map(call))
     }
 
     async fn beat(

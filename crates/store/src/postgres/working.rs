@@ -169,7 +169,12 @@ impl Records for Working<'_> {
         Ok(self.rows.receipts.get(receipt_id).cloned())
     }
 
-    fn put(&mut self, receipt: &Receipt, fence: u64, at: &Moment) -> Result<(), LedgerError> {
+    fn begun(&mut self, receipt_id: &str, fence: u64, at: &Moment) {
+        self.watch.expect(receipt_id);
+        self.changes.begun.push((receipt_id.to_owned(), fence, at.clone()));
+    }
+
+    fn put(&mut self, receipt: &Receipt, fence: u64, _at: &Moment) -> Result<(), LedgerError> {
         let id = receipt.receipt_id.clone();
         let stored = Stored { receipt: receipt.clone(), fence, owner_lost: false };
         let before = self.rows.receipts.insert(id.clone(), stored);
@@ -178,7 +183,7 @@ impl Records for Working<'_> {
             *running += i64::from(runs(receipt)) - i64::from(ran);
         }
         self.rows.written.receipts.insert(id);
-        self.changes.note(self.watch, receipt, at);
+        self.changes.note(receipt);
         Ok(())
     }
 

@@ -33,6 +33,9 @@ pub(super) const QUEUE_MAX: usize = 4096;
 /// How long one batch may take.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long connecting anew and reading the log's end may take.
+const RECOVER_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// After how long without renewal a writer is lost, in the database's words.
 const LOST: &str = "interval '15 seconds'";
 
@@ -160,7 +163,7 @@ statements! {
     stop = "UPDATE writers SET stopped = true WHERE writer = $1";
     prunable = format!(
         "SELECT {RECEIPT}, false, EXISTS (SELECT 1 FROM keys k WHERE k.receipt_id = r.receipt_id)
-         FROM receipts r WHERE r.settled < $1 ORDER BY r.settled LIMIT $2 FOR UPDATE OF r");
+         FROM receipts r WHERE r.settled < $1 ORDER BY r.settled LIMIT $2 FOR UPDATE OF r SKIP LOCKED");
     remove_logs = "DELETE FROM agent_logs WHERE id IN
                        (SELECT id FROM agent_logs WHERE time < $1 ORDER BY time LIMIT $2)";
     put_receipts = "INSERT INTO receipts
@@ -204,7 +207,10 @@ statements! {
                     $12::text[], $13::bytea[])
                     AS n (id, seq, time, tool, agent, turn, phase, epic, call_id, is_error, body,
                         zbody)";
-    name_writers = "UPDATE writers SET named = true WHERE writer = ANY($1)";
+    // One that has grown since its head was read is named by a later checkpoint.
+    name_writers = "UPDATE writers w SET named = true
+                    FROM unnest($1::text[], $2::bigint[]) AS n (writer, size)
+                    WHERE w.writer = n.writer AND w.size = n.size";
     set_checkpoint = "UPDATE writers SET checkpoint = $2 WHERE writer = $1";
     // A writer that others took for lost and named for good comes back.
     advance = "UPDATE writers SET size = $3, last_leaf = $4, root = $5, named = false,
@@ -237,7 +243,7 @@ pub(super) struct Writer {
     session: Option<Session>,
     doubt: Option<Doubt>,
     /// Claims whose callers were told that nothing is dispatched, and which are durable after all.
-    orphans: Vec<(String, Moment)>,
+    orphans: Vec<(String, u64, Moment)>,
     watch: Arc<Watch>,
 }
 
@@ -306,6 +312,8 @@ impl Writer {
             Err(error) => {
                 tracing::error!(%error, "a commit failed; the log's end is read again");
                 drop(session);
+                // Red at once: finding out what has happened may take a while.
+                self.watch.set_health(Some(&error));
                 let before = self.head.next_seq();
                 self.doubt = Some(Doubt { after: head, changes });
                 // It may be known at once that it has happened all the same.
@@ -330,14 +338,21 @@ impl Writer {
     /// is locked by a transaction that has not ended, so that reading it for update waits for its
     /// end. Gives what that commit has done, where it has happened.
     async fn recover(&mut self) -> Result<Changes, LedgerError> {
-        let session = Session::begin(&self.server).await?;
-        let sql = "SELECT size, last_leaf, stopped FROM writers WHERE writer = $1 FOR UPDATE";
-        let row = session
-            .connection
-            .client
-            .query_opt(sql, &[&self.head.writer()])
-            .await
-            .map_err(unavailable)?;
+        let asking = async {
+            let session = Session::begin(&self.server).await?;
+            let sql = "SELECT size, last_leaf FROM writers WHERE writer = $1 FOR UPDATE";
+            let row = session
+                .connection
+                .client
+                .query_opt(sql, &[&self.head.writer()])
+                .await
+                .map_err(unavailable)?;
+            Ok::<_, LedgerError>((session, row))
+        };
+        let asked = tokio::time::timeout(RECOVER_TIMEOUT, asking).await;
+        let (session, row) = asked.unwrap_or_else(|_| {
+            Err(LedgerError::Unavailable("the database did not answer in time".to_owned()))
+        })?;
         let red = |what: &str| Err(LedgerError::Unavailable(what.to_owned()));
         let Some(row) = row else {
             return red("the database does not know this writer; restart");
@@ -376,12 +391,12 @@ impl Writer {
         changes: &mut Changes,
     ) -> Result<(), LedgerError> {
         let client = &session.connection.client;
-        needs.receipts.extend(self.orphans.iter().map(|(id, _)| id.clone()));
+        needs.receipts.extend(self.orphans.iter().map(|(id, _, _)| id.clone()));
         let mut rows = load(session, &needs, head.writer()).await?;
         let mut working =
             Working { key_id: &self.key_id, head, rows: &mut rows, changes, watch: &self.watch };
-        for (id, at) in &self.orphans {
-            steps::abandon(&mut working, id, at)?;
+        for (id, fence, at) in &self.orphans {
+            steps::abandon(&mut working, id, *fence, at)?;
         }
         for job in batch {
             let before = working.rows.written.count();
@@ -449,8 +464,13 @@ async fn load(session: &Session, needs: &Needs, writer: &str) -> Result<Rows, Le
         Ok::<_, tokio_postgres::Error>((rates?, running?, approvals?))
     };
     // Polled in this order, they are sent in this order.
-    let (begun, locked, found, charged) =
-        join4(client.batch_execute("BEGIN"), locking, by_key, charges).await;
+    let (begun, locked, found, charged) = join4(
+        client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED"),
+        locking,
+        by_key,
+        charges,
+    )
+    .await;
     begun.map_err(unavailable)?;
     locked.map_err(unavailable)?;
     let (keys, receipts) = found.map_err(unavailable)?;
@@ -659,7 +679,15 @@ async fn flush(
         writes.push((&s.put_logs, log_columns(to.writer(), &written.logs)?));
     }
     if !written.named.is_empty() {
-        writes.push((&s.name_writers, vec![Box::new(written.named)]));
+        let sizes: Vec<i64> = written
+            .named
+            .iter()
+            .map(|named| {
+                let head = rows.heads.iter().find(|other| other.head.writer == *named);
+                i64::try_from(head.map_or(0, |other| other.head.size)).unwrap_or(i64::MAX)
+            })
+            .collect();
+        writes.push((&s.name_writers, vec![Box::new(written.named), Box::new(sizes)]));
     }
     if let Some(note) = written.checkpoint {
         writes.push((&s.set_checkpoint, vec![Box::new(to.writer().to_owned()), Box::new(note)]));

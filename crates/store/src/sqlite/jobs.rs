@@ -89,7 +89,9 @@ pub(super) struct Writer {
     pub(super) connection: Option<Connection>,
     pub(super) doubt: Option<Doubt>,
     /// Claims whose callers were told that nothing is dispatched, and which are durable after all.
-    pub(super) orphans: Vec<(String, Moment)>,
+    pub(super) orphans: Vec<(String, u64, Moment)>,
+    /// Whether the log has ended.
+    pub(super) stopped: bool,
     pub(super) watch: std::sync::Arc<Watch>,
 }
 
@@ -116,6 +118,14 @@ impl Writer {
             for job in batch {
                 job.finish(committed.clone());
             }
+            if self.stopped {
+                // The log has ended; whoever still waits is told so.
+                jobs.close();
+                while let Ok(late) = jobs.try_recv() {
+                    late.finish(Err(LedgerError::Unavailable("the store is closed".to_owned())));
+                }
+                return;
+            }
         }
     }
 
@@ -129,13 +139,21 @@ impl Writer {
             return Err(LedgerError::Unavailable("there is no connection".to_owned()));
         };
         let (mut head, mut changes) = (self.head.clone(), Changes::default());
-        match self.try_commit(connection, batch, &mut head, &mut changes) {
+        let mut busy = false;
+        match self.try_commit(connection, batch, &mut head, &mut changes, &mut busy) {
             Ok(connection) => {
                 self.connection = Some(connection);
                 self.head = head;
+                self.stopped = changes.stopped;
                 self.orphans.clear();
                 self.watch.tell(changes);
                 Ok(())
+            }
+            // Another process writes for long: nothing was begun, and nothing is in doubt.
+            Err(error) if busy => {
+                self.connection =
+                    Some(super::ledger::connect(&self.path, self.durability).map_err(unavailable)?);
+                Err(error)
             }
             Err(error) => {
                 tracing::error!(%error, "a commit failed; the store has to prove sound");
@@ -165,6 +183,7 @@ impl Writer {
         batch: &mut [Box<dyn Job>],
         head: &mut Head,
         changes: &mut Changes,
+        busy: &mut bool,
     ) -> Result<Connection, LedgerError> {
         if self.durability == Durability::Process {
             let level = if batch.iter().any(|job| job.sync()) { "FULL" } else { "NORMAL" };
@@ -172,12 +191,19 @@ impl Writer {
         }
         let transaction = connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(unavailable)?;
-        for (id, at) in &self.orphans {
+            .map_err(|error| {
+                *busy = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy);
+                unavailable(error)
+            })?;
+        for (id, fence, at) in &self.orphans {
             let mut records = self.records(&transaction, head, changes);
-            steps::abandon(&mut records, id, at)?;
+            steps::abandon(&mut records, id, *fence, at)?;
         }
         for job in batch {
+            if changes.stopped {
+                // What came after the end of the log is told that it was not done.
+                break;
+            }
             transaction.execute_batch("SAVEPOINT job").map_err(unavailable)?;
             let before = head.clone();
             let (begun, ended) = (changes.begun.len(), changes.ended.len());

@@ -156,6 +156,7 @@ impl SqliteLedger {
             connection: Some(connection),
             doubt: None,
             orphans: Vec::new(),
+            stopped: false,
             watch: Arc::clone(&watch),
         };
         let thread = std::thread::Builder::new()

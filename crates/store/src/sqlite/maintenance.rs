@@ -10,6 +10,9 @@ use rusqlite::{Connection, OpenFlags};
 use super::folder::{DATABASE, StoreFolder};
 use super::schema;
 
+/// The names that tools were given on the wire, beside the database.
+const NAMES: &str = "wire-names.json";
+
 /// Why a store was not copied, put back or made smaller.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -100,6 +103,10 @@ fn copy_into(source: &StoreFolder, to: &Path) -> Result<(), MaintenanceError> {
         if let Some(name) = key.file_name() {
             private_copy(key, &to.join(name))?;
         }
+    }
+    let names = source.database().with_file_name(NAMES);
+    if names.is_file() {
+        private_copy(&names, &to.join(NAMES))?;
     }
     let connection = Connection::open(source.database())?;
     connection.busy_timeout(std::time::Duration::from_secs(30))?;
@@ -197,9 +204,9 @@ fn copy_back(from: &Path, draft: &Path, data: &Path) -> Result<(), MaintenanceEr
         }
     }
     // Names on the wire belong to clients, not to records: they stay as they are.
-    let names = data.join("wire-names.json");
-    if names.is_file() {
-        private_copy(&names, &draft.join("wire-names.json"))?;
+    let names = [data.join(NAMES), from.join(NAMES)];
+    if let Some(names) = names.iter().find(|names| names.is_file()) {
+        private_copy(names, &draft.join(NAMES))?;
     }
     Ok(())
 }

@@ -87,7 +87,11 @@ fn enqueue(
     Ok(Enqueued::New)
 }
 
-fn take(records: &TransactionRecords<'_>, writer: &str) -> Result<Option<QueuedCall>, LedgerError> {
+fn take(
+    records: &TransactionRecords<'_>,
+    writer: &str,
+    own: &[(String, String)],
+) -> Result<Option<QueuedCall>, LedgerError> {
     let next = |sql: &str| -> Result<Vec<QueuedCall>, LedgerError> {
         records
             .transaction()
@@ -99,9 +103,14 @@ fn take(records: &TransactionRecords<'_>, writer: &str) -> Result<Option<QueuedC
     let running = next(&format!(
         "SELECT {COLUMNS} FROM queue WHERE state = 'running' ORDER BY place LIMIT 1000"
     ))?;
-    let lost = running
-        .into_iter()
-        .find(|call| call.worker.as_deref().is_none_or(|worker| records.writer_lost(worker)));
+    let lost = running.into_iter().find(|call| match call.worker.as_deref() {
+        // Its own are those that it knows; any other was taken by a step that went wrong.
+        Some(worker) if worker == writer => {
+            !own.iter().any(|(caller, id)| *caller == call.caller && *id == call.call_id)
+        }
+        Some(worker) => records.writer_lost(worker),
+        None => true,
+    });
     let waiting = match lost {
         Some(lost) => Some(lost),
         None => next(&format!(
@@ -128,9 +137,26 @@ impl CallQueue for SqliteLedger {
         self.run(true, move |records| enqueue(records, &call, waiting_max)).await
     }
 
-    async fn take(&self) -> Result<Option<QueuedCall>, LedgerError> {
+    async fn take(
+        &self,
+        running: Vec<(String, String)>,
+    ) -> Result<Option<QueuedCall>, LedgerError> {
         let writer = toolbooth_audit::Ledger::writer(self).to_owned();
-        self.run(true, move |records| take(records, &writer)).await
+        self.run(true, move |records| take(records, &writer, &running)).await
+    }
+
+    async fn release(&self, caller: &str, call_id: &str) -> Result<(), LedgerError> {
+        let (caller, call_id) = (caller.to_owned(), call_id.to_owned());
+        self.run(true, move |records| {
+            execute(
+                records,
+                "UPDATE queue SET state = 'queued', worker = NULL, deliveries = deliveries - 1
+                 WHERE caller = ?1 AND call_id = ?2 AND state = 'running'",
+                (&caller, &call_id),
+            )
+            .map(drop)
+        })
+        .await
     }
 
     async fn beat(

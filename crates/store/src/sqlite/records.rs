@@ -88,7 +88,8 @@ impl<'t> TransactionRecords<'t> {
     }
 
     /// The writer's log ends.
-    pub(super) fn stop(&self) -> Result<(), LedgerError> {
+    pub(super) fn stop(&mut self) -> Result<(), LedgerError> {
+        self.changes.stopped = true;
         self.execute("UPDATE writers SET stopped = 1 WHERE writer = ?1", [self.head.writer()])
     }
 }
@@ -149,7 +150,12 @@ impl Records for TransactionRecords<'_> {
         self.stored_by("SELECT fence, body, zbody FROM receipts WHERE receipt_id = ?1", receipt_id)
     }
 
-    fn put(&mut self, receipt: &Receipt, fence: u64, at: &Moment) -> Result<(), LedgerError> {
+    fn begun(&mut self, receipt_id: &str, fence: u64, at: &Moment) {
+        self.watch.expect(receipt_id);
+        self.changes.begun.push((receipt_id.to_owned(), fence, at.clone()));
+    }
+
+    fn put(&mut self, receipt: &Receipt, fence: u64, _at: &Moment) -> Result<(), LedgerError> {
         let body = body::pack(receipt)?;
         // Only what could be pruned has a time.
         let settled = match receipt.state {
@@ -177,7 +183,7 @@ impl Records for TransactionRecords<'_> {
                 body.packed,
             ),
         )?;
-        self.changes.note(self.watch, receipt, at);
+        self.changes.note(receipt);
         Ok(())
     }
 

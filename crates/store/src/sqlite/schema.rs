@@ -96,7 +96,8 @@ CREATE INDEX receipts_settled ON receipts (settled) WHERE settled IS NOT NULL;
 UPDATE receipts SET settled = body ->> 'settledAt' WHERE state IN ('succeeded', 'failed');
 ALTER TABLE agent_logs ADD COLUMN zbody BLOB;
 ALTER TABLE events ADD COLUMN milestone INTEGER NOT NULL DEFAULT 0;
-UPDATE events SET milestone = 1 WHERE body ->> 'event' IN ('WRITER_STARTED', 'WRITER_STOPPED');
+UPDATE events SET milestone = 1 WHERE body ->> 'event' IN
+    ('WRITER_STARTED', 'WRITER_STOPPED', 'CHECKPOINT', 'RECEIPTS_PRUNED', 'STORE_RESTORED');
 CREATE INDEX events_milestone ON events (writer, seq) WHERE milestone = 1;
 CREATE TABLE queue (
     place INTEGER PRIMARY KEY AUTOINCREMENT,

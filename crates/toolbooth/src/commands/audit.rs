@@ -97,10 +97,20 @@ pub(super) async fn audit(loaded: Loaded, command: Audit) -> Result<bool, Failur
             if let Some(proof) = proof {
                 return check_proof(&proof, &keys, shown.format);
             }
-            let notes = match &checkpoint {
-                Some(path) => notes(path)?,
+            let mut notes = match &checkpoint {
+                Some(path) => {
+                    let notes = notes(path)?;
+                    if notes.is_empty() {
+                        return Err(Failure::usage("there is no checkpoint in the file")
+                            .at(path.display().to_string()));
+                    }
+                    notes
+                }
                 None => Vec::new(),
             };
+            if store.is_none() && file.is_none() {
+                notes.extend(records::kept_note(&loaded));
+            }
             let known = Known { keys, notes };
             let report = match file {
                 Some(path) => {
@@ -146,7 +156,7 @@ pub(super) async fn audit(loaded: Loaded, command: Audit) -> Result<bool, Failur
             Ok(true)
         }
         Audit::Keys { shown } => {
-            let mut keys = Vec::new();
+            let mut keys: Vec<String> = records::own_key(&loaded).await?.into_iter().collect();
             if let Some(operations) = open(&loaded).await? {
                 for key in signing_keys(&operations).await? {
                     if !keys.contains(&key) {
@@ -163,7 +173,15 @@ pub(super) async fn audit(loaded: Loaded, command: Audit) -> Result<bool, Failur
             }
             Ok(true)
         }
-        Audit::AcceptRestore { shown } => {
+        Audit::AcceptRestore { anyway, shown } => {
+            if !anyway && !records::is_rolled_back(&loaded).await? {
+                return Err(Failure::new(
+                    FAILED,
+                    "nothing-to-accept",
+                    "the records have their newest checkpoint: nothing was put back",
+                )
+                .hint("`--anyway` accepts them all the same, for a checkpoint that was kept elsewhere"));
+            }
             let writer = uuid::Uuid::now_v7().to_string();
             let clock = toolbooth_proxy::SystemClock::default();
             let now = toolbooth_proxy::Clock::now(&clock);
@@ -258,7 +276,13 @@ fn check_proof(path: &Path, keys: &[note::Verifier], format: Format) -> Result<b
     let holds = told.is_ok();
     let message = told.unwrap_or_else(|error| error);
     if format.is_json() {
-        output::json(&json!({ "ok": holds, "message": message }));
+        let mut problems = Vec::new();
+        if !holds {
+            problems.push(json!({ "kind": "proof", "writer": "", "message": message }));
+        }
+        output::json(
+            &json!({ "ok": holds, "events": 1, "problems": problems, "message": message }),
+        );
     } else {
         output::foreign(&format!("{}: {message}", if holds { "holds" } else { "DOES NOT HOLD" }));
     }
@@ -341,6 +365,10 @@ async fn export(
     out: Option<&Path>,
 ) -> Result<bool, Failure> {
     let operations = need(loaded).await?;
+    #[cfg(feature = "parquet")]
+    if format == ExportFormat::Parquet {
+        return super::parquet::export(&operations, (since, until), out).await;
+    }
     let part = since.is_some() || until.is_some();
     let mut target = Target::open(out)?;
     let mut exporter = Exporter::begin(operations.reads()).await.map_err(unreadable)?;
@@ -376,6 +404,7 @@ async fn export(
     if format == ExportFormat::Jsonl {
         if part {
             crate::note("a part of the log: `verify` needs all of it");
+            target.write(format!("{}\n", Exporter::part()).as_bytes())?;
         } else {
             target.write(format!("{}\n", exporter.trailer()).as_bytes())?;
         }
@@ -443,7 +472,7 @@ async fn tail(
     }
 }
 
-const EVENT_COLUMNS: [&str; 16] = [
+const EVENT_COLUMNS: [&str; 22] = [
     "time",
     "event",
     "toolName",
@@ -460,6 +489,12 @@ const EVENT_COLUMNS: [&str; 16] = [
     "argsDigest",
     "resultDigest",
     "error",
+    "rule",
+    "reason",
+    "prev",
+    "receiptDigest",
+    "logDigest",
+    "facts",
 ];
 
 fn print_events(
@@ -515,7 +550,11 @@ fn csv_headings() -> Vec<String> {
 }
 
 fn csv_cells(event: &AuditEvent) -> Vec<String> {
-    let value = serde_json::to_value(event).unwrap_or_default();
+    let mut value = serde_json::to_value(event).unwrap_or_default();
+    if let (Some(members), Some(decision)) = (value.as_object_mut(), &event.body.decision) {
+        members.insert("rule".to_owned(), json!(decision.rule));
+        members.insert("reason".to_owned(), json!(decision.reason));
+    }
     csv_headings().iter().map(|column| defused(output::cell(value.get(column.as_str())))).collect()
 }
 

@@ -104,6 +104,16 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
             return;
         }
     };
+    match crate::records::is_rolled_back(loaded).await {
+        Ok(true) => {
+            let message = "the records are older than their newest checkpoint; no call is taken";
+            let remedy = "if they were put back on purpose: `toolbooth audit accept-restore`";
+            checks.push(bad("store", "failed", message, remedy));
+            return;
+        }
+        Ok(false) => (),
+        Err(failure) => checks.push(of_failure("store", &failure)),
+    }
     checks.push(match verify::store(&*reads, verify::Known::default()).await {
         Ok(report) if report.ok => {
             ok("store", format!("{} event(s), all digests fit", report.events))

@@ -6,6 +6,8 @@ mod check;
 mod doctor;
 mod import;
 mod lock;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod receipts;
 mod records;
 mod serve;
@@ -72,6 +74,13 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
             doctor::doctor(config::load(config, data), shown.format).await
         }
     }
+}
+
+/// Whether `[retention]` can be understood, before anything starts with it.
+pub(crate) fn check_retention(loaded: &Loaded) -> Result<(), Failure> {
+    receipts::retained(loaded)?;
+    let calls = loaded.config.retention.calls.as_deref();
+    records::time(calls, "retention.calls").map(drop)
 }
 
 async fn frame(loaded: Loaded) -> Result<Frame, Failure> {

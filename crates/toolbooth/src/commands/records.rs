@@ -38,7 +38,8 @@ pub(super) fn nothing_yet(loaded: &Loaded) {
 pub(super) fn time(given: Option<&str>, option: &str) -> Result<Option<String>, Failure> {
     let Some(given) = given else { return Ok(None) };
     let wrong = || {
-        Failure::usage(format!("`{}` is no time", given.escape_debug())).at(option.to_owned()).hint(
+        let failure = Failure::usage(format!("`{}` is no time", given.escape_debug()));
+        failure.at(option.to_owned()).hint(
             "give RFC 3339, such as 2026-01-31T12:00:00Z, or so long ago, such as 90s, 5m, 1h, 7d",
         )
     };

@@ -33,6 +33,8 @@ const START_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asynchronous calls that `serve` runs at once, where nothing is said.
 const WORKERS: usize = 4;
+/// How often it is looked whether a checkpoint is due.
+const CHECKPOINT_LOOK: Duration = Duration::from_millis(500);
 /// How often old records are looked for.
 const RETAIN_EVERY: Duration = Duration::from_secs(600);
 /// How long asynchronous calls that have ended are kept, where nothing is said.
@@ -213,6 +215,15 @@ async fn tend(gateway: Arc<Gateway>) {
             compose::remember_names(&gateway.frame);
         }
     };
+    let signing = async {
+        let every = CHECKPOINT_LOOK;
+        loop {
+            tokio::time::sleep(every).await;
+            if let Err(failure) = gateway.checkpoint().await {
+                tracing::debug!(reason = failure.message, "no checkpoint is signed");
+            }
+        }
+    };
     let catalogue = Arc::clone(&gateway.frame.catalogue);
     let freshening = catalogue.keep_fresh(interval.max(Duration::from_millis(100)));
     let noting = async {
@@ -222,7 +233,13 @@ async fn tend(gateway: Arc<Gateway>) {
         }
     };
     let others = async {
-        tokio::join!(noting, watch_files(&gateway), reload_on_signal(&gateway), retain(&gateway))
+        tokio::join!(
+            noting,
+            signing,
+            watch_files(&gateway),
+            reload_on_signal(&gateway),
+            retain(&gateway)
+        )
     };
     tokio::join!(renewing, freshening, others);
 }

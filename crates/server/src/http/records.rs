@@ -1,0 +1,156 @@
+//! Receipts and agent logs, for operators.
+//!
+//! Path: 10. Doc: front-doors.md#records
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Extension, Path, Query, State};
+use axum::response::{IntoResponse, Json, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use toolbooth_contracts::Caller;
+use toolbooth_contracts::receipt::ClaimState;
+use toolbooth_proxy::{LogFilter, Operations, ReceiptFilter};
+
+use super::routes::unavailable;
+use super::{HttpDoor, Problem};
+
+/// Records of one page, where the request says nothing.
+const PAGE_DEFAULT: usize = 100;
+const PAGE_MAX: usize = 1_000;
+
+#[expect(clippy::result_large_err, reason = "a refusal is an answer, and is sent at once")]
+fn operations(door: &HttpDoor, caller: &Caller) -> Result<Operations, Response> {
+    let world = door.house.proxy.worlds().now();
+    match world.policy.operator(caller) {
+        Ok(operator) => Ok(door.house.records.operations(operator)),
+        Err(denial) => Err(Problem::new(403, denial.code.as_str(), denial.reason).into_response()),
+    }
+}
+
+fn bad(title: impl Into<String>) -> Response {
+    Problem::new(400, "invalid-request", title.into()).into_response()
+}
+
+fn one(found: Option<impl Serialize>, what: &str) -> Response {
+    match found {
+        Some(found) => Json(found).into_response(),
+        None => Problem::new(404, "not-found", format!("there is no such {what}")).into_response(),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Receipts {
+    tool: Option<String>,
+    call: Option<String>,
+    state: Option<String>,
+    after: Option<String>,
+    limit: Option<usize>,
+}
+
+pub(super) async fn receipts(
+    State(door): State<HttpDoor>,
+    Extension(caller): Extension<Caller>,
+    query: Result<Query<Receipts>, QueryRejection>,
+) -> Response {
+    let operations = match operations(&door, &caller) {
+        Ok(operations) => operations,
+        Err(refused) => return refused,
+    };
+    let Ok(Query(query)) = query else {
+        return bad("the query takes `tool`, `call`, `state`, `after` and `limit` (a number)");
+    };
+    if let Some(state) = query.state.as_deref().filter(|state| ClaimState::parse(state).is_none()) {
+        return bad(format!("there is no state `{}`", state.escape_debug()));
+    }
+    let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let Receipts { tool, call, state, after, .. } = query;
+    match operations.receipts(ReceiptFilter { tool, call, state, after, limit }).await {
+        Ok((receipts, more)) => {
+            let next = receipts.last().filter(|_| more).map(|receipt| receipt.receipt_id.clone());
+            let mut out = Map::new();
+            out.insert("receipts".to_owned(), json!(receipts));
+            out.extend(next.map(|next| ("next".to_owned(), Value::String(next))));
+            Json(Value::Object(out)).into_response()
+        }
+        Err(error) => unavailable(&error),
+    }
+}
+
+pub(super) async fn receipt(
+    State(door): State<HttpDoor>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Response {
+    match operations(&door, &caller) {
+        Ok(operations) => match operations.receipt(&id).await {
+            Ok(found) => one(found, "receipt"),
+            Err(error) => unavailable(&error),
+        },
+        Err(refused) => refused,
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Logs {
+    tool: Option<String>,
+    agent: Option<String>,
+    turn: Option<u64>,
+    phase: Option<String>,
+    epic: Option<String>,
+    call: Option<String>,
+    error: Option<bool>,
+    since: Option<String>,
+    until: Option<String>,
+    limit: Option<usize>,
+}
+
+pub(super) async fn agent_logs(
+    State(door): State<HttpDoor>,
+    Extension(caller): Extension<Caller>,
+    query: Result<Query<Logs>, QueryRejection>,
+) -> Response {
+    let operations = match operations(&door, &caller) {
+        Ok(operations) => operations,
+        Err(refused) => return refused,
+    };
+    let Ok(Query(query)) = query else {
+        return bad(
+            "the query takes `tool`, `agent`, `turn` (a number), `phase`, `epic`, `call`, `error` \
+             (true or false), `since`, `until` (RFC 3339 UTC) and `limit` (a number)",
+        );
+    };
+    // Times are compared as they are written, so that both must be written alike.
+    let is_time = |text: &str| {
+        text.len() >= 20 && text.ends_with('Z') && text.as_bytes().get(10) == Some(&b'T')
+    };
+    let given = [query.since.as_deref(), query.until.as_deref()];
+    if let Some(wrong) = given.into_iter().flatten().find(|text| !is_time(text)) {
+        return bad(format!(
+            "`{}` is no time such as 2026-01-31T12:00:00.000Z",
+            wrong.escape_debug()
+        ));
+    }
+    let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
+    let Logs { tool, agent, turn, phase, epic, call, error, since, until, .. } = query;
+    let filter = LogFilter { tool, agent, turn, phase, epic, call, error, since, until, limit };
+    match operations.agent_logs(filter).await {
+        Ok(logs) => Json(json!({ "logs": logs })).into_response(),
+        Err(error) => unavailable(&error),
+    }
+}
+
+pub(super) async fn agent_log(
+    State(door): State<HttpDoor>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Response {
+    match operations(&door, &caller) {
+        Ok(operations) => match operations.agent_log(&id).await {
+            Ok(found) => one(found, "agent log"),
+            Err(error) => unavailable(&error),
+        },
+        Err(refused) => refused,
+    }
+}
