@@ -101,6 +101,7 @@ fn request(clock: &SystemClock, ids: &SystemIds) -> ClaimRequest {
         keys: Vec::new(),
         rules: KeyRules { refuse_different_args: true, rerunnable: false },
         args_digest: "0".repeat(64),
+        older_args_digests: Vec::new(),
         rate_per_min: None,
         concurrency_max: None,
         approval_rule: None,
@@ -297,6 +298,7 @@ async fn paths() {
     let options = PostgresOptions {
         url: server.url(&server.database()),
         digest_key: [7; 32],
+        older_digest_keys: Vec::new(),
         signer: Signer::new(&[7; 32]),
         kept: None,
         accept_restored: false,

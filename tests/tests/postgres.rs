@@ -21,6 +21,7 @@ fn options(url: &str) -> PostgresOptions {
     PostgresOptions {
         url: url.to_owned(),
         digest_key: [5; 32],
+        older_digest_keys: Vec::new(),
         signer: Signer::new(&[6; 32]),
         kept: None,
         accept_restored: false,
@@ -111,6 +112,13 @@ async fn replicas_share_a_digest_key_or_do_not_start() {
     open(&url, "one").await.close(moment(1)).await.expect("closes");
     let other = PostgresOptions { digest_key: [9; 32], ..options(&url) };
     let refused = PostgresLedger::open(other, "two", &moment(2)).await;
+    assert!(matches!(refused, Err(OpenError::Key { .. })));
+    // A key is added, and from then on every replica needs both.
+    let both =
+        PostgresOptions { digest_key: [9; 32], older_digest_keys: vec![[5; 32]], ..options(&url) };
+    let added = PostgresLedger::open(both, "newer", &moment(2)).await.expect("knows both");
+    assert_eq!(Ledger::digester(&added).older().len(), 1);
+    let refused = PostgresLedger::open(options(&url), "older", &moment(2)).await;
     assert!(matches!(refused, Err(OpenError::Key { .. })));
     server.sql(&database, "UPDATE toolbooth_version SET version = 99");
     let refused = PostgresLedger::open(options(&url), "three", &moment(3)).await;

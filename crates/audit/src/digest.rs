@@ -60,6 +60,8 @@ pub fn of_record(record: &impl serde::Serialize) -> String {
 pub struct Digester {
     mac: Hmac<Sha256>,
     key_id: String,
+    /// Digesters with the keys that were the store's before.
+    older: Vec<Digester>,
 }
 
 impl fmt::Debug for Digester {
@@ -79,7 +81,25 @@ impl Digester {
         key_id.truncate(16);
         #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
         let mac = Hmac::new_from_slice(key).expect("HMAC takes keys of any length");
-        Self { mac, key_id }
+        Self { mac, key_id, older: Vec::new() }
+    }
+
+    /// The same, which also knows keys that were the store's before: what is held under their
+    /// digests is found, and new digests are made with the newest key.
+    #[must_use]
+    pub fn with_older(self, keys: &[[u8; KEY_BYTES]]) -> Self {
+        Self { older: keys.iter().map(Self::new).collect(), ..self }
+    }
+
+    /// Digesters with the keys that were the store's before.
+    #[must_use]
+    pub fn older(&self) -> &[Self] {
+        &self.older
+    }
+
+    /// This one, then the older ones.
+    pub fn all(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.older)
     }
 
     /// The id of the key.

@@ -61,6 +61,8 @@ pub struct ClaimRequest {
     pub rules: KeyRules,
     /// Digest of the arguments.
     pub args_digest: String,
+    /// Their digests by keys that were the store's before.
+    pub older_args_digests: Vec<String>,
     /// Calls per minute of this caller and tool.
     pub rate_per_min: Option<u64>,
     /// Calls of this tool at once.
@@ -86,12 +88,25 @@ pub struct Claim {
     receipt_id: String,
     fence: u64,
     attempt: u32,
+    key: Option<String>,
 }
 
 impl Claim {
     /// For ledgers: a claim that has just been made durable.
     pub fn granted(receipt_id: String, fence: u64, attempt: u32) -> Self {
-        Self { receipt_id, fence, attempt }
+        Self { receipt_id, fence, attempt, key: None }
+    }
+
+    /// For ledgers: the digest of the key under which the claim was first made.
+    pub fn under(self, key: Option<String>) -> Self {
+        Self { key, ..self }
+    }
+
+    /// The digest of the key under which the claim was first made: what travels to the tool, equal
+    /// on every attempt.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        self.key.as_deref()
     }
 
     /// The receipt.

@@ -234,7 +234,8 @@ pub fn claim(
         let receipt_id = stored.receipt.receipt_id.clone();
         let called = Happening::Called {
             rules: request.rules,
-            same_args: stored.receipt.args_digest == request.args_digest,
+            same_args: stored.receipt.args_digest == request.args_digest
+                || request.older_args_digests.contains(&stored.receipt.args_digest),
             owner_lost: stored.owner_lost,
         };
         match claim::step(standing(&stored), called) {
@@ -309,7 +310,8 @@ pub fn claim(
     let mut dispatched = request.dispatched.clone();
     dispatched.receipt_id = Some(receipt.receipt_id.clone());
     append(records, dispatched)?;
-    Ok(Claimed::Fresh(Claim::granted(receipt.receipt_id, fence, receipt.attempt)))
+    let key = receipt.idempotency.key_digest;
+    Ok(Claimed::Fresh(Claim::granted(receipt.receipt_id, fence, receipt.attempt).under(key)))
 }
 
 fn fresh(

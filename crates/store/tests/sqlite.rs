@@ -1,5 +1,5 @@
 //! The SQLite ledger: the suite, several writers on one file, tampering, newer versions.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use rusqlite::Connection;
 use toolbooth_audit::checkpoint::Due;
@@ -198,6 +198,17 @@ async fn a_database_that_was_put_back_is_refused_until_somebody_accepts_it() {
     let report = verify::store(&reads, known()).await.unwrap();
     assert!(report.ok, "{report:?}");
     open(&data, "four").close(moment(8)).await.unwrap();
+    drop((ledger, reads));
+    for name in [DATABASE, "toolbooth.db-wal", "toolbooth.db-shm"] {
+        let _ = std::fs::remove_file(data.join(name));
+    }
+    let gone = SqliteLedger::open(&data, "five", SqliteOptions::default(), &moment(9));
+    assert!(matches!(gone, Err(OpenError::RolledBack { found: 0, .. })), "{gone:?}");
+    assert!(!file.exists(), "a database that is gone is not made anew silently");
+    std::fs::write(&file, "this is no database, whatever it is called").unwrap();
+    let damaged = SqliteLedger::open(&data, "six", SqliteOptions::default(), &moment(9));
+    assert!(matches!(damaged, Err(OpenError::Database { .. })), "{damaged:?}");
+    assert!(std::fs::read(&file).unwrap().starts_with(b"this is no database"));
 }
 
 #[tokio::test]
@@ -245,6 +256,36 @@ async fn a_database_of_the_first_version_is_brought_up_to_date() {
     assert!(report.ok, "{report:?}");
     let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(9) };
     assert_eq!(ledger.prune(prune).await.unwrap().removed, 3);
+}
+
+#[tokio::test]
+async fn a_digest_key_is_added_and_the_old_one_still_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let ledger = open(&data, "one");
+    let old = Ledger::digester(&ledger).of_parts(&["key"]);
+    ledger.close(moment(1)).await.unwrap();
+    let file = data.join("digest.key");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{}\n{text}", "ab".repeat(32))).unwrap();
+    let ledger = open(&data, "two");
+    let digester = Ledger::digester(&ledger);
+    let all: Vec<String> = digester.all().map(|own| own.of_parts(&["key"])).collect();
+    assert_eq!((all.len(), &all[1]), (2, &old));
+    let mode = IdempotencyMode::OnKey;
+    // A claim under the old key, with the old digest of its arguments, is the same call.
+    let first = ledger.claim(request("a", mode, &[&old], "old args")).await.unwrap();
+    let Claimed::Fresh(claim) = first else { panic!("fresh") };
+    assert_eq!(claim.key(), Some(old.as_str()), "what travels");
+    ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
+    let mut again = request("b", mode, &[&all[0], &all[1]], "new args");
+    again.older_args_digests = vec!["old args".into()];
+    let again = ledger.claim(again).await.unwrap();
+    assert!(matches!(again, Claimed::Replay { arguments_differ: false, .. }), "{again:?}");
+    std::fs::write(&file, "no key\n").unwrap();
+    drop(ledger);
+    let refused = SqliteLedger::open(&data, "three", SqliteOptions::default(), &moment(3));
+    assert!(matches!(refused, Err(OpenError::Key { .. })), "{refused:?}");
 }
 
 #[tokio::test]

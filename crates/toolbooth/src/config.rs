@@ -81,6 +81,8 @@ pub(crate) struct Store {
     pub(crate) url: Option<Setting>,
     /// The digest key of such a store, the same for all replicas: 64 hex digits.
     pub(crate) digest_key: Option<SecretRef>,
+    /// Keys that were such a store's before.
+    pub(crate) older_digest_keys: Vec<SecretRef>,
 }
 
 /// What receipts keep.

@@ -90,7 +90,8 @@ pub(crate) async fn open(
     if let Some(url) = url(loaded).await? {
         return open_postgres(loaded, &url, signer, &writer, at, accept_restored).await;
     }
-    if loaded.config.store.digest_key.is_some() {
+    let store = &loaded.config.store;
+    if store.digest_key.is_some() || !store.older_digest_keys.is_empty() {
         return Err(Failure::configuration("`digest_key` is for stores with `url`")
             .at("store.digest_key")
             .hint("SQLite keeps its digest key in the data folder; take the setting out"));
@@ -135,6 +136,10 @@ async fn open_postgres(
         .hint("`openssl rand -hex 32` makes one; give it as { secret_ref = \"env:NAME\" }"));
     };
     let digest_key = key(loaded, reference, "store.digest_key").await?;
+    let mut older_digest_keys = Vec::new();
+    for reference in &loaded.config.store.older_digest_keys {
+        older_digest_keys.push(key(loaded, reference, "store.older_digest_keys").await?);
+    }
     // What is this replica's own is in its data folder.
     let folder =
         StoreFolder::create(&loaded.data).map_err(|error| Failure::store(chain(&error)))?;
@@ -144,7 +149,8 @@ async fn open_postgres(
     };
     let kept = folder.kept_checkpoint().map_err(|error| Failure::store(chain(&error)))?;
     let url = url.expose_secret().to_owned();
-    let options = PostgresOptions { url, digest_key, signer, kept, accept_restored };
+    let options =
+        PostgresOptions { url, digest_key, older_digest_keys, signer, kept, accept_restored };
     PostgresLedger::open(options, writer, &at).await.map(Records::of).map_err(|error| {
         let rolled_back = matches!(error, postgres::OpenError::RolledBack { .. });
         match error {

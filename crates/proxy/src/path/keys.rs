@@ -54,29 +54,32 @@ pub(super) fn of_call(
     let tool = contract.tool_id.as_str();
     let caller = story.caller.name();
     let explicit = story.context.idempotency_key.as_deref().filter(|key| !key.trim().is_empty());
-    let scoped = |kind: &str, key: &str| digester.of_parts(&[kind, caller, tool, key]);
     let mut digests = Vec::new();
-    match idempotency.mode {
-        IdempotencyMode::Keyed => {
-            let key = natural_key.unwrap_or_default();
-            digests.push(match idempotency.key_scope.unwrap_or_default() {
-                KeyScope::Tool => digester.of_parts(&["keyed", tool, &key]),
-                KeyScope::Caller => scoped("keyed-caller", &key),
-            });
-        }
-        mode @ (IdempotencyMode::OnKey | IdempotencyMode::SafeRetry) => {
-            digests.extend(explicit.map(|key| scoped("explicit", key)));
-            if mode == IdempotencyMode::SafeRetry {
-                let claimed = story.context.call_id.as_deref();
-                digests.extend(claimed.map(|call_id| scoped("call", call_id)));
+    // By the store's key first; what was claimed under one that it had before is found too.
+    for digester in digester.all() {
+        let scoped = |kind: &str, key: &str| digester.of_parts(&[kind, caller, tool, key]);
+        match idempotency.mode {
+            IdempotencyMode::Keyed => {
+                let key = natural_key.clone().unwrap_or_default();
+                digests.push(match idempotency.key_scope.unwrap_or_default() {
+                    KeyScope::Tool => digester.of_parts(&["keyed", tool, &key]),
+                    KeyScope::Caller => scoped("keyed-caller", &key),
+                });
             }
+            mode @ (IdempotencyMode::OnKey | IdempotencyMode::SafeRetry) => {
+                digests.extend(explicit.map(|key| scoped("explicit", key)));
+                if mode == IdempotencyMode::SafeRetry {
+                    let claimed = story.context.call_id.as_deref();
+                    digests.extend(claimed.map(|call_id| scoped("call", call_id)));
+                }
+            }
+            IdempotencyMode::None => (),
         }
-        IdempotencyMode::None => (),
-    }
-    // A plan that is submitted again repeats no step that succeeded, and a queued call that is
-    // delivered again is no second call, whatever the tool's mode. Digests depend on the word.
-    if idempotency.mode != IdempotencyMode::Keyed {
-        digests.extend(own_key.map(|key| scoped("plan", &key)));
+        // A plan that is submitted again repeats no step that succeeded, and a queued call that is
+        // delivered again is no second call, whatever the tool's mode. Digests depend on the word.
+        if idempotency.mode != IdempotencyMode::Keyed {
+            digests.extend(own_key.as_ref().map(|key| scoped("plan", key)));
+        }
     }
     let ignored = explicit.is_some()
         && matches!(idempotency.mode, IdempotencyMode::None | IdempotencyMode::Keyed);

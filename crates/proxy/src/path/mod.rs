@@ -370,7 +370,9 @@ fn guard(inner: &Inner, resolved: Resolved) -> Result<Guarded, Refused> {
         }
     };
     let story = &mut known.entered.story;
-    story.args_digest = Some(inner.parts.ledger.digester().of(&value));
+    let digester = inner.parts.ledger.digester();
+    story.args_digest = Some(digester.of(&value));
+    story.older_args_digests = digester.older().iter().map(|own| own.of(&value)).collect();
     story.input = Some(value.clone());
     if !value.is_object() {
         let error = hygiene(String::new(), "arguments must be an object");
@@ -466,7 +468,7 @@ async fn claim(inner: &Arc<Inner>, authorized: Authorized) -> Result<ClaimedCall
         };
         let (receipt_id, settled) = match claimed {
             Claimed::Fresh(claim) => {
-                let travelling_key = keys.travelling;
+                let travelling_key = claim.key().map(str::to_owned).or(keys.travelling);
                 return Ok(ClaimedCall { known, permit, claim, travelling_key });
             }
             Claimed::InFlight { receipt_id, settled } => (receipt_id, settled),
@@ -535,6 +537,7 @@ fn claim_request(
             rerunnable,
         },
         args_digest: story.args_digest.clone().unwrap_or_default(),
+        older_args_digests: story.older_args_digests.clone(),
         rate_per_min: permit.charges().rate_per_min,
         concurrency_max: permit.charges().concurrency_max,
         approval_rule: permit.approval().map(|need| need.rule.clone()),

@@ -42,6 +42,8 @@ pub(super) struct Story {
     pub(super) raw_input: Option<Arc<RawValue>>,
     pub(super) input: Option<Value>,
     pub(super) args_digest: Option<String>,
+    /// The same by keys that were the store's before.
+    pub(super) older_args_digests: Vec<String>,
     pub(super) policy_version: String,
     pub(super) decision: Option<DecisionNote>,
     pub(super) warnings: Vec<String>,
@@ -64,6 +66,7 @@ impl Story {
             raw_input: None,
             input: None,
             args_digest: None,
+            older_args_digests: Vec::new(),
             policy_version: String::new(),
             decision: None,
             warnings: Vec::new(),

@@ -39,6 +39,8 @@ pub struct PostgresOptions {
     pub url: String,
     /// The store's digest key: the same for all replicas.
     pub digest_key: [u8; KEY_BYTES],
+    /// Keys that were the store's before: what was claimed under them is found.
+    pub older_digest_keys: Vec<[u8; KEY_BYTES]>,
     /// What signs this replica's checkpoints.
     pub signer: Signer,
     /// The newest checkpoint that was kept outside of the database.
@@ -77,7 +79,8 @@ impl PostgresLedger {
         writer: &str,
         at: &Moment,
     ) -> Result<Self, OpenError> {
-        let PostgresOptions { url, digest_key, signer, kept, accept_restored } = options;
+        let PostgresOptions { url, digest_key, older_digest_keys, signer, kept, accept_restored } =
+            options;
         let server = Server::parse(&url)?;
         let mut connection = server.connect().await?;
         let client = &mut connection.client;
@@ -85,8 +88,8 @@ impl PostgresLedger {
         if found > schema::VERSION {
             return Err(OpenError::Newer { found, known: schema::VERSION });
         }
-        let digester = Digester::new(&digest_key);
-        check_key(client, digester.key_id()).await?;
+        let digester = Digester::new(&digest_key).with_older(&older_digest_keys);
+        check_keys(client, &digester).await?;
         let lost = match &kept {
             Some(kept) => shorter(client, kept).await?,
             None => None,
@@ -171,21 +174,24 @@ impl PostgresLedger {
     }
 }
 
-/// All replicas make digests with one key, or a key would not be known by its own digest.
-async fn check_key(client: &tokio_postgres::Client, id: &str) -> Result<(), OpenError> {
-    let statement = "WITH new AS (
-            INSERT INTO store (digest_key_id) VALUES ($1) ON CONFLICT DO NOTHING
-            RETURNING digest_key_id)
-        SELECT digest_key_id FROM new UNION ALL SELECT digest_key_id FROM store LIMIT 1";
-    client.batch_execute("BEGIN").await?;
-    let stored: String = client.query_one(statement, &[&id]).await?.get(0);
-    client.batch_execute("COMMIT").await?;
-    let stored_now: String = client.query_one("SELECT digest_key_id FROM store", &[]).await?.get(0);
-    if stored == id && stored_now == id {
-        Ok(())
-    } else {
-        Err(OpenError::Key { given: id.to_owned(), stored: stored_now })
+/// All replicas know all keys of the store, or one would not find what another has claimed.
+async fn check_keys(
+    client: &mut tokio_postgres::Client,
+    digester: &Digester,
+) -> Result<(), OpenError> {
+    let transaction = client.transaction().await?;
+    // Replicas that start at once wait for each other here.
+    transaction.execute("LOCK TABLE digest_keys IN EXCLUSIVE MODE", &[]).await?;
+    let stored = transaction.query("SELECT key_id FROM digest_keys ORDER BY added", &[]).await?;
+    for row in &stored {
+        let stored: String = row.get(0);
+        if !digester.all().any(|known| known.key_id() == stored) {
+            return Err(OpenError::Key { given: digester.key_id().to_owned(), stored });
+        }
     }
+    let statement = "INSERT INTO digest_keys (key_id) VALUES ($1) ON CONFLICT DO NOTHING";
+    transaction.execute(statement, &[&digester.key_id()]).await?;
+    Ok(transaction.commit().await?)
 }
 
 /// The writer, size and size found of a log that is shorter than its last checkpoint says.

@@ -48,12 +48,12 @@ pub enum OpenError {
     Empty,
     /// The digest key is another one than the store's.
     #[error(
-        "the digest key has the id {given}, the store was begun with {stored}: all replicas need the same key, and receipts depend on it"
+        "the digest key has the id {given}; the store also has one with the id {stored}, which is not known here: all replicas need the same keys, and receipts depend on them"
     )]
     Key {
         /// The id of the key that was given.
         given: String,
-        /// The id of the key that the store was begun with.
+        /// The id of a key of the store that was not given.
         stored: String,
     },
     /// The database is older than a checkpoint that was kept.

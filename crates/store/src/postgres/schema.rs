@@ -12,9 +12,9 @@ pub(super) const VERSION: i32 = 1;
 const MIGRATION_LOCK: i64 = 0x746f_6f6c_626f_6f74;
 
 const V1: &str = r#"
-CREATE TABLE store (
-    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    digest_key_id text NOT NULL
+CREATE TABLE digest_keys (
+    key_id text COLLATE "C" PRIMARY KEY,
+    added timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE TABLE writers (
     ordinal bigserial,

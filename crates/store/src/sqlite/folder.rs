@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use toolbooth_audit::checkpoint::Checkpoint;
-use toolbooth_audit::digest::KEY_BYTES;
+use toolbooth_audit::digest::{Digester, KEY_BYTES};
 use toolbooth_audit::note::Signer;
 
 use super::OpenError;
@@ -87,12 +87,14 @@ impl StoreFolder {
             .map_err(|source| Self::error(&path, source))
     }
 
-    /// The digest key, made at first start and never again.
-    pub(super) fn digest_key(&self, may_make: bool) -> Result<[u8; KEY_BYTES], OpenError> {
+    /// The digest keys: one is made at first start and never again; further lines are keys that
+    /// were the store's before.
+    pub(super) fn digester(&self, may_make: bool) -> Result<Digester, OpenError> {
         if !may_make && !self.0.join(KEY).is_file() {
             return Err(OpenError::Key { path: self.0.join(KEY).display().to_string() });
         }
-        self.key(KEY)
+        let (newest, older) = self.keys_of(KEY)?;
+        Ok(Digester::new(&newest).with_older(&older))
     }
 
     /// The key that signs checkpoints, made when it is not there.
@@ -100,10 +102,11 @@ impl StoreFolder {
     /// # Errors
     /// [`OpenError`].
     pub fn signer(&self) -> Result<Signer, OpenError> {
-        self.key(SIGNING_KEY).map(|seed| Signer::new(&seed))
+        self.keys_of(SIGNING_KEY).map(|(seed, _)| Signer::new(&seed))
     }
 
-    fn key(&self, name: &str) -> Result<[u8; KEY_BYTES], OpenError> {
+    /// The first key of a file, made when it is not there, and the others.
+    fn keys_of(&self, name: &str) -> Result<([u8; KEY_BYTES], Vec<[u8; KEY_BYTES]>), OpenError> {
         let path = self.0.join(name);
         let mut fresh = [0u8; KEY_BYTES];
         getrandom::fill(&mut fresh)
@@ -113,9 +116,14 @@ impl StoreFolder {
             .map_err(|source| Self::error(&path, source))?;
         let mut text = String::new();
         File::open(&path)
-            .and_then(|file| file.take(1024).read_to_string(&mut text))
+            .and_then(|file| file.take(64 << 10).read_to_string(&mut text))
             .map_err(|source| Self::error(&path, source))?;
-        decode(text.trim()).ok_or_else(|| OpenError::Key { path: path.display().to_string() })
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let keys: Option<Vec<[u8; KEY_BYTES]>> = lines.map(decode).collect();
+        let mut keys = keys.unwrap_or_default().into_iter();
+        let newest =
+            keys.next().ok_or_else(|| OpenError::Key { path: path.display().to_string() })?;
+        Ok((newest, keys.collect()))
     }
 
     /// The newest checkpoint that was kept beside the database.

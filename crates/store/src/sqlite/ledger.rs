@@ -104,8 +104,14 @@ impl SqliteLedger {
     ) -> Result<Self, OpenError> {
         let SqliteOptions { durability, signer, accept_restored } = options;
         let folder = StoreFolder::create(folder)?;
-        folder.touch_database()?;
         let path = folder.database();
+        if let (Some(kept), false, false) =
+            (folder.kept_checkpoint()?, path.exists(), accept_restored)
+        {
+            // A database that is gone is not made anew as if there had been none.
+            return Err(OpenError::RolledBack { writer: kept.writer, size: kept.size, found: 0 });
+        }
+        folder.touch_database()?;
         let database = |source| OpenError::Database { path: path.display().to_string(), source };
         let mut connection = connect(&path, durability).map_err(database)?;
         let found = schema::migrate(&mut connection).map_err(database)?;
@@ -116,7 +122,7 @@ impl SqliteLedger {
             .query_row("SELECT EXISTS (SELECT 1 FROM writers)", [], |row| row.get(0))
             .map_err(database)?;
         // Receipts depend on the key: a database that was used never gets another one silently.
-        let digester = Digester::new(&folder.digest_key(!used)?);
+        let digester = folder.digester(!used)?;
         let signer = match signer {
             Some(signer) => signer,
             None => folder.signer()?,
