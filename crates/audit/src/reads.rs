@@ -239,4 +239,10 @@ pub struct PrunedLog {
     /// The key that signs the log, as its first event named it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Up to when receipts were pruned, as the events that are gone said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipts_before: Option<String>,
+    /// Up to when agent logs were pruned, as the events that are gone said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs_before: Option<String>,
 }

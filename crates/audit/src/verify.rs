@@ -161,8 +161,8 @@ pub struct Verifier {
     /// Where the last good checkpoint of a log is, and where the log says that it ends.
     checkpoints: BTreeMap<String, u64>,
     stops: BTreeMap<String, u64>,
-    /// How many events of each log are said to be pruned.
-    prunes: BTreeMap<String, u64>,
+    /// Logs of which events are said to be pruned.
+    prunes: BTreeSet<String>,
     /// Receipts that have ended, and of which only the dispatch was seen yet.
     open: BTreeMap<String, Owed>,
     befores: Vec<(String, u64, Option<String>)>,
@@ -207,6 +207,9 @@ impl Verifier {
                 continue;
             };
             self.pruned.insert(head.writer.clone(), pruned.size);
+            let (receipts, logs) = (pruned.receipts_before.clone(), pruned.logs_before.clone());
+            self.receipts_before = receipts.max(self.receipts_before.take());
+            self.logs_before = logs.max(self.logs_before.take());
             let key = pruned.key.as_deref().and_then(|key| note::Verifier::parse(key).ok());
             self.keys.extend(key.map(|key| (head.writer.clone(), key)));
             // What is gone is vouched for by the checkpoint that was kept of it.
@@ -261,10 +264,8 @@ impl Verifier {
                     }
                     Some("logs") => self.logs_before = before.max(self.logs_before.take()),
                     Some("events") => {
-                        let removed = facts.and_then(|facts| facts.get("removed")?.as_u64());
-                        let of = fact(facts, "writer").unwrap_or_default().to_owned();
-                        let all = self.prunes.entry(of).or_default();
-                        *all = all.saturating_add(removed.unwrap_or_default());
+                        let of = fact(facts, "writer").unwrap_or_default();
+                        self.prunes.insert(of.to_owned());
                     }
                     _ => (),
                 }
@@ -349,12 +350,13 @@ impl Verifier {
     /// Everything about logs themselves has been learnt: the checkpoints that were brought along
     /// can be understood.
     pub fn learnt(&mut self) {
+        // Who prunes says so, and what says it last is still there: it was written afterwards. What
+        // said it before may have been pruned since.
+        let one = self.pruned.len() == 1;
         for (writer, size) in self.pruned.clone() {
-            let said = self.prunes.get(&writer).copied().unwrap_or_default();
-            // What a log that is itself pruned has said of others is gone.
-            if said != size && self.pruned.len() < 2 {
+            if self.prunes.is_empty() || (one && !self.prunes.contains(&writer)) {
                 let message =
-                    format!("{size} events are gone, of which {said} are said to be pruned");
+                    format!("{size} events are gone, and nothing says that they were pruned");
                 self.problem("missing", &writer, Some(0), message);
             }
         }

@@ -13,6 +13,16 @@ fn signing_key(started: &str) -> Option<String> {
     started.pointer("/facts/signingKey")?.as_str().map(str::to_owned)
 }
 
+/// Of which records an event says that those from before a time were pruned, and the time.
+fn pruned_before(body: &str) -> Option<(String, String)> {
+    if !body.contains("\"RECEIPTS_PRUNED\"") {
+        return None;
+    }
+    let event: Value = serde_json::from_str(body).ok()?;
+    let of = |name: &str| event.pointer(name)?.as_str().map(str::to_owned);
+    Some((of("/facts/records")?, of("/facts/before")?))
+}
+
 /// What is kept of the first `size` events of a log: what was kept of it before, and the events
 /// since, where all of that fits the checkpoint event that covers it. What does not fit is
 /// evidence, and must not be removed.
@@ -31,11 +41,22 @@ pub(crate) fn fold(
                 .ok_or("its beginning cannot be read")?
         }
     };
-    let (mut last, mut key) = match old {
+    let (mut receipts_before, mut logs_before) = match &old {
+        None => (None, None),
+        Some(old) => (old.receipts_before.clone(), old.logs_before.clone()),
+    };
+    let (mut last, key) = match old {
         None => (None, bodies.first().and_then(|started| signing_key(started))),
         Some(old) => (Some(old.last_leaf), old.key),
     };
     for body in bodies {
+        match pruned_before(body) {
+            Some((kind, before)) if kind == "receipts" => {
+                receipts_before = Some(before).max(receipts_before);
+            }
+            Some((kind, before)) if kind == "logs" => logs_before = Some(before).max(logs_before),
+            _ => (),
+        }
         let leaf = leaf_hash(body.as_bytes());
         frontier.push(leaf);
         last = Some(leaf.to_string());
@@ -54,6 +75,8 @@ pub(crate) fn fold(
         last_leaf,
         peaks: frontier.peaks().iter().map(Hash::to_string).collect(),
         note: note.to_owned(),
-        key: key.take(),
+        key,
+        receipts_before,
+        logs_before,
     })
 }

@@ -8,6 +8,7 @@ use toolbooth_audit::ledger::{Claimed, Ledger, Prune, PruneKind, Pruned};
 use toolbooth_audit::verify::Known;
 use toolbooth_audit::{LedgerReads, verify};
 use toolbooth_contracts::contract::IdempotencyMode;
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_contracts::{Effect, ErrorCode};
 use toolbooth_store::sqlite::{DATABASE, OpenError, SqliteLedger, SqliteOptions, SqliteReads};
@@ -142,6 +143,11 @@ async fn checkpointed(ledger: &SqliteLedger) {
     }
 }
 
+async fn checkpointed_again(ledger: &SqliteLedger) {
+    ledger.note(vec![EventBody::new(AuditEventKind::Paused, moment(5).text)]).await.unwrap();
+    ledger.checkpoint(Due::NOW, moment(6)).await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn a_pruned_log_still_verifies_and_still_shows_tampering() {
     let folder = tempfile::tempdir().unwrap();
@@ -155,6 +161,14 @@ async fn a_pruned_log_still_verifies_and_still_shows_tampering() {
     assert!(sound.ok, "{sound:?}");
     let heads = ledger.heads().await.unwrap();
     assert_eq!(heads[0].pruned.as_ref().map(|pruned| pruned.size), Some(6), "two checkpoints");
+    // A log that prunes itself again and again, its own words about that included.
+    for _ in 0..3 {
+        checkpointed_again(&ledger).await;
+        let prune = Prune { kind: PruneKind::Events, before: moment(99).text, at: moment(10) };
+        while ledger.prune(prune.clone()).await.unwrap() != Pruned::default() {}
+        let sound = verify::store(&ledger, Known::default()).await.unwrap();
+        assert!(sound.ok, "{sound:?}");
+    }
     let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
     let changed = connection
         .execute("UPDATE writers SET pruned = json_set(pruned, '$.lastLeaf', root)", [])
