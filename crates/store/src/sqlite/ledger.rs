@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_channel::Sender;
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use toolbooth_audit::chain::Head;
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::claim::Happening;
@@ -145,12 +145,16 @@ impl SqliteLedger {
                 .optional()
                 .map_err(database)?
         };
-        connection
-            .execute(
-                "INSERT INTO writers (writer, started, renewed_ms) VALUES (?1, ?2, ?3)",
-                (writer, &at.text, at.epoch_ms),
-            )
-            .map_err(database)?;
+        let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(
+            |transaction| {
+                transaction.execute(
+                    "INSERT INTO writers (writer, started, renewed_ms) VALUES (?1, ?2, ?3)",
+                    (writer, &at.text, at.epoch_ms),
+                )?;
+                transaction.commit()
+            },
+        );
+        begun.map_err(database)?;
         let watch = Arc::new(Watch::default());
         let (jobs, queue) = async_channel::bounded(QUEUE_MAX);
         let worker = Writer {
