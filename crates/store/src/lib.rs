@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod asked;
 mod body;
 #[cfg(feature = "postgres")]
 pub mod postgres;

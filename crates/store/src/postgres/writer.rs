@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_channel::{Receiver, Sender};
+use async_channel::Receiver;
 use futures_util::future::{join, join4, try_join_all};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
@@ -23,6 +23,7 @@ use toolbooth_contracts::receipt::{ClaimState, Receipt};
 use super::connect::{Connection, Server};
 use super::working::{Alone, Needs, Rows, Working, Written};
 use super::{clean, unavailable};
+use crate::asked::Asked;
 use crate::watch::{Changes, Watch};
 use crate::{body, corrupt};
 
@@ -43,17 +44,15 @@ const LOST: &str = "interval '15 seconds'";
 pub(super) trait Job: Send {
     /// What it looks at.
     fn needs(&self) -> Needs;
-    /// Does it; an error of its own changes nothing.
-    fn run(&mut self, records: &mut Working<'_>) -> Result<(), ()>;
+    /// Does it; `false` where it refused, which changes nothing.
+    fn run(&mut self, records: &mut Working<'_>) -> bool;
     /// Answers whoever waits, once it is known whether the batch is durable.
     fn finish(self: Box<Self>, committed: Result<(), LedgerError>);
 }
 
 struct Step<T, F> {
     needs: Needs,
-    step: Option<F>,
-    result: Option<Result<T, LedgerError>>,
-    reply: Sender<Result<T, LedgerError>>,
+    asked: Asked<T, F>,
 }
 
 impl<T, F> Job for Step<T, F>
@@ -65,26 +64,12 @@ where
         self.needs.clone()
     }
 
-    fn run(&mut self, records: &mut Working<'_>) -> Result<(), ()> {
-        if let Some(step) = self.step.take() {
-            self.result = Some(step(records));
-        }
-        match self.result {
-            Some(Ok(_)) => Ok(()),
-            _ => Err(()),
-        }
+    fn run(&mut self, records: &mut Working<'_>) -> bool {
+        self.asked.run(|step| step(records))
     }
 
     fn finish(self: Box<Self>, committed: Result<(), LedgerError>) {
-        let result = match (self.result, committed) {
-            // What a step refused did not depend on the commit.
-            (Some(Err(error)), _) => Err(error),
-            (_, Err(error)) => Err(error),
-            (Some(done), Ok(())) => done,
-            (None, Ok(())) => Err(LedgerError::Unavailable("the store did not run it".to_owned())),
-        };
-        // Whoever asked may have gone away; the record stands all the same.
-        let _ = self.reply.try_send(result);
+        self.asked.finish(committed);
     }
 }
 
@@ -94,8 +79,8 @@ where
     T: Send + 'static,
     F: FnOnce(&mut Working<'_>) -> Result<T, LedgerError> + Send + 'static,
 {
-    let (reply, answer) = async_channel::bounded(1);
-    (Box::new(Step { needs, step: Some(step), result: None, reply }), answer)
+    let (asked, answer) = Asked::new(step);
+    (Box::new(Step { needs, asked }), answer)
 }
 
 /// A connection with its statements.
@@ -400,7 +385,7 @@ impl Writer {
         }
         for job in batch {
             let before = working.rows.written.count();
-            if job.run(&mut working).is_err() && working.rows.written.count() != before {
+            if !job.run(&mut working) && working.rows.written.count() != before {
                 // A step refuses before it writes; one that does not takes its batch along.
                 return Err(LedgerError::Unavailable("a step ended half-way".to_owned()));
             }

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use async_channel::{Receiver, Sender};
+use async_channel::Receiver;
 use rusqlite::{Connection, TransactionBehavior};
 use toolbooth_audit::chain::Head;
 use toolbooth_audit::ledger::Moment;
@@ -14,6 +14,7 @@ use super::folder::StoreFolder;
 use super::ledger::Durability;
 use super::records::TransactionRecords;
 use super::unavailable;
+use crate::asked::Asked;
 use crate::watch::{Changes, Watch};
 
 /// Most jobs that one commit takes.
@@ -33,9 +34,7 @@ pub(super) trait Job: Send {
 
 struct Step<T, F> {
     sync: bool,
-    step: Option<F>,
-    result: Option<Result<T, LedgerError>>,
-    reply: Sender<Result<T, LedgerError>>,
+    asked: Asked<T, F>,
 }
 
 impl<T, F> Job for Step<T, F>
@@ -48,22 +47,11 @@ where
     }
 
     fn run(&mut self, records: &mut TransactionRecords<'_>) -> bool {
-        if let Some(step) = self.step.take() {
-            self.result = Some(step(records));
-        }
-        matches!(self.result, Some(Ok(_)))
+        self.asked.run(|step| step(records))
     }
 
     fn finish(self: Box<Self>, committed: Result<(), LedgerError>) {
-        let result = match (self.result, committed) {
-            // What a step refused did not depend on the commit.
-            (Some(Err(error)), _) => Err(error),
-            (_, Err(error)) => Err(error),
-            (Some(done), Ok(())) => done,
-            (None, Ok(())) => Err(LedgerError::Unavailable("the store did not run it".to_owned())),
-        };
-        // Whoever asked may have gone away; the record stands all the same.
-        let _ = self.reply.try_send(result);
+        self.asked.finish(committed);
     }
 }
 
@@ -73,8 +61,8 @@ where
     T: Send + 'static,
     F: FnOnce(&mut TransactionRecords<'_>) -> Result<T, LedgerError> + Send + 'static,
 {
-    let (reply, answer) = async_channel::bounded(1);
-    (Box::new(Step { sync, step: Some(step), result: None, reply }), answer)
+    let (asked, answer) = Asked::new(step);
+    (Box::new(Step { sync, asked }), answer)
 }
 
 /// What the writer thread owns.
@@ -162,6 +150,7 @@ impl Writer {
                 // It may be known at once that it has happened all the same.
                 match self.recover() {
                     Ok(changes) if self.head.next_seq() > before => {
+                        self.stopped = changes.stopped;
                         self.orphans.clear();
                         self.watch.tell(changes);
                         Ok(())
@@ -214,6 +203,7 @@ impl Writer {
                 *head = before;
                 changes.begun.truncate(begun);
                 changes.ended.truncate(ended);
+                changes.stopped = false;
                 transaction.execute_batch("ROLLBACK TO job; RELEASE job").map_err(unavailable)?;
             }
         }
