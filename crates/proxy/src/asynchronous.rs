@@ -156,11 +156,15 @@ impl AsyncCalls {
         }
     }
 
-    /// A call whose outcome was in doubt when it ended, and has become known since: its receipt
-    /// says what came of it.
+    /// A call whose outcome was in doubt or not recorded yet when it ended, and has become known
+    /// since: its receipt says what came of it.
     async fn as_known_now(&self, mut call: AsyncCall) -> Result<AsyncCall, LedgerError> {
         let doubt = call.result.as_ref().filter(|result| {
-            result.get("effect").and_then(Value::as_str) == Some(Effect::Unknown.as_str())
+            let is = |pointer: &str, word: &str| {
+                result.pointer(pointer).and_then(Value::as_str) == Some(word)
+            };
+            is("/effect", Effect::Unknown.as_str())
+                || is("/error/code", ErrorCode::OutcomeUnrecorded.as_str())
         });
         let receipt = doubt.and_then(|result| result.get("receiptId")?.as_str());
         let Some(receipt) = receipt else { return Ok(call) };
@@ -190,7 +194,8 @@ impl AsyncCalls {
     }
 
     /// Takes calls and runs them, `at_once` at a time, until `stop`; then those that run are
-    /// waited for by the proxy's own end.
+    /// waited for by the proxy's own end. To be called once for each store and process: what is
+    /// said to run here and is not known to these calls is taken again.
     pub async fn work(&self, at_once: usize, stop: CancellationToken) {
         let slots = Arc::new(Semaphore::new(at_once));
         let mut pause = RETRY_FIRST;
@@ -252,7 +257,7 @@ impl AsyncCalls {
     }
 
     async fn put_back(&self, call: &QueuedCall) {
-        // One that cannot be put back is delivered again when this process has ended.
+        // One that cannot be put back is nobody's, and is delivered again.
         if let Err(error) = self.queue.release(&call.caller, &call.call_id).await {
             tracing::warn!(%error, "a queued call is not put back");
         }

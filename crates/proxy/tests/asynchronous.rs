@@ -231,3 +231,30 @@ async fn payloads_are_kept_as_the_operator_says() {
         assert_eq!((receipt.result.is_some(), receipt.result_digest.is_some()), (kept, true));
     }
 }
+
+#[tokio::test]
+async fn what_has_become_known_since_reaches_the_one_who_asked() {
+    let house = house(Limits::default(), Keeping::default());
+    let request = CallRequest::new("shop.order", "{\"n\":7}").unwrap();
+    let call = ToolCall::new(request, Caller::local());
+    let ran = house.proxy.call(call, Conversation::detached().0).await;
+    let receipt = ran.receipt_id.unwrap();
+    for (id, told, known) in [
+        ("doubt", json!({"effect": "unknown", "receiptId": receipt}), true),
+        (
+            "unrecorded",
+            json!({"effect": "completed", "error": {"code": "outcome-unrecorded"},
+                "receiptId": receipt}),
+            true,
+        ),
+        ("failed", json!({"effect": "completed", "receiptId": receipt}), false),
+    ] {
+        house.hand_over(id, "{}").await;
+        house.ledger.take(Vec::new()).await.unwrap().unwrap();
+        house.ledger.finish("local", id, told.to_string(), now()).await.unwrap();
+        let call = house.calls.get(&Caller::local(), id).await.unwrap().unwrap();
+        let result = call.result.unwrap();
+        assert_eq!(result["content"][0]["text"] == "ran {\"n\":7}", known, "{id}: {result}");
+        assert_eq!(result == told, !known, "{id}: {result}");
+    }
+}
