@@ -1,0 +1,98 @@
+//! A cgroup for one program: its memory, all processes together.
+//!
+//! Both versions of the kernel's interface. Folders that a killed launcher left are removed by the
+//! next one that finds them empty.
+//!
+//! Path: 7. Doc: execution.md#limits
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Pid;
+
+/// How the names of our folders begin.
+const PREFIX: &str = "toolbooth-";
+/// How often an emptied folder is tried again: its last process is being buried.
+const REMOVAL_TRIES: u32 = 200;
+/// Between two tries.
+const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
+
+/// A cgroup that is removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// Makes one beneath `parent` with this much memory.
+    pub(crate) fn make(parent: &Path, memory_bytes: u64) -> io::Result<Self> {
+        let folder = parent.join(format!("{PREFIX}{}", std::process::id()));
+        match fs::create_dir(&folder) {
+            // A launcher of this number left it.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (),
+            made => made?,
+        }
+        let cgroup = Self(folder);
+        let bytes = memory_bytes.to_string();
+        if cgroup.0.join("memory.max").exists() {
+            cgroup.write("memory.max", &bytes)?;
+            // Without swap there is none of this file.
+            let _ = cgroup.write("memory.swap.max", "0");
+        } else {
+            cgroup.write("memory.limit_in_bytes", &bytes)?;
+            let _ = cgroup.write("memory.memsw.limit_in_bytes", &bytes);
+        }
+        Ok(cgroup)
+    }
+
+    fn write(&self, file: &str, text: &str) -> io::Result<()> {
+        fs::write(self.0.join(file), text)
+    }
+
+    /// Takes a process in.
+    pub(crate) fn take_in(&self, pid: Pid) -> io::Result<()> {
+        self.write("cgroup.procs", &pid.as_raw_nonzero().to_string())
+    }
+
+    /// Whether the kernel ended a process of it for its memory.
+    pub(crate) fn has_run_out(&self) -> bool {
+        let told = |file: &str| fs::read_to_string(self.0.join(file)).unwrap_or_default();
+        let counts = [told("memory.events"), told("memory.oom_control")].concat();
+        counts
+            .lines()
+            .any(|line| line.strip_prefix("oom_kill ").is_some_and(|count| count.trim() != "0"))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for _ in 0..REMOVAL_TRIES {
+            match fs::remove_dir(&self.0) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    std::thread::sleep(REMOVAL_PAUSE);
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Whether cgroups with memory can be made beneath `parent`.
+pub(crate) fn probe(parent: &Path) -> io::Result<()> {
+    sweep(parent);
+    let events = parent.join("cgroup.subtree_control");
+    if events.exists() {
+        // With processes of its own it refuses, and another folder is tried.
+        fs::write(events, "+memory")?;
+    }
+    Cgroup::make(parent, 1 << 30).map(drop)
+}
+
+/// Removes what killed launchers left; the kernel keeps those that are in use.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The first process of a contained program: prepares the place, starts the program, buries what
+//! dies, and takes everything with it when it ends.
+//!
+//! Path: 7. Doc: execution.md#how-it-is-enforced
+
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{
+    DumpableBehavior, Pid, Signal, WaitOptions, kill_process_group, set_dumpable_behavior,
+    set_parent_process_death_signal, setsid, wait,
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::order::{Enclosure, Net, Primitive, Run};
+use crate::root::{self, Failure, Tree};
+use crate::sys::{self, Waited};
+use crate::wire::Unstarted;
+use crate::{landlocked, limits, syscalls};
+
+/// The user that a program is inside, whoever it is outside.
+pub(crate) const INNER_ID: u32 = 1000;
+/// What the program's machine calls itself.
+const HOST_NAME: &[u8] = b"sandbox";
+/// What a process ends with that could not go on.
+const BROKEN: i32 = 125;
+
+/// What the first process tells, one JSON document per line.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Word {
+    /// The program has been started.
+    Started,
+    /// It could not be.
+    Unstarted(Unstarted),
+    /// It ended by itself.
+    Exit(i32),
+    /// It was ended by a signal.
+    Signal(i32),
+}
+
+/// Everything that a program is started with.
+pub(crate) struct Start<'a> {
+    pub(crate) run: &'a Run,
+    pub(crate) stdin: OwnedFd,
+    /// The socket to whoever ordered; for the listener alone.
+    pub(crate) control: Option<OwnedFd>,
+    /// Paths that were taken outside already.
+    pub(crate) trees: Option<Vec<Tree>>,
+}
+
+fn at<T, E: Into<io::Error>>(what: &str, done: Result<T, E>) -> Result<T, Failure> {
+    done.map_err(|error| (what.to_owned(), error.into()))
+}
+
+pub(crate) fn tell(to: &mut PipeWriter, word: &Word) {
+    let mut line = serde_json::to_vec(word).unwrap_or_default();
+    line.push(b'\n');
+    // Who does not listen any more is ending us.
+    let _ = to.write_all(&line);
+}
+
+/// The life of the first process.
+pub(crate) fn live(start: Start<'_>, mut gate: PipeReader, mut told: PipeWriter) -> ! {
+    let code = match prepare_and_run(start, &mut gate, &mut told) {
+        Ok(()) => 0,
+        Err((step, error)) => {
+            let program = false;
+            let unstarted = Unstarted { step, cause: error.to_string(), program };
+            tell(&mut told, &Word::Unstarted(unstarted));
+            BROKEN
+        }
+    };
+    // The kernel ends everything else that is in the namespace.
+    std::process::exit(code);
+}
+
+fn prepare_and_run(
+    start: Start<'_>,
+    gate: &mut PipeReader,
+    told: &mut PipeWriter,
+) -> Result<(), Failure> {
+    // When the launcher is killed, this ends, and with it the namespace.
+    at("tying to the launcher", set_parent_process_death_signal(Some(Signal::KILL)))?;
+    let mut go = [0u8];
+    at("waiting for the launcher", gate.read_exact(&mut go))?;
+    let Some(enclosure) = &start.run.enclosure else { return Ok(()) };
+    let has = |primitive| enclosure.primitives.contains(&primitive);
+    // Nobody inside may look into this process.
+    at("hiding the first process", set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
+    if has(Primitive::UtsNamespace) {
+        at("naming the host", rustix::system::sethostname(HOST_NAME))?;
+    }
+    let mut env = start.run.env.clone();
+    if has(Primitive::NetworkNamespace) {
+        at("bringing loopback up", sys::loopback_up())?;
+        if enclosure.net == Net::Proxied {
+            let port = at("opening the way out", hand_out_listener(start.control))?;
+            env.extend(proxy_variables(port));
+        }
+    }
+    if has(Primitive::PrivateRoot) {
+        let trees = match start.trees {
+            Some(trees) => trees,
+            None => root::trees(&enclosure.binds, None)?,
+        };
+        root::enter(enclosure, trees, &start.run.cwd)?;
+    }
+    let signals = at("blocking signals", Waited::block())?;
+    let program = start_program(start.run, &env, &start.stdin, Some(signals), told)?;
+    drop(start.stdin);
+    if let Some(program) = program {
+        bury(signals, program, told);
+    }
+    Ok(())
+}
+
+/// Starts the program in a process of its own; gives nothing where it could not be, which has been
+/// told by then.
+pub(crate) fn start_program(
+    run: &Run,
+    env: &[(String, String)],
+    stdin: &OwnedFd,
+    signals: Option<Waited>,
+    told: &mut PipeWriter,
+) -> Result<Option<Pid>, Failure> {
+    let (mut failed, failure) = at("making a pipe", io::pipe())?;
+    let Some(program) = at("starting a process", sys::fork_into(0))? else {
+        drop(failed);
+        let unstarted = become_program(run, env, stdin, signals, &failure);
+        let mut failure = failure;
+        let _ = failure.write_all(&serde_json::to_vec(&unstarted).unwrap_or_default());
+        std::process::exit(BROKEN);
+    };
+    drop(failure);
+    // The pipe closes when the program takes over.
+    let mut text = Vec::new();
+    at("waiting for the program", failed.read_to_end(&mut text))?;
+    if text.is_empty() {
+        tell(told, &Word::Started);
+        return Ok(Some(program));
+    }
+    let unstarted = serde_json::from_slice(&text).unwrap_or_else(|_| Unstarted {
+        step: "starting the program".to_owned(),
+        cause: "it ended before it began".to_owned(),
+        program: false,
+    });
+    tell(told, &Word::Unstarted(unstarted));
+    let _ = rustix::process::waitpid(Some(program), WaitOptions::empty());
+    Ok(None)
+}
+
+/// Waits for all that end, until the program does.
+fn bury(signals: Waited, program: Pid, told: &mut PipeWriter) {
+    loop {
+        let asked = signals.next() == Some(libc::SIGTERM);
+        if asked {
+            let _ = kill_process_group(program, Signal::TERM);
+        }
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            if pid == program {
+                tell(told, &ended(status));
+                return;
+            }
+        }
+    }
+}
+
+pub(crate) fn ended(status: rustix::process::WaitStatus) -> Word {
+    match status.terminating_signal() {
+        Some(signal) => Word::Signal(signal),
+        None => Word::Exit(status.exit_status().unwrap_or(BROKEN)),
+    }
+}
+
+/// Opens the proxy's socket in this network and hands it to whoever ordered.
+fn hand_out_listener(control: Option<OwnedFd>) -> io::Result<u16> {
+    let control = control.ok_or_else(|| io::Error::other("there is nobody to hand it to"))?;
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+    let port = listener.local_addr()?.port();
+    crate::wire::send(control.as_fd(), crate::wire::LISTENER, b"{}", Some(listener.as_fd()))?;
+    Ok(port)
+}
+
+/// By which programs find the proxy.
+fn proxy_variables(port: u16) -> Vec<(String, String)> {
+    let url = format!("http://127.0.0.1:{port}");
+    let mut variables: Vec<(String, String)> =
+        ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"]
+            .map(|name| (name.to_owned(), url.clone()))
+            .to_vec();
+    // Node reads the others only where it is told to.
+    variables.push(("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned()));
+    variables
+}
+
+/// Becomes the program, or tells why not.
+fn become_program(
+    run: &Run,
+    env: &[(String, String)],
+    stdin: &OwnedFd,
+    signals: Option<Waited>,
+    failure: &PipeWriter,
+) -> Unstarted {
+    match settle_in(run, stdin, signals) {
+        Ok(()) => (),
+        Err((step, error)) => {
+            return Unstarted { step, cause: error.to_string(), program: false };
+        }
+    }
+    let _ = failure;
+    let mut argv = run.argv.iter();
+    let name = argv.next().map_or("", String::as_str);
+    let mut command = Command::new(name);
+    command.args(argv).env_clear().envs(env.iter().map(|(name, value)| (name, value)));
+    let error = command.exec();
+    Unstarted { step: format!("running `{name}`"), cause: error.to_string(), program: true }
+}
+
+fn settle_in(run: &Run, stdin: &OwnedFd, signals: Option<Waited>) -> Result<(), Failure> {
+    at("beginning a session", setsid())?;
+    at("taking the input", rustix::stdio::dup2_stdin(stdin))?;
+    // What was open closes when the program takes over; the pipe that tells failures too.
+    at("closing descriptors", sys::close_at_exec_from(3))?;
+    sys::reset_signals();
+    if let Some(signals) = signals {
+        at("unblocking signals", signals.unblock())?;
+    }
+    if let Err(error) = rustix::process::chdir(&run.cwd) {
+        let shown = run.cwd.display();
+        return Err((format!("entering the working directory `{shown}`"), error.into()));
+    }
+    let Some(enclosure) = &run.enclosure else {
+        // The end of the launcher is the end of the program.
+        return at("tying to the launcher", set_parent_process_death_signal(Some(Signal::KILL)));
+    };
+    contain(enclosure)
+}
+
+/// Gives up what the program must not have, in the one order that works.
+fn contain(enclosure: &Enclosure) -> Result<(), Failure> {
+    at("setting limits", limits::apply(&enclosure.limits))?;
+    if enclosure.primitives.contains(&Primitive::UserNamespace) {
+        // While still all-powerful in the namespace: nothing may be gained again later.
+        at("dropping capabilities", drop_bounding_set())?;
+        if enclosure.fresh_user {
+            at("leaving groups", set_thread_groups(&[]))?;
+            let gid = rustix::fs::Gid::from_raw(INNER_ID);
+            at("changing the group", set_thread_res_gid(gid, gid, gid))?;
+            let uid = rustix::fs::Uid::from_raw(INNER_ID);
+            at("changing the user", set_thread_res_uid(uid, uid, uid))?;
+        }
+    }
+    at("giving up privileges", set_no_new_privs(true))?;
+    at("dropping capabilities", drop_capabilities())?;
+    // Changing the user forgets who the parent is.
+    at("tying to the launcher", set_parent_process_death_signal(Some(Signal::KILL)))?;
+    if enclosure.primitives.contains(&Primitive::Landlock) {
+        at("applying Landlock", landlocked::apply(enclosure))?;
+    }
+    if enclosure.primitives.contains(&Primitive::Seccomp) {
+        at("applying seccomp", syscalls::apply(enclosure.net))?;
+    }
+    Ok(())
+}
+
+fn drop_bounding_set() -> io::Result<()> {
+    for bit in 0..64 {
+        let Some(capability) = CapabilitySet::from_bits(1 << bit) else { continue };
+        match remove_capability_from_bounding_set(capability) {
+            // Capabilities that the kernel does not know.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => (),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn drop_capabilities() -> io::Result<()> {
+    // An older kernel has none to clear.
+    let _ = clear_ambient_capability_set();
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    let left = capabilities(None)?;
+    if left.permitted.is_empty() { Ok(()) } else { Err(io::Error::other("some are left")) }
+}

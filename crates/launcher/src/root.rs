@@ -1,0 +1,297 @@
+//! The root that a contained program sees: an empty one, with the named paths in it.
+//!
+//! Mounts are taken as descriptors and set before they are put in place, so nothing is ever seen
+//! with more rights than it is meant to have.
+//!
+//! Path: 7. Doc: execution.md#how-it-is-enforced
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, mkdirat, openat, stat, statat, symlinkat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+    mount_change, move_mount, open_tree, unmount,
+};
+
+use crate::order::{Bind, Enclosure};
+use crate::sys::{MountAttributes, set_mounts, set_one_mount};
+
+/// Where the new root stands for a moment; every system has it.
+const SCAFFOLD: &str = "/proc";
+/// Links that systems with one folder for programs have in place of folders.
+const LINKS: [&str; 6] = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+/// Devices that programs expect.
+const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+/// Of the root itself: room for folders, links and two small files.
+const ROOT_BYTES: &str = "1048576";
+/// The name under which a program knows itself.
+const USERS: &str = "tool:x:1000:1000::/tmp:/bin/false\nnobody:x:65534:65534::/:/bin/false\n";
+const GROUPS: &str = "tool:x:1000:\nnogroup:x:65534:\n";
+const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost\n";
+
+/// A mount of its own of what stands somewhere.
+const CLONED: OpenTreeFlags =
+    OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
+
+/// A path with its mount, not yet in place.
+pub(crate) struct Tree {
+    path: PathBuf,
+    what: What,
+}
+
+/// What stands at a path.
+enum What {
+    Folder(OwnedFd),
+    File(OwnedFd),
+    /// A link, and what it leads to in the end.
+    Link(PathBuf),
+}
+
+/// What went wrong, and with what.
+pub(crate) type Failure = (String, io::Error);
+
+fn at<T, E: Into<io::Error>>(what: impl Into<String>, done: Result<T, E>) -> Result<T, Failure> {
+    done.map_err(|error| (what.into(), error.into()))
+}
+
+/// Takes the named paths as mounts. `owners` maps the owners of files, where root runs a program
+/// as somebody else.
+pub(crate) fn trees(binds: &[Bind], owners: Option<BorrowedFd<'_>>) -> Result<Vec<Tree>, Failure> {
+    let mut trees = Vec::new();
+    for bind in binds {
+        if LINKS.iter().any(|link| Path::new(link) == bind.path) && bind.path.is_symlink() {
+            continue;
+        }
+        let real = match bind.path.canonicalize() {
+            Ok(real) => real,
+            Err(_) if bind.optional => continue,
+            Err(error) => return Err((format!("finding `{}`", bind.path.display()), error)),
+        };
+        let seen = is_seen(&bind.path, bind, binds);
+        if bind.path.is_symlink() {
+            // A link stays one: programs look beside the file that it leads to.
+            if !seen {
+                trees.push(Tree { path: bind.path.clone(), what: What::Link(real.clone()) });
+            }
+        } else if !seen {
+            trees.extend(tree(&bind.path, bind, owners)?);
+        }
+        if real != bind.path && !is_seen(&real, bind, binds) {
+            trees.extend(tree(&real, bind, owners)?);
+        }
+    }
+    // What stands beneath another comes after it.
+    trees.sort_by_key(|tree| tree.path.components().count());
+    trees.dedup_by(|later, earlier| later.path == earlier.path);
+    Ok(trees)
+}
+
+/// Whether a path stands beneath a named one, with the same rights, anyhow.
+fn is_seen(path: &Path, bind: &Bind, binds: &[Bind]) -> bool {
+    binds.iter().any(|other| {
+        other.path != path
+            && other.writable == bind.writable
+            && path.starts_with(&other.path)
+            && !other.path.is_symlink()
+    })
+}
+
+fn tree(path: &Path, bind: &Bind, owners: Option<BorrowedFd<'_>>) -> Result<Option<Tree>, Failure> {
+    let shown = path.display();
+    let fd = match open_tree(CWD, path, CLONED | OpenTreeFlags::AT_RECURSIVE) {
+        Ok(fd) => fd,
+        Err(_) if bind.optional => return Ok(None),
+        Err(error) => return Err((format!("taking `{shown}`"), error.into())),
+    };
+    let plain = MountAttributes {
+        read_only: !bind.writable,
+        no_devices: true,
+        ..MountAttributes::default()
+    };
+    let mapped =
+        owners.is_some() && set_mounts(fd.as_fd(), MountAttributes { owners, ..plain }).is_ok();
+    if !mapped {
+        // File systems that map no owners show their files as they are.
+        at(format!("setting `{shown}`"), set_mounts(fd.as_fd(), plain))?;
+    }
+    let kind = at(format!("looking at `{shown}`"), stat(path))?;
+    let what = match FileType::from_raw_mode(kind.st_mode) {
+        FileType::Directory => What::Folder(fd),
+        _ => What::File(fd),
+    };
+    Ok(Some(Tree { path: path.to_owned(), what }))
+}
+
+/// A temporary file system, not yet in place.
+fn tmpfs(bytes: &str, mode: &str, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(context.as_fd(), "size", bytes)?;
+    fsconfig_set_string(context.as_fd(), "mode", mode)?;
+    fsconfig_create(context.as_fd())?;
+    Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+fn place(mount: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    Ok(move_mount(mount, "", root, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+/// Replaces the root of this process, which must be the first of its namespaces.
+pub(crate) fn enter(enclosure: &Enclosure, trees: Vec<Tree>, cwd: &Path) -> Result<(), Failure> {
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    at("making mounts private", mount_change("/", private))?;
+    let safe = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let root = at("making a root", tmpfs(ROOT_BYTES, "0755", safe))?;
+    // Processes of the new namespace; taken while the old /proc can still be seen.
+    let context = at("opening proc", fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC))?;
+    at("making proc", fsconfig_create(context.as_fd()))?;
+    let flags = safe | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY;
+    let proc = at("mounting proc", fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags))?;
+    let devices = devices()?;
+    let links = links();
+    at("placing the root", place(root.as_fd(), CWD, Path::new(SCAFFOLD)))?;
+    at("entering the root", rustix::process::chdir(SCAFFOLD))?;
+    let root = at("opening the root", open_folder(Path::new(".")))?;
+    let root = root.as_fd();
+    fill(root, &links)?;
+    for (name, fd) in devices {
+        let path = Path::new("dev").join(name);
+        at(format!("making /dev/{name}"), touch(root, &path, ""))?;
+        at(format!("placing /dev/{name}"), place(fd.as_fd(), root, &path))?;
+    }
+    at("placing proc", place(proc.as_fd(), root, Path::new("proc")))?;
+    if enclosure.tmp_mb > 0 {
+        let bytes = enclosure.tmp_mb.saturating_mul(1 << 20).to_string();
+        for path in ["tmp", "dev/shm"] {
+            let own = at(format!("making /{path}"), tmpfs(&bytes, "1777", safe))?;
+            at(format!("placing /{path}"), place(own.as_fd(), root, Path::new(path)))?;
+        }
+    }
+    for tree in &trees {
+        put(root, tree).map_err(|error| (format!("placing `{}`", tree.path.display()), error))?;
+    }
+    for path in &enclosure.hidden {
+        hide(root, path, safe)?;
+    }
+    at("making the working directory", make_folders(root, &beneath(cwd)))?;
+    let frozen = MountAttributes { read_only: true, no_devices: true, ..Default::default() };
+    at("closing the root", set_one_mount(root, frozen))?;
+    at("changing the root", rustix::process::pivot_root(".", "."))?;
+    at("leaving the old root", unmount(".", UnmountFlags::DETACH))?;
+    at("entering the new root", rustix::process::chdir("/"))
+}
+
+fn put(root: BorrowedFd<'_>, tree: &Tree) -> io::Result<()> {
+    let inner = beneath(&tree.path);
+    let parent = inner.parent().unwrap_or(Path::new(""));
+    match &tree.what {
+        What::Folder(fd) => {
+            make_folders(root, &inner)?;
+            place(fd.as_fd(), root, &inner)
+        }
+        What::File(fd) => {
+            make_folders(root, parent)?;
+            touch(root, &inner, "")?;
+            place(fd.as_fd(), root, &inner)
+        }
+        What::Link(to) => {
+            make_folders(root, parent)?;
+            Ok(symlinkat(to, root, &inner)?)
+        }
+    }
+}
+
+/// Puts something empty over a path, where it can be seen.
+fn hide(root: BorrowedFd<'_>, path: &Path, attributes: MountAttrFlags) -> Result<(), Failure> {
+    let inner = beneath(path);
+    let shown = path.display();
+    let Ok(found) = statat(root, &inner, AtFlags::empty()) else { return Ok(()) };
+    let read_only = attributes | MountAttrFlags::MOUNT_ATTR_RDONLY;
+    if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+        let empty = at(format!("hiding `{shown}`"), tmpfs("4096", "0555", read_only))?;
+        return at(format!("hiding `{shown}`"), place(empty.as_fd(), root, &inner));
+    }
+    let nothing = at("taking /dev/null", open_tree(root, "dev/null", CLONED))?;
+    at(format!("hiding `{shown}`"), place(nothing.as_fd(), root, &inner))
+}
+
+fn open_folder(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(CWD, path, flags, Mode::empty())?)
+}
+
+fn devices() -> Result<Vec<(&'static str, OwnedFd)>, Failure> {
+    DEVICES
+        .into_iter()
+        .map(|name| {
+            let fd = open_tree(CWD, format!("/dev/{name}"), CLONED);
+            Ok((name, at(format!("taking /dev/{name}"), fd)?))
+        })
+        .collect()
+}
+
+fn links() -> Vec<(&'static str, PathBuf)> {
+    let link = |path: &&'static str| Some((*path, fs::read_link(path).ok()?));
+    LINKS.iter().filter_map(link).collect()
+}
+
+/// Folders, links and small files that programs expect of any system.
+fn fill(root: BorrowedFd<'_>, links: &[(&str, PathBuf)]) -> Result<(), Failure> {
+    for folder in ["dev", "dev/shm", "etc", "proc", "tmp", "usr", "var/tmp", "run"] {
+        at(format!("making /{folder}"), make_folders(root, Path::new(folder)))?;
+    }
+    for (path, to) in links {
+        let path = beneath(Path::new(path));
+        at(format!("linking /{}", path.display()), symlinkat(to, root, &path))?;
+    }
+    let streams = [
+        ("/proc/self/fd", "dev/fd"),
+        ("/proc/self/fd/0", "dev/stdin"),
+        ("/proc/self/fd/1", "dev/stdout"),
+        ("/proc/self/fd/2", "dev/stderr"),
+    ];
+    for (to, path) in streams {
+        at(format!("linking /{path}"), symlinkat(to, root, path))?;
+    }
+    let files = [("etc/passwd", USERS), ("etc/group", GROUPS), ("etc/hosts", HOSTS)];
+    for (path, text) in files {
+        at(format!("writing /{path}"), touch(root, Path::new(path), text))?;
+    }
+    Ok(())
+}
+
+/// A path as it is beneath the root, without `.` and `..`.
+fn beneath(path: &Path) -> PathBuf {
+    path.components().filter(|part| matches!(part, Component::Normal(_))).collect()
+}
+
+fn make_folders(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let mut made = PathBuf::new();
+    for part in path.components() {
+        made.push(part);
+        match mkdirat(root, &made, Mode::from_raw_mode(0o755)) {
+            // Within a mount that may not be written it is there already, or placing says so.
+            Ok(()) | Err(rustix::io::Errno::EXIST | rustix::io::Errno::ROFS) => (),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn touch(root: BorrowedFd<'_>, path: &Path, text: &str) -> io::Result<()> {
+    use std::io::Write;
+    if statat(root, path, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+        return Ok(());
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+    match openat(root, path, flags, Mode::from_raw_mode(0o644)) {
+        Ok(fd) if text.is_empty() => drop(fd),
+        Ok(fd) => fs::File::from(fd).write_all(text.as_bytes())?,
+        Err(rustix::io::Errno::EXIST | rustix::io::Errno::ROFS) => (),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! System calls that a contained program is refused.
+//!
+//! A deny list: what remains is what programs need, and namespaces and Landlock rule where it leads.
+//!
+//! Path: 7. Doc: execution.md#how-it-is-enforced
+
+use std::collections::BTreeMap;
+use std::io;
+
+use libc::c_long;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, apply_filter, sock_filter,
+};
+
+use crate::order::Net;
+
+/// Calls that are answered with "not permitted".
+const REFUSED: &[c_long] = &[
+    // Looking into other processes.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    // Namespaces and mounts.
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_mount_setattr,
+    // Files by handle go around every path.
+    libc::SYS_open_by_handle_at,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_fanotify_init,
+    libc::SYS_quotactl,
+    libc::SYS_acct,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    // Keys and programs in the kernel.
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_syslog,
+    libc::SYS_vhangup,
+    // The clock is everybody's.
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+];
+
+/// Calls that are answered as by a kernel that has never heard of them, so that programs take the
+/// older way.
+const UNKNOWN: &[c_long] = &[
+    // Its flags stand in memory, where no filter sees them; `clone` has them in a register.
+    libc::SYS_clone3,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+];
+
+/// Ways to make a namespace by `clone`.
+const NAMESPACES: [libc::c_int; 7] = [
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+];
+
+/// Numbers from here on are the same calls for another calling convention of x86.
+#[cfg(target_arch = "x86_64")]
+const X32: u32 = 0x4000_0000;
+
+/// Puts the filters on this process, for good. Sets `no_new_privs`.
+pub(crate) fn apply(net: Net) -> io::Result<()> {
+    for program in programs(net)? {
+        apply_filter(&program).map_err(other)?;
+    }
+    Ok(())
+}
+
+fn other(error: impl std::fmt::Display) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+fn programs(net: Net) -> io::Result<Vec<BpfProgram>> {
+    let mut refused: BTreeMap<i64, Vec<SeccompRule>> =
+        REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+    let made = NAMESPACES.iter().map(|flag| {
+        let flag = u64::try_from(*flag).unwrap_or_default();
+        argument(0, SeccompCmpOp::MaskedEq(flag), flag)
+    });
+    refused.insert(libc::SYS_clone, made.map(|it| rule(vec![it?])).collect::<Result<_, _>>()?);
+    refused.insert(libc::SYS_socket, sockets(net)?);
+    // A pair is connected from birth; but one of datagrams may still name any other address.
+    let stream = u64::try_from(libc::SOCK_DGRAM).unwrap_or_default();
+    let kind = argument(1, SeccompCmpOp::MaskedEq(0xf), stream)?;
+    refused.insert(libc::SYS_socketpair, vec![rule(vec![kind])?]);
+    // Typing into the terminal of whoever started the gateway.
+    let typing = [libc::TIOCSTI, libc::TIOCLINUX].map(|request| {
+        argument(1, SeccompCmpOp::Eq, request).and_then(|condition| rule(vec![condition]))
+    });
+    refused.insert(libc::SYS_ioctl, typing.into_iter().collect::<Result<_, _>>()?);
+    let unknown = UNKNOWN.iter().map(|call| (*call, Vec::new())).collect();
+    let errno = |code: libc::c_int| SeccompAction::Errno(u32::try_from(code).unwrap_or_default());
+    let filters = [(unknown, libc::ENOSYS), (refused, libc::EPERM)];
+    let mut programs = Vec::new();
+    for (calls, code) in filters {
+        let arch = std::env::consts::ARCH.try_into().map_err(other)?;
+        let filter = SeccompFilter::new(calls, SeccompAction::Allow, errno(code), arch);
+        programs.push(BpfProgram::try_from(filter.map_err(other)?).map_err(other)?);
+    }
+    #[cfg(target_arch = "x86_64")]
+    programs.push(no_other_convention());
+    Ok(programs)
+}
+
+/// Which families of sockets are refused.
+fn sockets(net: Net) -> io::Result<Vec<SeccompRule>> {
+    let family = |family: libc::c_int| {
+        argument(0, SeccompCmpOp::Ne, u64::try_from(family).unwrap_or_default())
+    };
+    match net {
+        // All of them.
+        Net::None => Ok(Vec::new()),
+        Net::Proxied => Ok(vec![rule(vec![family(libc::AF_INET)?, family(libc::AF_INET6)?])?]),
+        Net::Open => {
+            let known = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+            let families = known.into_iter().map(family).collect::<Result<_, _>>()?;
+            // Programs ask the kernel for its interfaces; other questions of that family are none
+            // of theirs.
+            let netlink = u64::try_from(libc::AF_NETLINK).unwrap_or_default();
+            let route = u64::try_from(libc::NETLINK_ROUTE).unwrap_or_default();
+            let questions = rule(vec![
+                argument(0, SeccompCmpOp::Eq, netlink)?,
+                argument(2, SeccompCmpOp::Ne, route)?,
+            ])?;
+            Ok(vec![rule(families)?, questions])
+        }
+    }
+}
+
+fn argument(at: u8, compare: SeccompCmpOp, value: u64) -> io::Result<SeccompCondition> {
+    SeccompCondition::new(at, SeccompCmpArgLen::Dword, compare, value).map_err(other)
+}
+
+fn rule(conditions: Vec<SeccompCondition>) -> io::Result<SeccompRule> {
+    SeccompRule::new(conditions).map_err(other)
+}
+
+/// Every call by the other convention is unknown: it would pass a list of this one's numbers.
+#[cfg(target_arch = "x86_64")]
+fn no_other_convention() -> BpfProgram {
+    const LOAD_NUMBER: u16 = 0x20;
+    const JUMP_IF_AT_LEAST: u16 = 0x35;
+    const RETURN: u16 = 0x06;
+    const ERRNO: u32 = 0x0005_0000;
+    const ALLOW: u32 = 0x7fff_0000;
+    let unknown = ERRNO | u32::try_from(libc::ENOSYS).unwrap_or_default();
+    vec![
+        sock_filter { code: LOAD_NUMBER, jt: 0, jf: 0, k: 0 },
+        sock_filter { code: JUMP_IF_AT_LEAST, jt: 0, jf: 1, k: X32 },
+        sock_filter { code: RETURN, jt: 0, jf: 0, k: unknown },
+        sock_filter { code: RETURN, jt: 0, jf: 0, k: ALLOW },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_network_has_filters() {
+        for net in [Net::None, Net::Proxied, Net::Open] {
+            assert!(programs(net).unwrap().len() >= 2);
+        }
+    }
+}

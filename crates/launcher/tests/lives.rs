@@ -1,0 +1,289 @@
+//! How launched programs live and end: limits that are told apart, and nothing that stays.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use libtest_mimic::{Arguments, Failed, Trial};
+use toolbooth_launcher::order::*;
+use toolbooth_launcher::wire::Report;
+
+type Test = fn(Who) -> Result<(), Failed>;
+
+const TESTS: &[(&str, Test)] = &[
+    ("exit and signal are told", |who| {
+        for contained in [true, false] {
+            let own = || contained.then(|| enclosure(who, &primitives(who)));
+            expect(run(who, shell("exit 3", own())), &Report::Exit(3))?;
+            expect(run(who, shell("kill -9 $$", own())), &Report::Signal(9))?;
+            expect(run(who, shell("kill -TERM $$", own())), &Report::Signal(15))?;
+        }
+        Ok(())
+    }),
+    ("a program that is not there is told", |who| {
+        for enclosure in [None, Some(enclosure(who, &primitives(who)))] {
+            let mut order = shell("true", enclosure);
+            order.argv = vec!["/usr/bin/no-such-program".to_owned()];
+            match run(who, order).report {
+                Report::Unstarted(unstarted) if unstarted.program => (),
+                other => return Err(format!("{other:?}").into()),
+            }
+        }
+        Ok(())
+    }),
+    ("the environment is what was given", |who| {
+        let mut order = shell("env | sort", Some(enclosure(who, &primitives(who))));
+        order.env.push(("ONLY".to_owned(), "this".to_owned()));
+        let ended = run(who, order);
+        let names: Vec<&str> =
+            ended.stdout.lines().filter_map(|line| line.split('=').next()).collect();
+        equal(&names, &vec!["ONLY", "PATH", "PWD"])
+    }),
+    ("memory is bounded, and told", |who| {
+        let found = primitives(who);
+        let mut own = enclosure(who, &found);
+        own.limits.memory_bytes = Some(32 << 20);
+        // Several processes, none of which has much.
+        let script =
+            "for i in 1 2 3 4 5 6; do (head -c 12000000 /dev/zero | tail | sleep 5) & done; wait";
+        let ended = run(who, shell(script, Some(own.clone())));
+        if own.primitives.contains(&Primitive::MemoryCgroup) {
+            expect(ended, &Report::MemoryLimit)?;
+        } else {
+            eprintln!("SKIPPED: memory of several processes together: no cgroup for {who:?}");
+        }
+        let script = "exec python3 -c 'x = bytearray(200_000_000)'";
+        own.primitives.retain(|one| *one != Primitive::MemoryCgroup);
+        let ended = run(who, shell(script, Some(own)));
+        if ended.report == Report::Exit(0) {
+            return Err("one process got more than it may".into());
+        }
+        Ok(())
+    }),
+    ("processor time is bounded, and told", |who| {
+        let mut own = enclosure(who, &primitives(who));
+        own.limits.cpu_s = Some(1);
+        expect(run(who, shell("while :; do :; done", Some(own))), &Report::CpuLimit)
+    }),
+    ("processes are bounded", |who| {
+        let mut own = enclosure(who, &primitives(who));
+        own.limits.pids = Some(16);
+        let script = "i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i+1)); done; echo grew";
+        let ended = run(who, shell(script, Some(own)));
+        if ended.stdout.contains("grew") {
+            return Err(format!("{ended:?}").into());
+        }
+        Ok(())
+    }),
+    ("files are bounded", |who| {
+        let mut own = enclosure(who, &primitives(who));
+        own.limits.file_bytes = Some(1 << 20);
+        let ended = run(who, shell("head -c 2000000 /dev/zero > /tmp/x", Some(own)));
+        equal(&(ended.report == Report::Exit(0)), &false)
+    }),
+    ("open descriptors are bounded", |who| {
+        let mut own = enclosure(who, &primitives(who));
+        own.limits.open_files = Some(16);
+        let script = "exec python3 -c 'x=[open(\"/dev/null\") for _ in range(40)]'";
+        let ended = run(who, shell(script, Some(own)));
+        equal(&ended.stderr.contains("Too many open files"), &true)
+    }),
+    ("the temporary folder is bounded", |who| {
+        let mut own = enclosure(who, &primitives(who));
+        own.tmp_mb = 2;
+        let ended = run(who, shell("head -c 4000000 /dev/zero > /tmp/x", Some(own)));
+        equal(&ended.stderr.contains("No space left"), &true)
+    }),
+    ("a path with a bound is weighed", |who| {
+        let folder = tempfile::tempdir().unwrap();
+        open(folder.path());
+        let mut own = enclosure(who, &primitives(who));
+        let path = folder.path().to_owned();
+        own.binds.push(Bind {
+            path: path.clone(),
+            writable: true,
+            optional: false,
+            bytes_max: Some(1000),
+        });
+        let script = format!("head -c 500 /dev/zero > {0}/a; exit 0", path.display());
+        expect(run(who, shell(&script, Some(own.clone()))), &Report::Exit(0))?;
+        let script = format!("head -c 600 /dev/zero > {0}/b; sleep 60", path.display());
+        match run(who, shell(&script, Some(own))).report {
+            Report::WriteLimit { bytes_max: 1000, .. } => Ok(()),
+            other => Err(format!("{other:?}").into()),
+        }
+    }),
+    ("files belong to whoever runs the gateway", |who| {
+        let folder = tempfile::tempdir().unwrap();
+        open(folder.path());
+        let mut own = enclosure(who, &primitives(who));
+        own.binds.push(bind(folder.path(), true));
+        let file = folder.path().join("made");
+        expect(
+            run(who, shell(&format!("echo x > {}", file.display()), Some(own))),
+            &Report::Exit(0),
+        )?;
+        use std::os::unix::fs::MetadataExt;
+        let owner = std::fs::metadata(file).unwrap().uid();
+        let expected = match who {
+            Who::Ordinary if is_root() => ORDINARY,
+            _ => rustix::process::geteuid().as_raw(),
+        };
+        equal(&owner, &expected)
+    }),
+    ("what is hidden is empty", |who| {
+        let folder = tempfile::tempdir().unwrap();
+        open(folder.path());
+        std::fs::create_dir(folder.path().join("records")).unwrap();
+        std::fs::write(folder.path().join("records/key"), "k").unwrap();
+        std::fs::write(folder.path().join("settings"), "k").unwrap();
+        let mut own = enclosure(who, &primitives(who));
+        own.binds.push(bind(folder.path(), false));
+        own.hidden = vec![folder.path().join("records"), folder.path().join("settings")];
+        let script = format!("cd {}; ls records; cat settings; ls", folder.path().display());
+        equal(&run(who, shell(&script, Some(own))).stdout.as_str(), &"records\nsettings\n")
+    }),
+    ("nobody outlives the program", |who| {
+        for contained in [true, false] {
+            let own = contained.then(|| enclosure(who, &primitives(who)));
+            let mark = mark();
+            let script = format!("setsid sleep {mark} & sleep {mark} & (sleep {mark} &) ; exit 0");
+            expect(run(who, shell(&script, own)), &Report::Exit(0))?;
+            equal(&processes(&mark), &0)?;
+        }
+        Ok(())
+    }),
+    ("nobody outlives the lifeline", |who| {
+        for contained in [true, false] {
+            let own = contained.then(|| enclosure(who, &primitives(who)));
+            let mark = mark();
+            let script = format!("trap '' TERM; setsid sleep {mark} & sleep {mark}; sleep {mark}");
+            let mut launched = launch(who, &Order::Run(Box::new(shell(&script, own))));
+            launched.until_started();
+            until("the program has children", || processes(&mark) >= 2);
+            // As the kernel does when the gateway is killed.
+            let Launched { control, stdin, mut launcher, .. } = launched;
+            drop((control, stdin));
+            launcher.wait().unwrap();
+            equal(&processes(&mark), &0)?;
+        }
+        Ok(())
+    }),
+    ("nobody outlives a launcher that is killed", |who| {
+        let mark = mark();
+        let script = format!("setsid sleep {mark} & sleep {mark}");
+        let own = enclosure(who, &primitives(who));
+        let mut launched = launch(who, &Order::Run(Box::new(shell(&script, Some(own)))));
+        launched.until_started();
+        until("the program has children", || processes(&mark) >= 2);
+        launched.launcher.kill().unwrap();
+        launched.launcher.wait().unwrap();
+        until("they are gone", || processes(&mark) == 0);
+        Ok(())
+    }),
+    ("a program that is asked ends in its own way", |who| {
+        for contained in [true, false] {
+            let own = contained.then(|| enclosure(who, &primitives(who)));
+            let script = "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
+            let mut launched = launch(who, &Order::Run(Box::new(shell(script, own))));
+            launched.until_started();
+            // The trap is set once it has said so.
+            let mut word = [0u8; 6];
+            use std::io::Read;
+            launched.launcher.stdout.as_mut().unwrap().read_exact(&mut word).unwrap();
+            launched.ask_to_end();
+            let ended = launched.end();
+            equal(&ended.stdout.as_str(), &"bye\n")?;
+            expect(ended, &Report::Exit(7))?;
+        }
+        Ok(())
+    }),
+    ("descriptors of the gateway stay outside", |who| {
+        let own = enclosure(who, &primitives(who));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
+        let ended = run(who, shell("ls /proc/self/fd | tr '\\n' ' '", Some(own)));
+        // The last one is what `ls` reads the folder by.
+        equal(&ended.stdout.as_str(), &"0 1 2 3 ")
+    }),
+    ("an order that is none ends the launcher", |who| {
+        use std::os::fd::{AsFd, OwnedFd};
+        for text in ["", "{}", "{\"run\":{}}", "\u{0}"] {
+            let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+            command.arg(toolbooth_launcher::WORD).stdin(OwnedFd::from(theirs));
+            let mut launcher = command.spawn().unwrap();
+            drop(command);
+            let sent = toolbooth_launcher::wire::send(
+                ours.as_fd(),
+                toolbooth_launcher::wire::ORDER,
+                text.as_bytes(),
+                None,
+            );
+            sent.unwrap();
+            equal(&launcher.wait().unwrap().code(), &Some(125))?;
+        }
+        let _ = who;
+        Ok(())
+    }),
+];
+
+fn open(path: &std::path::Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+}
+
+fn expect(ended: Ended, report: &Report) -> Result<(), Failed> {
+    if ended.report == *report { Ok(()) } else { Err(format!("{ended:?}").into()) }
+}
+
+fn equal<T: PartialEq + std::fmt::Debug>(one: &T, other: &T) -> Result<(), Failed> {
+    if one == other { Ok(()) } else { Err(format!("{one:?} is not {other:?}").into()) }
+}
+
+/// A number of seconds that nobody else sleeps.
+fn mark() -> String {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    format!("{}.{next}", 100_000 + std::process::id())
+}
+
+/// Processes that sleep for `mark`, zombies included.
+fn processes(mark: &str) -> usize {
+    let of = |entry: std::fs::DirEntry| {
+        let line = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
+        (line.starts_with("sleep\0") && line.contains(mark)).then_some(())
+    };
+    std::fs::read_dir("/proc").unwrap().flatten().filter_map(of).count()
+}
+
+fn main() {
+    toolbooth_launcher::entry();
+    let mut trials = Vec::new();
+    let whos: &[Who] = if is_root() { &[Who::Root, Who::Ordinary] } else { &[Who::Ordinary] };
+    for (name, test) in TESTS {
+        for who in whos {
+            let who = *who;
+            trials.push(Trial::test(format!("{who:?}: {name}"), move || {
+                let found = primitives(who);
+                let lacks = found
+                    .iter()
+                    .any(|one| one.missing.is_some() && one.primitive != Primitive::MemoryCgroup);
+                if lacks {
+                    eprintln!("SKIPPED: {name}: this machine lacks {found:?}");
+                    return Ok(());
+                }
+                test(who)
+            }));
+        }
+    }
+    // A lost test must not hang the others.
+    std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_secs(300));
+        eprintln!("the tests take too long");
+        std::process::exit(1);
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
