@@ -162,7 +162,7 @@ fn settlement(
             error: None,
             warnings: Vec::new(),
         }),
-        sandbox_digest: None,
+        sandbox: None,
         rate_per_min: None,
         duration_ms: 1.5,
         at,

@@ -127,7 +127,7 @@ pub fn settlement(
             error: None,
             warnings: Vec::new(),
         }),
-        sandbox_digest: None,
+        sandbox: None,
         rate_per_min: None,
         duration_ms: 1.25,
         at: moment(2),

@@ -10,6 +10,7 @@ use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::receipt::{Receipt, StoredResult};
+use toolbooth_contracts::witness::AppliedSandbox;
 use toolbooth_contracts::{Effect, ErrorCode, Status};
 
 use crate::checkpoint::Due;
@@ -195,8 +196,8 @@ pub struct Settlement {
     pub result_digest: Option<String>,
     /// The result, for replay.
     pub result: Option<StoredResult>,
-    /// Digest of the sandbox profile that was applied.
-    pub sandbox_digest: Option<String>,
+    /// The sandbox that was applied.
+    pub sandbox: Option<AppliedSandbox>,
     /// The rate that was charged, so that it can be given back.
     pub rate_per_min: Option<u64>,
     /// Milliseconds of the whole call.

@@ -347,6 +347,7 @@ fn fresh(
         writer: records.writer().to_owned(),
         policy_version: request.policy_version.clone(),
         sandbox_digest: None,
+        sandbox_missing: Vec::new(),
         approval_id,
         audit_seq: None,
         pruned_at: None,
@@ -424,7 +425,10 @@ pub fn settle(records: &mut impl Records, settlement: &Settlement) -> Result<Rec
     receipt.fields = settlement.fields.clone();
     receipt.result_digest.clone_from(&settlement.result_digest);
     receipt.result.clone_from(&settlement.result);
-    receipt.sandbox_digest.clone_from(&settlement.sandbox_digest);
+    if let Some(sandbox) = &settlement.sandbox {
+        receipt.sandbox_digest = Some(sandbox.digest.clone());
+        receipt.sandbox_missing.clone_from(&sandbox.missing);
+    }
     receipt.settled_at = Some(settlement.at.text.clone());
     receipt.duration_ms = Some(settlement.duration_ms);
     for body in &settlement.events {

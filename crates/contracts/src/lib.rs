@@ -24,6 +24,8 @@ pub mod schema_dialect;
 #[cfg(feature = "schema")]
 mod schema_graph;
 pub mod secret;
+pub mod trust;
+pub mod witness;
 
 pub use call::{CallContext, CallRequest, Caller, ToolCall};
 pub use code::{Effect, ErrorCode, Status};
@@ -34,3 +36,4 @@ pub use guard::Guard;
 pub use id::{CallId, ToolId, ToolPattern};
 pub use port::{Dispatch, Executor, Outcome, ToolOutput};
 pub use result::{ContentBlock, ToolResult};
+pub use witness::Witness;

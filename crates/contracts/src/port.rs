@@ -17,6 +17,7 @@ use crate::coverage::Readiness;
 use crate::declaration::{Declaration, RenderedDeclarations};
 use crate::id::CallId;
 use crate::result::ContentBlock;
+use crate::witness::Witness;
 
 /// What an executor is handed: one call that has been guarded, authorized and claimed.
 #[derive(Debug, Clone)]
@@ -35,6 +36,8 @@ pub struct Dispatch {
     pub idempotency_key: Option<String>,
     /// Which dispatch of the claim this is, from 1.
     pub attempt: u32,
+    /// Where the executor notes what belongs in the records, whatever the outcome.
+    pub witness: Witness,
 }
 
 impl Dispatch {
@@ -70,8 +73,6 @@ pub struct ToolOutput {
     pub is_error: bool,
     /// Metadata of the answer.
     pub meta: Option<Map<String, Value>>,
-    /// Digest of the sandbox profile that was applied, in hex.
-    pub sandbox_digest: Option<String>,
     /// What operators should know, such as the tool's diagnostics.
     pub internal: Option<String>,
 }
@@ -156,12 +157,16 @@ pub trait Executor: Send + Sync {
     /// Whether this executor could run the tool now; `probe` allows it to connect.
     async fn readiness(&self, contract: &ToolContract, probe: bool) -> Readiness;
 
-    /// Whether this executor can enforce a sandbox profile.
+    /// Whether the profile of a contract holds for what this executor runs.
     ///
     /// # Errors
-    /// A sentence for operators: which primitive is missing. Where the profile is required, the
-    /// tool is not run then.
-    fn contains(&self, _profile: &crate::sandbox::SandboxProfile) -> Result<(), String> {
+    /// A sentence for operators: why it does not. Where the profile is required, the tool is not
+    /// run then.
+    fn contains(
+        &self,
+        _contract: &ToolContract,
+        _profile: &crate::sandbox::SandboxProfile,
+    ) -> Result<(), String> {
         Err("this way to reach a tool has no sandbox".to_owned())
     }
 

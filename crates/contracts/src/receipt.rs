@@ -134,6 +134,9 @@ pub struct Receipt {
     /// Digest of the sandbox profile that was applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_digest: Option<String>,
+    /// What the profile wanted and this machine does not have, such as `landlock`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sandbox_missing: Vec<String>,
     /// The approval that was spent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval_id: Option<String>,

@@ -15,7 +15,7 @@ use toolbooth_contracts::contract::{ApprovalSetting, ToolContract};
 use toolbooth_contracts::event::DecisionNote;
 use toolbooth_contracts::{CallContext, Caller, ErrorCode};
 
-use crate::caller::CallerRights;
+use crate::caller::{CallerRights, set_of};
 use crate::engine::{PolicyEngine, Question, Verdict};
 use crate::flags::FeatureFlags;
 use crate::whitelist::Whitelist;
@@ -237,12 +237,9 @@ impl Authorizer {
     #[must_use]
     pub fn rights(&self, caller: &Caller) -> Option<&CallerRights> {
         static EVERYTHING: LazyLock<CallerRights> = LazyLock::new(CallerRights::everything);
-        let name = caller.name();
-        self.callers
-            .get(name)
-            .or_else(|| self.callers.values().find(|rights| rights.matches(name, true)))
-            .or_else(|| self.callers.values().find(|rights| rights.matches(name, false)))
-            .or_else(|| (name == "local").then_some(&*EVERYTHING))
+        set_of(&self.callers, |rights| rights.matches.as_slice(), caller)
+            .map(|(_, rights)| rights)
+            .or_else(|| (caller.name() == "local").then_some(&*EVERYTHING))
     }
 
     /// The caller as an operator.

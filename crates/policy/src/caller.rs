@@ -2,7 +2,9 @@
 //!
 //! Path: 3. Doc: policy.md#callers
 
-use toolbooth_contracts::ToolPattern;
+use std::collections::BTreeMap;
+
+use toolbooth_contracts::{Caller, ToolPattern};
 
 /// A grant such as `read:*`, `calendar:read` or `*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +48,27 @@ impl Grant {
     }
 }
 
+/// The named set that a caller is in: the one of its own name, else the one that names it, else one
+/// with a pattern that ends in `*`.
+#[must_use]
+pub fn set_of<'s, T>(
+    sets: &'s BTreeMap<String, T>,
+    patterns: impl Fn(&T) -> &[String],
+    caller: &Caller,
+) -> Option<(&'s str, &'s T)> {
+    let name = caller.name();
+    let found = |exactly: bool| {
+        sets.iter().find(|(_, set)| {
+            patterns(set).iter().any(|pattern| match pattern.strip_suffix('*') {
+                Some(prefix) => !exactly && name.starts_with(prefix),
+                None => exactly && pattern == name,
+            })
+        })
+    };
+    let own = sets.get_key_value(name);
+    own.or_else(|| found(true)).or_else(|| found(false)).map(|(set, own)| (set.as_str(), own))
+}
+
 /// What a named set of callers may see and do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallerRights {
@@ -72,14 +95,6 @@ impl CallerRights {
             grants: vec![Grant("*".to_owned())],
             operate: true,
         }
-    }
-
-    /// Whether these rights are the caller's, exactly or by a pattern that ends in `*`.
-    pub(crate) fn matches(&self, caller: &str, exactly: bool) -> bool {
-        self.matches.iter().any(|pattern| match pattern.strip_suffix('*') {
-            Some(prefix) => !exactly && caller.starts_with(prefix),
-            None => exactly && pattern == caller,
-        })
     }
 
     /// Whether the tool is seen.

@@ -76,6 +76,7 @@ impl Ledger for NoStore {
             writer: String::new(),
             policy_version: String::new(),
             sandbox_digest: None,
+            sandbox_missing: Vec::new(),
             approval_id: None,
             audit_seq: None,
             pruned_at: None,

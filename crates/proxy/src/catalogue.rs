@@ -496,7 +496,7 @@ impl Catalogue {
         };
         if let Some(profile) = &tool.contract().sandbox
             && profile.enforce == Enforce::Required
-            && let Err(reason) = executor.contains(profile)
+            && let Err(reason) = executor.contains(tool.contract(), profile)
         {
             return told(
                 CoverageState::NotConfigured,

@@ -14,7 +14,9 @@ use toolbooth_contracts::contract::AdapterId;
 use toolbooth_contracts::conversation::Question;
 use toolbooth_contracts::port::{ExecutionError, ToolOutput};
 use toolbooth_contracts::sandbox::Enforce;
-use toolbooth_contracts::{CallId, Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome};
+use toolbooth_contracts::{
+    CallId, Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, Witness,
+};
 
 use super::ClaimedCall;
 use crate::proxy::Inner;
@@ -37,8 +39,8 @@ impl Ended {
     }
 }
 
-pub(super) async fn run(inner: &Arc<Inner>, claimed: &mut ClaimedCall) -> Ended {
-    match try_run(inner, claimed).await {
+pub(super) async fn run(inner: &Arc<Inner>, claimed: &mut ClaimedCall, witness: &Witness) -> Ended {
+    match try_run(inner, claimed, witness).await {
         Ok(output) => Ended::Answered(output),
         Err(error) => Ended::Failed(error),
     }
@@ -47,6 +49,7 @@ pub(super) async fn run(inner: &Arc<Inner>, claimed: &mut ClaimedCall) -> Ended 
 async fn try_run(
     inner: &Arc<Inner>,
     claimed: &mut ClaimedCall,
+    witness: &Witness,
 ) -> Result<ToolOutput, ExecutionError> {
     let executor = ready(inner, claimed)?;
     let known = &claimed.known;
@@ -72,6 +75,7 @@ async fn try_run(
         timeout,
         idempotency_key: claimed.travelling_key.clone(),
         attempt: claimed.claim.attempt(),
+        witness: witness.clone(),
     };
     let conversation = known.entered.conversation.clone();
     let (inner_conversation, cancel) = conversation.with_own_cancel();
@@ -184,7 +188,7 @@ fn ready(inner: &Inner, claimed: &ClaimedCall) -> Result<Arc<dyn Executor>, Exec
     })?;
     if let Some(profile) = &contract.sandbox
         && profile.enforce == Enforce::Required
-        && let Err(reason) = executor.contains(profile)
+        && let Err(reason) = executor.contains(contract, profile)
     {
         return Err(cut(ErrorCode::SandboxUnavailable, Effect::NotStarted, &reason));
     }

@@ -29,6 +29,7 @@ use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::json::{self, pointer};
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::result::ArgumentError;
+use toolbooth_contracts::witness::{Seen, Witness};
 use toolbooth_contracts::{
     CallId, CallRequest, Conversation, Effect, ErrorCode, ToolCall, ToolContract, ToolResult,
 };
@@ -99,6 +100,7 @@ struct ClaimedCall {
 struct Executed {
     claimed: ClaimedCall,
     outcome: execute::Ended,
+    seen: Seen,
     execute_ms: f64,
 }
 
@@ -607,9 +609,11 @@ fn stopped(story: Story, claimed: Claimed) -> Stop {
 /// Stage 7. The tool runs, in a task of its own, under its time.
 async fn execute(inner: &Arc<Inner>, mut claimed: ClaimedCall) -> Executed {
     let began = inner.parts.clock.monotonic();
-    let outcome = execute::run(inner, &mut claimed).await;
+    let witness = Witness::default();
+    let outcome = execute::run(inner, &mut claimed, &witness).await;
     let spent = inner.parts.clock.monotonic().saturating_sub(began);
-    Executed { claimed, outcome, execute_ms: crate::port::milliseconds(spent) }
+    let seen = witness.take();
+    Executed { claimed, outcome, seen, execute_ms: crate::port::milliseconds(spent) }
 }
 
 /// Stage 9. Receipt, agent log and events in one durable step, before the answer leaves.

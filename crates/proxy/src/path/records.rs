@@ -372,7 +372,7 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
         fields,
         events,
         internal,
-        sandbox_digest,
+        sandbox,
         execute_ms,
     } = screened;
     let duration_ms = story.duration_ms(inner);
@@ -411,7 +411,7 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
         fields,
         result_digest,
         result: (inner.parts.keeping.results(&story.tool_id) == Results::Keep).then_some(kept),
-        sandbox_digest,
+        sandbox,
         rate_per_min,
         duration_ms,
         at,

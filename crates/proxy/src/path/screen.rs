@@ -9,6 +9,7 @@ use toolbooth_contracts::json::{WRAPPED_DEPTH_MAX, check_value, is_within};
 use toolbooth_contracts::port::{ExecutionError, ToolOutput};
 use toolbooth_contracts::result::as_data;
 use toolbooth_contracts::sandbox::Enforce;
+use toolbooth_contracts::witness::AppliedSandbox;
 use toolbooth_contracts::{ContentBlock, Effect, ErrorCode};
 use toolbooth_registry::RegisteredTool;
 
@@ -34,7 +35,7 @@ pub(super) struct Screened {
     pub(super) fields: Map<String, Value>,
     pub(super) events: Vec<EventBody>,
     pub(super) internal: Option<String>,
-    pub(super) sandbox_digest: Option<String>,
+    pub(super) sandbox: Option<AppliedSandbox>,
     pub(super) execute_ms: f64,
 }
 
@@ -45,7 +46,7 @@ impl Screened {
 }
 
 pub(super) fn screen(inner: &Inner, executed: Executed) -> Screened {
-    let Executed { claimed, outcome, execute_ms } = executed;
+    let Executed { claimed, outcome, seen, execute_ms } = executed;
     let ClaimedCall { known, permit, claim, .. } = claimed;
     let mut screened = Screened {
         story: known.entered.story,
@@ -61,19 +62,31 @@ pub(super) fn screen(inner: &Inner, executed: Executed) -> Screened {
         fields: Map::new(),
         events: Vec::new(),
         internal: None,
-        sandbox_digest: None,
+        sandbox: None,
         execute_ms,
     };
     let wanted = screened.tool.contract().sandbox.as_ref();
     let best_effort = wanted.is_some_and(|profile| profile.enforce == Enforce::BestEffort);
+    match &seen.sandbox {
+        None if best_effort && matches!(outcome, Ended::Answered(_)) => {
+            screened.story.warnings.push("sandbox-not-applied".to_owned())
+        }
+        Some(sandbox) if !sandbox.missing.is_empty() => {
+            screened.story.warnings.push("sandbox-partial".to_owned());
+        }
+        _ => (),
+    }
+    screened.sandbox = seen.sandbox;
+    let at = inner.parts.clock.now();
+    for refusal in seen.egress {
+        let mut event = screened.story.event(AuditEventKind::EgressDenied, &at);
+        let facts = serde_json::to_value(refusal).ok();
+        event.facts = facts.and_then(|facts| facts.as_object().cloned());
+        screened.events.push(event);
+    }
     match outcome {
         Ended::Failed(error) => screened.fail(error),
-        Ended::Answered(output) => {
-            if best_effort && output.sandbox_digest.is_none() {
-                screened.story.warnings.push("sandbox-not-applied".to_owned());
-            }
-            screened.take(inner, output);
-        }
+        Ended::Answered(output) => screened.take(inner, output),
     }
     screened
 }
@@ -100,7 +113,6 @@ impl Screened {
 
     fn take(&mut self, inner: &Inner, output: ToolOutput) {
         let limits = &inner.parts.limits;
-        self.sandbox_digest.clone_from(&output.sandbox_digest);
         self.internal.clone_from(&output.internal);
         if let Some((code, internal)) = self.objection(limits, &output) {
             return self.reject(code, internal);

@@ -1,0 +1,100 @@
+//! What an executor saw of a call that belongs in the records, whatever the outcome.
+//!
+//! A note is written at the moment it happens, so it is there also where the call is cut off.
+//!
+//! Path: 7, 9. Doc: execution.md#what-the-records-say
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Refusals that are noted of one call; further ones are counted with the last.
+pub const REFUSALS_MAX: usize = 32;
+
+/// The sandbox that was applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AppliedSandbox {
+    /// Digest of the profile as it was applied, in hex.
+    pub digest: String,
+    /// What was wanted and is not there, such as `landlock`; empty for a required profile.
+    pub missing: Vec<String>,
+}
+
+/// A way out that a contained tool tried and was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EgressRefusal {
+    /// What it named.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Why it was refused.
+    pub reason: String,
+    /// How often.
+    pub times: u64,
+}
+
+/// What was seen of a call.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// How the tool was contained; `None` = not at all.
+    pub sandbox: Option<AppliedSandbox>,
+    /// Refused ways out.
+    pub egress: Vec<EgressRefusal>,
+}
+
+/// Where an executor notes what it sees.
+#[derive(Debug, Clone, Default)]
+pub struct Witness(Arc<Mutex<Seen>>);
+
+impl Witness {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tool runs in this sandbox.
+    pub fn contained(&self, sandbox: AppliedSandbox) {
+        self.seen().sandbox = Some(sandbox);
+    }
+
+    /// The tool was refused a way out.
+    pub fn egress_refused(&self, host: &str, port: u16, reason: &str) {
+        let mut seen = self.seen();
+        let same =
+            |one: &&mut EgressRefusal| one.host == host && one.port == port && one.reason == reason;
+        if let Some(known) = seen.egress.iter_mut().find(same) {
+            known.times += 1;
+        } else if seen.egress.len() < REFUSALS_MAX {
+            let (host, reason) = (host.to_owned(), reason.to_owned());
+            seen.egress.push(EgressRefusal { host, port, reason, times: 1 });
+        } else if let Some(last) = seen.egress.last_mut() {
+            last.times += 1;
+        }
+    }
+
+    /// Everything that was noted; nothing is left.
+    #[must_use]
+    pub fn take(&self) -> Seen {
+        std::mem::take(&mut *self.seen())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_counted_and_bounded() {
+        let witness = Witness::default();
+        for port in 0..100 {
+            witness.egress_refused("a.example", port, "not listed");
+            witness.egress_refused("a.example", 0, "not listed");
+        }
+        let seen = witness.take();
+        assert_eq!(seen.egress.len(), REFUSALS_MAX);
+        assert_eq!(seen.egress.iter().map(|one| one.times).sum::<u64>(), 200);
+        assert_eq!(witness.take(), Seen::default());
+    }
+}
