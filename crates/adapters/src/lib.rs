@@ -6,14 +6,26 @@ pub mod builtin;
 pub mod command;
 #[cfg(feature = "declarations")]
 pub mod declarations;
+#[cfg(feature = "process")]
+pub mod egress;
+#[cfg(feature = "endpoint")]
+pub mod endpoint;
 pub mod functions;
 #[cfg(feature = "handlers")]
 pub mod handlers;
+#[cfg(feature = "process")]
+pub mod launcher;
 #[cfg(feature = "mcp")]
 pub mod mcp;
+#[cfg(feature = "net-guard")]
+pub mod net_guard;
 #[cfg(feature = "process")]
 pub mod process;
+#[cfg(feature = "process")]
+pub mod sandbox;
 #[cfg(feature = "secret-rules")]
 pub mod secret_rules;
 pub mod secrets;
+#[cfg(any(feature = "command", feature = "endpoint"))]
+mod template;
 pub mod text;

@@ -1,19 +1,19 @@
-//! Runs a command once: arguments without a shell, capped output, and nothing left behind.
-//!
-//! The child leads a process group of its own, which is killed whole when the call is cancelled
-//! or its output is too large.
+//! A command line from configuration, and running it once: capped output, limits that are told
+//! apart, and nothing left behind.
 //!
 //! Path: 7. Doc: execution.md#processes
 
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
-use toolbooth_contracts::Conversation;
 use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_contracts::secret::names_a_secret;
+use toolbooth_contracts::{Conversation, Witness};
+use toolbooth_launcher::wire::Unstarted;
 
+use crate::launcher::{Containment, Launcher, Running, Setup};
 use crate::secrets::Setting;
 
 /// Variables of the gateway's own environment that a child sees. Everything else, and with it
@@ -36,8 +36,10 @@ const PASSED_ON: [&str; 12] = [
 /// Bytes of standard error that are kept for operators.
 pub const STDERR_BYTES_MAX: usize = 64 << 10;
 
-/// How long a group that was asked to end may take, before it is killed.
-const TERM_GRACE: Duration = Duration::from_millis(300);
+/// How long a program that was asked to end may take, before it is ended.
+pub(crate) const TERM_GRACE: Duration = Duration::from_millis(300);
+/// How long the launcher may take to tell how a program ended that it has ended.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A command to run.
 #[derive(Debug, Clone, Default)]
@@ -48,6 +50,8 @@ pub struct CommandLine {
     pub env: Vec<(String, Setting)>,
     /// Where it runs.
     pub cwd: Option<Setting>,
+    /// How many of the first words an operator wrote: files that they name may be read.
+    pub written: usize,
 }
 
 /// The variable that tells a gateway beneath a gateway how deep it stands.
@@ -103,38 +107,180 @@ impl CommandLine {
         }
     }
 
-    /// The command, ready to be spawned in a group of its own.
+    /// Everything that the launcher is told of this command, contained as `profile` says.
     ///
     /// # Errors
-    /// Where a setting cannot be resolved.
-    pub fn command(&self) -> std::io::Result<Command> {
+    /// Where a setting cannot be resolved, or the program is not there.
+    pub(crate) fn setup(&self, profile: Option<&SandboxProfile>) -> std::io::Result<Setup> {
         let exposed = |setting: &Setting| setting.expose().map_err(std::io::Error::other);
-        let argv: Vec<String> = self.argv.iter().map(exposed).collect::<Result<_, _>>()?;
-        let mut argv = argv.iter();
-        let mut command = Command::new(argv.next().map_or("", String::as_str));
-        command.args(argv).env_clear().kill_on_drop(true);
-        for name in PASSED_ON {
-            if let Some(value) = std::env::var_os(name) {
-                command.env(name, value);
+        let mut argv: Vec<String> = self.argv.iter().map(exposed).collect::<Result<_, _>>()?;
+        let cwd = match &self.cwd {
+            Some(cwd) => PathBuf::from(exposed(cwd)?),
+            None => std::env::current_dir()?,
+        };
+        let program = argv.first_mut().filter(|program| !program.is_empty());
+        let program = program.ok_or_else(|| std::io::Error::other("it names no program"))?;
+        let place = find(program, &cwd).ok_or_else(|| {
+            let message = format!("the program `{program}` is not there");
+            std::io::Error::new(std::io::ErrorKind::NotFound, message)
+        })?;
+        *program = place.display().to_string();
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        let mut env: Vec<(String, String)> = Vec::new();
+        let mut set = |name: &str, value: String| {
+            env.retain(|(known, _)| known != name);
+            env.push((name.to_owned(), value));
+        };
+        match profile {
+            None => {
+                for name in PASSED_ON {
+                    if let Ok(value) = std::env::var(name) {
+                        set(name, value);
+                    }
+                }
+            }
+            Some(profile) => {
+                set("PATH", std::env::var("PATH").unwrap_or_else(|_| "/usr/bin:/bin".to_owned()));
+                // Where its own home is not named, the one writable folder stands for it.
+                set("HOME", "/tmp".to_owned());
+                set("TMPDIR", "/tmp".to_owned());
+                let own = profile.env.clone().unwrap_or_default();
+                for name in &own.allow {
+                    if let Ok(value) = std::env::var(name) {
+                        set(name, value);
+                    }
+                }
+                for (name, value) in &own.set {
+                    set(name, value.clone());
+                }
             }
         }
         for (name, value) in &self.env {
-            command.env(name, exposed(value)?);
-        }
-        if let Some(cwd) = &self.cwd {
-            command.current_dir(exposed(cwd)?);
+            set(name, exposed(value)?);
         }
         let depth = std::env::var(DEPTH).ok().and_then(|depth| depth.parse().ok()).unwrap_or(0u32);
         if depth >= DEPTH_MAX {
             let message = format!("more than {DEPTH_MAX} gateways stand beneath one another");
             return Err(std::io::Error::other(message));
         }
-        command.env(DEPTH, (depth + 1).to_string());
-        #[cfg(unix)]
-        command.process_group(0);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Ok(command)
+        set(DEPTH, (depth + 1).to_string());
+        let written: Vec<String> =
+            self.argv.iter().map(exposed).take(self.written).collect::<Result<_, _>>()?;
+        let named = named_paths(&written, &cwd, home.as_deref());
+        let programs = with_interpreters(place, &cwd);
+        Ok(Setup { argv, env, cwd, programs, home, named })
     }
+
+    /// The same command with the secrets that a profile gives to it.
+    #[must_use]
+    pub fn with_secrets_of(mut self, profile: Option<&SandboxProfile>) -> Self {
+        let env = profile.and_then(|profile| profile.env.as_ref());
+        for (name, secret) in env.iter().flat_map(|env| &env.secrets) {
+            self.env.push((name.clone(), Setting::Secret(secret.secret_ref.clone())));
+        }
+        self
+    }
+}
+
+/// Interpreters of interpreters that are looked for.
+const INTERPRETERS_MAX: usize = 4;
+
+/// A program, and what the first lines of scripts say that runs them.
+fn with_interpreters(program: PathBuf, cwd: &Path) -> Vec<PathBuf> {
+    let mut programs = vec![program];
+    while let Some(interpreter) = programs.last().and_then(|last| interpreter(last, cwd)) {
+        if programs.contains(&interpreter) || programs.len() > INTERPRETERS_MAX {
+            break;
+        }
+        programs.push(interpreter);
+    }
+    programs
+}
+
+/// What the first line of a script says that runs it.
+fn interpreter(script: &Path, cwd: &Path) -> Option<PathBuf> {
+    use std::io::Read;
+    let mut start = Vec::new();
+    std::fs::File::open(script).ok()?.take(256).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let mut words = std::str::from_utf8(line).ok()?.split_whitespace();
+    let first = words.next()?;
+    if first.ends_with("/env") {
+        let name = words.find(|word| !word.starts_with('-') && !word.contains('='))?;
+        return find(name, cwd);
+    }
+    Some(PathBuf::from(first))
+}
+
+/// What the words of a command line name that is there: files, with the project that they belong to.
+///
+/// Only for words that an operator wrote; an agent's never open anything.
+#[must_use]
+pub fn named_paths(words: &[String], cwd: &Path, home: Option<&Path>) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for word in words.iter().skip(1).filter(|word| !word.starts_with('-')) {
+        let path = cwd.join(word);
+        match path.metadata() {
+            Ok(data) if data.is_file() => found.push(project_of(&path, home)),
+            Ok(_) if !is_wide(&path, home) => found.push(path),
+            _ => (),
+        }
+    }
+    found
+}
+
+/// Files by which a folder is known as a project's.
+const PROJECT_FILES: [&str; 6] =
+    ["package.json", "pyproject.toml", "requirements.txt", "setup.py", "go.mod", "deno.json"];
+/// Folders that are looked at above a file.
+const PROJECT_DEPTH: usize = 6;
+
+/// The folder of the project that a program's file belongs to; else the file's own, or the file.
+fn project_of(file: &Path, home: Option<&Path>) -> PathBuf {
+    let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+    // What is installed together is found together.
+    let installed = file.ancestors().filter(|folder| folder.ends_with("node_modules")).last();
+    if let Some(folder) = installed {
+        return folder.to_owned();
+    }
+    let above =
+        || file.ancestors().skip(1).take(PROJECT_DEPTH).take_while(|folder| !is_wide(folder, home));
+    let project =
+        above().find(|folder| PROJECT_FILES.iter().any(|name| folder.join(name).is_file()));
+    project.or_else(|| above().next()).unwrap_or(&file).to_owned()
+}
+
+/// Whether a folder holds much that has nothing to do with one program.
+fn is_wide(folder: &Path, home: Option<&Path>) -> bool {
+    const WIDE: [&str; 12] = [
+        "/", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var",
+        "/var/tmp",
+    ];
+    WIDE.iter().any(|wide| Path::new(wide) == folder)
+        || home.is_some_and(|home| home.starts_with(folder))
+}
+
+/// Where a program is: by its path, beneath `cwd` where that is relative, or in `PATH`.
+fn find(program: &str, cwd: &Path) -> Option<PathBuf> {
+    let path = Path::new(program);
+    if path.components().count() > 1 || program.starts_with('.') {
+        return Some(cwd.join(path)).filter(|path| path.is_file());
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&folders)
+        .map(|folder| cwd.join(folder).join(program))
+        .find(|path| is_executable(path))
+}
+
+#[cfg(unix)]
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_executable(path: &Path) -> bool {
+    path.is_file()
 }
 
 /// Whether a program can be found: by its path, or in `PATH`.
@@ -155,10 +301,34 @@ pub enum Ended {
     Exit(i32),
     /// By a signal.
     Signal(i32),
-    /// Its output was over the limit; it was killed.
-    OutputLimit,
-    /// The call was cancelled or out of time; it was killed.
+    /// Its wall time or its processor time was used up; it was ended.
+    Timeout(&'static str),
+    /// Its output, or what it wrote beneath a path, was over the limit; it was ended.
+    OutputLimit(String),
+    /// The kernel ended it for its memory.
+    MemoryLimit,
+    /// The call was cancelled; it was ended.
     Cancelled,
+    /// It was never started, and why.
+    Unstarted(Unstarted),
+    /// The launcher was killed; what became of the program is not known.
+    Lost,
+}
+
+impl Ended {
+    /// The word for it.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Exit(_) => "exit",
+            Self::Signal(_) => "signal",
+            Self::Timeout(_) => "timeout",
+            Self::OutputLimit(_) => "output-limit",
+            Self::MemoryLimit => "memory-limit",
+            Self::Cancelled => "cancelled",
+            Self::Unstarted(_) | Self::Lost => "launcher-error",
+        }
+    }
 }
 
 /// What a command left.
@@ -166,70 +336,81 @@ pub enum Ended {
 pub struct Finished {
     /// How it ended.
     pub ended: Ended,
+    /// Whether the program ever ran.
+    pub started: bool,
     /// Its standard output.
     pub stdout: Vec<u8>,
     /// The beginning of its standard error.
     pub stderr: Vec<u8>,
 }
 
-/// A child whose group is killed when it is dropped.
-#[derive(Debug)]
-pub struct GroupGuard(Option<u32>);
+/// Why a command was not run: nothing has happened.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The sandbox that is required is not there.
+    #[error(transparent)]
+    Unavailable(#[from] crate::sandbox::Unavailable),
+    /// The command cannot be started.
+    #[error("it cannot be started: {0}")]
+    Io(#[from] std::io::Error),
+}
 
-impl GroupGuard {
-    /// Guards the group that `child` leads.
+/// What holds for one run of a command.
+#[derive(Debug, Clone)]
+pub struct Bounds<'a> {
+    /// How it is contained; `None` = it runs as the gateway does.
+    pub profile: Option<&'a SandboxProfile>,
+    /// Paths that it needs to read beside its profile.
+    pub also: Vec<PathBuf>,
+    /// Bytes of output, where the profile says nothing.
+    pub stdout_max: usize,
+    /// How long it may take, where the profile does not say less.
+    pub timeout: Option<Duration>,
+    /// Where refusals and the sandbox are noted.
+    pub witness: Witness,
+}
+
+impl Bounds<'_> {
+    /// No sandbox, this much output.
     #[must_use]
-    pub fn of(child: &Child) -> Self {
-        Self(child.id())
-    }
-
-    /// Kills the whole group.
-    pub fn kill(&mut self) {
-        if let Some(pid) = self.0.take() {
-            signal(pid, true);
-        }
-    }
-
-    /// Asks the whole group to end.
-    pub fn ask_to_end(&self) {
-        if let Some(pid) = self.0 {
-            signal(pid, false);
-        }
+    pub fn free(stdout_max: usize) -> Self {
+        let witness = Witness::default();
+        Self { profile: None, also: Vec::new(), stdout_max, timeout: None, witness }
     }
 }
 
-#[cfg(unix)]
-fn signal(pid: u32, kill: bool) {
-    use rustix::process::{Pid, Signal, kill_process_group};
-    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // A group that is gone already is what is wanted.
-        let _ = kill_process_group(pid, if kill { Signal::KILL } else { Signal::TERM });
-    }
-}
-
-#[cfg(not(unix))]
-fn signal(_: u32, _: bool) {}
-
-impl Drop for GroupGuard {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// Runs a command with `input` on its standard input until it ends, its output exceeds
-/// `stdout_max` bytes, or the conversation is cancelled.
+/// Runs a command with `input` on its standard input until it ends, its output exceeds its bound,
+/// its time is over, or the conversation is cancelled.
 ///
 /// # Errors
-/// Where it could not be started: nothing has happened then.
+/// [`StartError`]: nothing has happened then.
 pub async fn run(
+    launcher: &Launcher,
     line: &CommandLine,
     input: Vec<u8>,
-    stdout_max: usize,
+    bounds: Bounds<'_>,
     conversation: &Conversation,
-) -> std::io::Result<Finished> {
-    let mut child = line.command()?.spawn()?;
-    let mut guard = GroupGuard::of(&child);
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+) -> Result<Finished, StartError> {
+    let line = line.clone().with_secrets_of(bounds.profile);
+    let setup = line.setup(bounds.profile)?;
+    let containment = Containment {
+        profile: bounds.profile,
+        also: &bounds.also,
+        refusals: bounds.witness.clone(),
+        witness: bounds.witness,
+    };
+    let mut running = launcher.start(setup, containment).await?;
+    let limits = bounds.profile.and_then(|profile| profile.limits.as_ref());
+    let wall = limits.and_then(|limits| limits.wall_ms).map(Duration::from_millis);
+    let timeout = [wall, bounds.timeout].into_iter().flatten().min();
+    let stdout_max = running
+        .stdout_bytes
+        .map_or(bounds.stdout_max, |own| usize::try_from(own).unwrap_or(usize::MAX));
+    let stderr_max = running
+        .stderr_bytes
+        .map_or(STDERR_BYTES_MAX, |own| usize::try_from(own).unwrap_or(usize::MAX));
+    let (stdin, stdout, stderr) =
+        (running.stdin.take(), running.stdout.take(), running.stderr.take());
     let feed = async move {
         if let Some(mut stdin) = stdin {
             // A tool may end without reading its input; that is its own affair.
@@ -239,38 +420,43 @@ pub async fn run(
     };
     let work = async {
         let (out, err, ()) =
-            tokio::join!(capped(stdout, stdout_max), drained(stderr, STDERR_BYTES_MAX), feed);
+            tokio::join!(capped(stdout, stdout_max), drained(stderr, stderr_max), feed);
         (out, err)
     };
     tokio::pin!(work);
-    let mut output: Option<(Capped, Vec<u8>)> = None;
-    let status = loop {
-        tokio::select! {
-            biased;
-            () = conversation.cancelled() => break None,
-            done = &mut work, if output.is_none() => {
-                let over = done.0.is_err();
-                output = Some(done);
-                if over { break None; }
-            }
-            status = child.wait() => {
-                // What the group left running must not hold the pipes open for ever.
-                if output.is_none() {
-                    output = tokio::time::timeout(TERM_GRACE, &mut work).await.ok();
-                }
-                break Some(status?);
-            }
+    let timer = async {
+        match timeout {
+            Some(timeout) => tokio::time::sleep(timeout).await,
+            None => std::future::pending().await,
         }
     };
-    if status.is_none() {
-        guard.ask_to_end();
-        if tokio::time::timeout(TERM_GRACE, child.wait()).await.is_err() {
-            guard.kill();
-            let _ = child.wait().await;
+    tokio::pin!(timer);
+    let mut output: Option<(Capped, Vec<u8>)> = None;
+    let mut cut = None;
+    loop {
+        tokio::select! {
+            biased;
+            () = conversation.cancelled() => cut = Some(Ended::Cancelled),
+            () = &mut timer => cut = Some(Ended::Timeout("its time")),
+            done = &mut work, if output.is_none() => {
+                if done.0.is_err() {
+                    cut = Some(Ended::OutputLimit(format!("it printed more than {stdout_max} bytes")));
+                }
+                output = Some(done);
+                if cut.is_none() { continue; }
+            }
+            _ = running.ended() => (),
         }
+        break;
     }
-    // Whatever outlived the leader of the group goes too.
-    guard.kill();
+    if cut.is_some() {
+        end(&running).await;
+    }
+    let ended = match tokio::time::timeout(END_TIMEOUT, running.ended()).await {
+        Ok(ended) => ended,
+        Err(_) => Ended::Lost,
+    };
+    // Nobody holds the pipes any more once the launcher has told.
     let (stdout, stderr) = match output {
         Some(done) => done,
         None => tokio::time::timeout(TERM_GRACE, work)
@@ -281,26 +467,22 @@ pub async fn run(
         Ok(stdout) => (false, stdout),
         Err(stdout) => (true, stdout),
     };
-    let ended = match status {
-        _ if over => Ended::OutputLimit,
-        None => Ended::Cancelled,
-        Some(status) => ended(status),
+    let started = running.has_started();
+    let ended = match (cut, ended) {
+        (_, ended @ Ended::Unstarted(_)) => ended,
+        (Some(cut), _) => cut,
+        (None, _) if over => Ended::OutputLimit(format!("it printed more than {stdout_max} bytes")),
+        (None, ended) => ended,
     };
-    Ok(Finished { ended, stdout, stderr })
+    Ok(Finished { ended, started, stdout, stderr })
 }
 
-#[cfg(unix)]
-fn ended(status: std::process::ExitStatus) -> Ended {
-    use std::os::unix::process::ExitStatusExt;
-    match (status.code(), status.signal()) {
-        (Some(code), _) => Ended::Exit(code),
-        (None, signal) => Ended::Signal(signal.unwrap_or_default()),
+/// Asks a program to end, and ends it where it does not.
+async fn end(running: &Running) {
+    running.ask_to_end();
+    if tokio::time::timeout(TERM_GRACE, running.ended()).await.is_err() {
+        running.kill();
     }
-}
-
-#[cfg(not(unix))]
-fn ended(status: std::process::ExitStatus) -> Ended {
-    Ended::Exit(status.code().unwrap_or(-1))
 }
 
 /// All of a stream, or its beginning where it is too long.
@@ -326,57 +508,4 @@ pub(crate) async fn drained(stream: Option<impl AsyncRead + Unpin>, max: usize) 
         out.extend_from_slice(buffer.get(..room).unwrap_or_default());
     }
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shell(script: &str) -> CommandLine {
-        let argv = ["sh", "-c", script].map(Setting::from).to_vec();
-        CommandLine { argv, ..CommandLine::default() }
-    }
-
-    #[tokio::test]
-    async fn output_exit_and_signal_are_told_apart() {
-        let (conversation, _cancel) = Conversation::detached();
-        let done = run(&shell("cat; echo err >&2; exit 3"), b"in".to_vec(), 100, &conversation)
-            .await
-            .unwrap();
-        assert_eq!(
-            (done.ended, done.stdout, done.stderr),
-            (Ended::Exit(3), b"in".to_vec(), b"err\n".to_vec())
-        );
-        let done = run(&shell("kill -9 $$"), Vec::new(), 100, &conversation).await.unwrap();
-        assert_eq!(done.ended, Ended::Signal(9));
-        let done = run(&shell("yes"), Vec::new(), 100, &conversation).await.unwrap();
-        assert_eq!(done.ended, Ended::OutputLimit);
-        let missing =
-            CommandLine { argv: vec!["/no/such/program".into()], ..CommandLine::default() };
-        assert!(run(&missing, Vec::new(), 1, &conversation).await.is_err());
-    }
-
-    #[tokio::test]
-    async fn cancelling_kills_the_whole_group() {
-        let folder = tempfile::tempdir().unwrap();
-        let pids = folder.path().join("pids");
-        let script = format!(
-            "sleep 600 & echo $! > {0}.tmp; mv {0}.tmp {0}; trap '' TERM; wait",
-            pids.display()
-        );
-        let (conversation, cancel) = Conversation::detached();
-        let line = shell(&script);
-        let running = run(&line, Vec::new(), 100, &conversation);
-        let canceller = async {
-            while !pids.exists() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            cancel.cancel();
-        };
-        let (done, ()) = tokio::join!(running, canceller);
-        assert_eq!(done.unwrap().ended, Ended::Cancelled);
-        let pid: i32 = std::fs::read_to_string(&pids).unwrap().trim().parse().unwrap();
-        let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        assert!(state.is_empty() || state.contains(") Z"), "the grandchild still runs: {state}");
-    }
 }

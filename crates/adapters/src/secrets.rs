@@ -117,7 +117,7 @@ impl Setting {
     }
 
     /// The value, to be handed on.
-    #[cfg(any(feature = "process", test))]
+    #[cfg(any(feature = "process", feature = "endpoint", test))]
     pub(crate) fn expose(&self) -> Result<String, SecretError> {
         Ok(self.resolve()?.expose_secret().to_owned())
     }

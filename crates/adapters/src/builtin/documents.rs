@@ -9,11 +9,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::port::ExecutionError;
+use toolbooth_contracts::sandbox::{Enforce, SandboxLimits, SandboxProfile};
 use toolbooth_contracts::{Effect, ErrorCode, Outcome, ToolOutput};
 
 use super::files::{DOCUMENT_BYTES_MAX, Roots, blocking};
 use crate::functions::{Functions, entry};
-use crate::process::{self, CommandLine, Ended};
+use crate::launcher::Launcher;
+use crate::process::{self, Bounds, CommandLine, Ended};
 
 /// Bytes of text that come back; the rest is cut off, and the result says so.
 const TEXT_BYTES_MAX: usize = 1 << 20;
@@ -41,7 +43,7 @@ struct Header {
 pub(super) fn add(
     functions: &mut Functions,
     roots: Arc<Roots>,
-    worker: Option<CommandLine>,
+    worker: Option<(Launcher, CommandLine)>,
 ) -> Value {
     functions.insert(
         "doc_parser",
@@ -65,7 +67,7 @@ pub(super) fn add(
                     Ok(read) => read,
                     Err(error) => return Outcome::Done(ToolOutput::text(error.0).into_error()),
                 };
-                let Some(worker) = worker else {
+                let Some((launcher, worker)) = worker else {
                     let parsed = blocking(move || parse(&bytes, &media_type)).await;
                     return Outcome::Done(match parsed {
                         Ok(data) => answer(data),
@@ -76,7 +78,9 @@ pub(super) fn add(
                 input.push(b'\n');
                 input.extend_from_slice(&bytes);
                 // Escapes can make the answer larger than the text.
-                match process::run(&worker, input, TEXT_BYTES_MAX * 8, &conversation).await {
+                let profile = profile();
+                let bounds = Bounds { profile: Some(&profile), ..Bounds::free(TEXT_BYTES_MAX * 8) };
+                match process::run(&launcher, &worker, input, bounds, &conversation).await {
                     Ok(finished) => from_worker(finished),
                     Err(error) => Outcome::Failed(ExecutionError::adapter(
                         Effect::NotStarted,
@@ -91,6 +95,22 @@ pub(super) fn add(
         "doc_parser",
         "Reads text, Markdown, HTML, JSON, CSV and PDF documents: text, metadata and headings.",
     )
+}
+
+/// What a worker may touch: nothing. It has the document already.
+fn profile() -> SandboxProfile {
+    SandboxProfile {
+        enforce: Enforce::BestEffort,
+        limits: Some(SandboxLimits {
+            cpu_s: Some(30),
+            memory_mb: Some(1024),
+            pids: Some(16),
+            open_files: Some(64),
+            file_mb: Some(0),
+            ..SandboxLimits::default()
+        }),
+        ..SandboxProfile::default()
+    }
 }
 
 fn from_worker(finished: process::Finished) -> Outcome {
@@ -138,16 +158,6 @@ pub fn serve_one(
     let answer = parse(bytes.get(1..).unwrap_or_default(), &header.media_type);
     serde_json::to_writer(&mut output, &answer)?;
     output.flush()
-}
-
-/// Bounds memory and processor time of this process, for a worker that parses.
-#[cfg(unix)]
-pub fn limit_this_process() {
-    use rustix::process::{Resource, Rlimit, setrlimit};
-    for (resource, limit) in [(Resource::Data, 1 << 30), (Resource::Cpu, 30), (Resource::Core, 0)] {
-        // Where a limit cannot be set the wall time still cuts.
-        let _ = setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) });
-    }
 }
 
 fn guess(path: &str, bytes: &[u8]) -> &'static str {

@@ -16,6 +16,7 @@ pub use files::Roots;
 pub use search::SearchEndpoint;
 
 use crate::functions::Functions;
+use crate::launcher::Launcher;
 use crate::process::CommandLine;
 
 /// What the tools that are compiled in need.
@@ -25,9 +26,9 @@ pub struct BuiltinSettings {
     pub roots: Vec<PathBuf>,
     /// The search endpoint; without one `web_search` is not configured.
     pub search: Option<SearchEndpoint>,
-    /// The command that parses a document it gets on standard input; without one documents are
-    /// parsed in this process.
-    pub document_worker: Option<CommandLine>,
+    /// The command that parses a document it gets on standard input, and what starts it; without
+    /// one documents are parsed in this process.
+    pub document_worker: Option<(Launcher, CommandLine)>,
 }
 
 /// The executor of the tools that are compiled in, and their registry entries.

@@ -1,7 +1,9 @@
-//! Tools that a command lists and a command runs: arguments as JSON on standard input, the result
-//! on standard output, never a shell.
+//! Tools that are commands: arguments as JSON on standard input and in the places of a template,
+//! the result on standard output, never a shell.
 //!
 //! Path: 3, 7. Doc: execution.md#command-discovered
+
+mod template;
 
 use std::time::Duration;
 
@@ -11,11 +13,17 @@ use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::json::parse;
 use toolbooth_contracts::port::{DiscoveredTool, ExecutionError, Listing, SourceError, ToolSource};
+use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
+use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_contracts::{
     Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, ToolOutput,
 };
 
-use crate::process::{self, CommandLine, Ended};
+pub use template::CommandTemplate;
+
+use crate::launcher::Launcher;
+use crate::process::{self, Bounds, CommandLine, Ended, StartError};
+use crate::sandbox;
 use crate::text::plain;
 
 /// Bytes of a listing, where configuration says nothing.
@@ -57,6 +65,10 @@ pub struct CommandTools {
     pub listing_bytes_max: usize,
     /// What an agent sees of a failure.
     pub error_text: ErrorText,
+    /// How they are contained, where a contract says nothing.
+    pub sandbox: Option<SandboxProfile>,
+    /// The trust level of the listing command.
+    pub trust: TrustLevel,
 }
 
 /// Asks the command for its tools.
@@ -64,13 +76,14 @@ pub struct CommandTools {
 pub struct CommandSource {
     id: String,
     tools: CommandTools,
+    launcher: Launcher,
 }
 
 impl CommandSource {
     /// The source `command:NAME`.
     #[must_use]
-    pub fn new(tools: CommandTools) -> Self {
-        Self { id: format!("command:{}", tools.name), tools }
+    pub fn new(tools: CommandTools, launcher: Launcher) -> Self {
+        Self { id: format!("command:{}", tools.name), tools, launcher }
     }
 }
 
@@ -90,34 +103,30 @@ impl ToolSource for CommandSource {
         let shown = tools.discover.shown();
         let error =
             |what: String| SourceError(tools.discover.conceal(&format!("`{shown}` {what}")));
-        let (conversation, cancel) = Conversation::detached();
-        let run = process::run(&tools.discover, Vec::new(), tools.listing_bytes_max, &conversation);
-        let timer = async {
-            tokio::time::sleep(tools.discover_timeout).await;
-            cancel.cancel();
-            std::future::pending::<()>().await;
+        let (conversation, _cancel) = Conversation::detached();
+        // An operator wrote the command to be run; its answers are guarded like any other.
+        let profile = sandbox::of_call(tools.sandbox.as_ref(), tools.trust)
+            .map(|profile| SandboxProfile { enforce: Enforce::BestEffort, ..profile });
+        let bounds = Bounds {
+            profile: profile.as_ref(),
+            timeout: Some(tools.discover_timeout),
+            ..Bounds::free(tools.listing_bytes_max)
         };
-        let finished = tokio::select! {
-            finished = run => finished.map_err(|cause| error(format!("cannot be started: {cause}")))?,
-            () = timer => return Err(error("did not answer in time".to_owned())),
-        };
+        let run = process::run(&self.launcher, &tools.discover, Vec::new(), bounds, &conversation);
+        let finished = run.await.map_err(|cause| error(format!("is not run: {cause}")))?;
         match finished.ended {
             Ended::Exit(0) => (),
-            Ended::Cancelled => {
+            Ended::Timeout("its time") | Ended::Cancelled => {
                 let ms = tools.discover_timeout.as_millis();
                 return Err(error(format!("did not answer within {ms} ms")));
             }
-            Ended::OutputLimit => {
+            Ended::OutputLimit(_) => {
                 let most = tools.listing_bytes_max;
                 return Err(error(format!("printed more than {most} bytes")));
             }
-            Ended::Exit(code) => {
+            ended => {
                 let stderr = first_line(&finished.stderr);
-                return Err(error(format!("ended with exit code {code}{stderr}")));
-            }
-            Ended::Signal(signal) => {
-                let stderr = first_line(&finished.stderr);
-                return Err(error(format!("was ended by signal {signal}{stderr}")));
+                return Err(error(format!("{}{stderr}", told(&ended))));
             }
         }
         let document = parse(&finished.stdout)
@@ -180,59 +189,171 @@ fn add(listing: &mut Listing, item: &Value, place: &str) {
     });
 }
 
-/// Runs the tools of a command.
+/// What an ended command is told to have done; paths and causes are for operators.
+fn told(ended: &Ended) -> String {
+    match ended {
+        Ended::Exit(code) => format!("ended with exit code {code}"),
+        Ended::Signal(signal) => format!("was ended by signal {signal}"),
+        Ended::Timeout(what) => format!("used up {what}"),
+        Ended::OutputLimit(what) => format!("was ended: {what}"),
+        Ended::MemoryLimit => "used more memory than it may".to_owned(),
+        Ended::Cancelled => "was told to stop".to_owned(),
+        Ended::Unstarted(unstarted) => {
+            format!("could not be started: {}: {}", unstarted.step, unstarted.cause)
+        }
+        Ended::Lost => "was lost with its launcher".to_owned(),
+    }
+}
+
+/// How a tool's command line is made.
 #[derive(Debug, Clone)]
-pub struct CommandExecutor(CommandTools);
+pub enum CallLine {
+    /// The command that lists the tools runs them too: the name comes last.
+    Named(CommandLine),
+    /// Arguments stand in the places of a template.
+    Filled {
+        /// Variables and where it runs; its words are those of the template.
+        line: CommandLine,
+        /// The words.
+        template: CommandTemplate,
+    },
+}
+
+/// How commands are run.
+#[derive(Debug, Clone)]
+pub struct CommandSettings {
+    /// The command line.
+    pub line: CallLine,
+    /// What an agent sees of a failure.
+    pub error_text: ErrorText,
+    /// How they are contained, where a contract says nothing.
+    pub sandbox: Option<SandboxProfile>,
+    /// What words for trust mean.
+    pub levels: TrustLevels,
+}
+
+/// Runs tools as commands, one process for each call.
+#[derive(Debug, Clone)]
+pub struct CommandExecutor {
+    settings: CommandSettings,
+    launcher: Launcher,
+}
 
 impl CommandExecutor {
-    /// An executor for these tools.
+    /// An executor with these settings.
     #[must_use]
-    pub fn new(tools: CommandTools) -> Self {
-        Self(tools)
+    pub fn new(settings: CommandSettings, launcher: Launcher) -> Self {
+        Self { settings, launcher }
+    }
+
+    fn profile(&self, contract: &ToolContract) -> Option<SandboxProfile> {
+        let own = contract.sandbox.as_ref().or(self.settings.sandbox.as_ref());
+        sandbox::of_call(own, self.settings.levels.of(&contract.policy.trust_level))
+    }
+
+    fn line(&self, dispatch: &Dispatch) -> Result<CommandLine, String> {
+        let mut line = match &self.settings.line {
+            CallLine::Named(line) => {
+                let target = dispatch.target();
+                if target.starts_with('-') || target.contains('\0') {
+                    return Err("the tool's name would be read as an option".to_owned());
+                }
+                let mut line = line.clone();
+                line.argv.push(target.into());
+                line
+            }
+            CallLine::Filled { line, template } => {
+                let arguments: Value = serde_json::from_str(dispatch.arguments.get())
+                    .map_err(|error| error.to_string())?;
+                let words = template.fill(&arguments)?;
+                let argv = words.into_iter().map(Into::into).collect();
+                CommandLine { argv, written: template.written(), ..line.clone() }
+            }
+        };
+        if let Some(key) = &dispatch.idempotency_key {
+            line.env.push(("TOOLBOOTH_IDEMPOTENCY_KEY".to_owned(), key.as_str().into()));
+        }
+        line.env.push(("TOOLBOOTH_CALL_ID".to_owned(), dispatch.call_id.to_string().into()));
+        Ok(line)
     }
 }
 
 #[async_trait]
 impl Executor for CommandExecutor {
     async fn execute(&self, dispatch: Dispatch, conversation: Conversation) -> Outcome {
-        let target = dispatch.target();
-        if target.starts_with('-') || target.contains('\0') {
-            return Outcome::Failed(ExecutionError::adapter(
-                Effect::NotStarted,
-                "the tool's name would be read as an option",
-            ));
-        }
-        let mut line = self.0.call.clone();
-        line.argv.push(target.into());
-        if let Some(key) = &dispatch.idempotency_key {
-            line.env.push(("TOOLBOOTH_IDEMPOTENCY_KEY".to_owned(), key.as_str().into()));
-        }
-        line.env.push(("TOOLBOOTH_CALL_ID".to_owned(), dispatch.call_id.to_string().into()));
+        let line = match self.line(&dispatch) {
+            Ok(line) => line,
+            Err(sentence) => {
+                return Outcome::Failed(
+                    ExecutionError::adapter(Effect::NotStarted, sentence.clone())
+                        .with_safe(sentence),
+                );
+            }
+        };
+        let profile = self.profile(&dispatch.contract);
+        // What the command was given in confidence it must not tell anybody.
+        let confided = line.clone().with_secrets_of(profile.as_ref());
+        let bounds = Bounds {
+            profile: profile.as_ref(),
+            witness: dispatch.witness.clone(),
+            ..Bounds::free(OUTPUT_BYTES_MAX)
+        };
         let input = dispatch.arguments.get().as_bytes().to_vec();
-        match process::run(&line, input, OUTPUT_BYTES_MAX, &conversation).await {
+        match process::run(&self.launcher, &line, input, bounds, &conversation).await {
             Ok(mut finished) => {
-                // What the command was given in confidence it must not tell anybody.
                 for stream in [&mut finished.stdout, &mut finished.stderr] {
                     if let Ok(text) = std::str::from_utf8(stream) {
-                        let clean = line.conceal(text);
+                        let clean = confided.conceal(text);
                         if clean != text {
                             *stream = clean.into_bytes();
                         }
                     }
                 }
-                answer(finished, self.0.error_text)
+                answer(finished, self.settings.error_text)
             }
-            Err(error) => Outcome::Failed(ExecutionError {
-                code: ErrorCode::NotConfigured,
-                effect: Effect::NotStarted,
-                safe: Some("the tool's command cannot be started".to_owned()),
-                internal: format!("`{}` cannot be started: {error}", line.shown()),
-            }),
+            Err(error) => Outcome::Failed(not_run(&error, &line.shown())),
         }
     }
 
-    async fn readiness(&self, _contract: &ToolContract, _probe: bool) -> Readiness {
-        self.0.call.readiness()
+    async fn readiness(&self, contract: &ToolContract, _probe: bool) -> Readiness {
+        let line = match &self.settings.line {
+            CallLine::Named(line) | CallLine::Filled { line, .. } => line,
+        };
+        let ready = line.readiness();
+        if ready != Readiness::Ready {
+            return ready;
+        }
+        match self.profile(contract) {
+            Some(profile) => match self.launcher.check(&profile).await {
+                Ok(()) => Readiness::Ready,
+                Err(unavailable) => Readiness::NotConfigured(unavailable.to_string()),
+            },
+            None => Readiness::Ready,
+        }
+    }
+
+    fn contains(&self, _contract: &ToolContract, _profile: &SandboxProfile) -> Result<(), String> {
+        // Each call is contained on its own, or refused when it is started.
+        Ok(())
+    }
+}
+
+/// A command that was not run.
+pub(crate) fn not_run(error: &StartError, shown: &str) -> ExecutionError {
+    let internal = format!("`{shown}`: {error}");
+    match error {
+        StartError::Unavailable(_) => ExecutionError {
+            code: ErrorCode::SandboxUnavailable,
+            effect: Effect::NotStarted,
+            safe: None,
+            internal,
+        },
+        StartError::Io(_) => ExecutionError {
+            code: ErrorCode::NotConfigured,
+            effect: Effect::NotStarted,
+            safe: Some("the tool's command cannot be started".to_owned()),
+            internal,
+        },
     }
 }
 
@@ -263,71 +384,68 @@ fn answer(finished: process::Finished, error_text: ErrorText) -> Outcome {
                 ..ToolOutput::text(stdout.trim_end_matches('\n'))
             })
         }
-        Ended::Exit(code) => failed(format!("the command ended with exit code {code}")),
-        Ended::Signal(signal) => failed(format!("the command was ended by signal {signal}")),
-        Ended::OutputLimit => Outcome::Failed(ExecutionError {
-            code: ErrorCode::ResultTooLarge,
-            // It was killed in the middle of its work.
-            effect: Effect::Unknown,
-            safe: None,
-            internal: format!("the command printed more than {OUTPUT_BYTES_MAX} bytes"),
-        }),
-        Ended::Cancelled => Outcome::Failed(ExecutionError {
-            code: ErrorCode::Cancelled,
-            effect: Effect::Unknown,
-            safe: None,
-            internal: "the command was told to stop".to_owned(),
-        }),
+        Ended::Exit(_) | Ended::Signal(_) => {
+            failed(format!("the command {}", told(&finished.ended)))
+        }
+        ended => Outcome::Failed(cut(&ended, finished.started, &stderr)),
     }
+}
+
+/// What an ended process means where it gave no answer.
+pub(crate) fn cut(ended: &Ended, started: bool, stderr: &str) -> ExecutionError {
+    let effect = if started { Effect::Unknown } else { Effect::NotStarted };
+    let (code, safe) = match ended {
+        Ended::Timeout(_) => (ErrorCode::Timeout, None),
+        Ended::OutputLimit(_) => (ErrorCode::ResultTooLarge, None),
+        Ended::Cancelled => (ErrorCode::Cancelled, None),
+        Ended::MemoryLimit => {
+            (ErrorCode::AdapterFailed, Some("the tool used more memory than it may".to_owned()))
+        }
+        Ended::Unstarted(unstarted) if unstarted.program => {
+            (ErrorCode::NotConfigured, Some("the tool's command cannot be started".to_owned()))
+        }
+        Ended::Unstarted(_) => (ErrorCode::SandboxUnavailable, None),
+        Ended::Exit(_) | Ended::Signal(_) | Ended::Lost => (ErrorCode::AdapterFailed, None),
+    };
+    let mut internal = format!("{}: the command {}", ended.kind(), told(ended));
+    if !stderr.trim().is_empty() {
+        internal = format!("{internal}\nstderr: {stderr}");
+    }
+    ExecutionError { code, effect, safe, internal }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn source(script: &str) -> CommandSource {
-        let line = CommandLine {
-            argv: ["sh", "-c", script].map(Into::into).to_vec(),
-            ..CommandLine::default()
-        };
-        CommandSource::new(CommandTools {
-            name: "test".into(),
-            discover: line.clone(),
-            call: line,
-            discover_timeout: Duration::from_millis(500),
-            listing_bytes_max: 10_000,
-            error_text: ErrorText::Safe,
-        })
-    }
-
-    #[tokio::test]
-    async fn both_forms_of_declarations_are_read() {
-        let script = r#"echo '[{"name":"a","parametersJsonSchema":{"type":"object"}},{"functionDeclarations":[{"name":"b","description":"d"}]},{"x":1},{"name":"-rf"}]'; echo noise >&2"#;
-        let listing = source(script).list().await.unwrap();
-        let names: Vec<&str> = listing.tools.iter().map(|tool| tool.name.as_str()).collect();
-        assert_eq!(names, ["a", "b"]);
-        assert_eq!(listing.problems.len(), 2, "{:?}", listing.problems);
-    }
-
-    #[tokio::test]
-    async fn bad_commands_get_errors_that_name_them() {
-        for (script, expected) in [
-            ("echo nonsense", "no JSON"),
-            ("echo '{}'", "did not print a list"),
-            ("echo oops >&2; exit 7", "exit code 7: oops"),
-            ("kill -9 $$", "signal 9"),
-            ("yes", "more than 10000 bytes"),
-            ("sleep 60", "did not answer"),
-            ("printf '\\377'", "no JSON"),
-        ] {
-            let error = source(script).list().await.unwrap_err().to_string();
-            assert!(error.contains(expected) && error.contains("sh -c"), "{script}: {error}");
-        }
-    }
-
     #[test]
     fn commands_are_split_into_words_without_a_shell() {
         assert_eq!(words("a 'b c' $HOME").unwrap(), ["a", "b c", "$HOME"]);
         assert!(words("'open").is_err() && words("  ").is_err());
+    }
+
+    #[test]
+    fn each_end_has_its_own_code() {
+        let unstarted = |program| {
+            Ended::Unstarted(toolbooth_launcher::wire::Unstarted {
+                step: "s".to_owned(),
+                cause: "c".to_owned(),
+                program,
+            })
+        };
+        for (ended, kind, code) in [
+            (Ended::Timeout("its time"), "timeout", ErrorCode::Timeout),
+            (Ended::OutputLimit(String::new()), "output-limit", ErrorCode::ResultTooLarge),
+            (Ended::MemoryLimit, "memory-limit", ErrorCode::AdapterFailed),
+            (Ended::Cancelled, "cancelled", ErrorCode::Cancelled),
+            (unstarted(true), "launcher-error", ErrorCode::NotConfigured),
+            (unstarted(false), "launcher-error", ErrorCode::SandboxUnavailable),
+            (Ended::Lost, "launcher-error", ErrorCode::AdapterFailed),
+        ] {
+            let error = cut(&ended, true, "");
+            assert_eq!((ended.kind(), error.code), (kind, code));
+            assert!(error.internal.starts_with(kind), "{}", error.internal);
+            assert_eq!(cut(&ended, false, "").effect, Effect::NotStarted);
+        }
     }
 }

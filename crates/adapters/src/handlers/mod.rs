@@ -1,7 +1,8 @@
-//! Handlers: the exports of Node or Python files as tools, in one long-lived worker per domain.
+//! Handlers: the exports of Node or Python files as tools, in a bounded pool of long-lived workers
+//! for each domain.
 //!
 //! `os.create_task` calls the export `create_task` of `os.js` or `os.py`. A worker takes one call
-//! at a time; one that is cut off in the middle of a call is killed and replaced.
+//! at a time; one that is cut off in the middle of a call is ended and replaced.
 //!
 //! Path: 7. Doc: execution.md#handlers
 
@@ -9,18 +10,24 @@ mod worker;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::port::ExecutionError;
+use toolbooth_contracts::sandbox::SandboxProfile;
+use toolbooth_contracts::trust::TrustLevels;
 use toolbooth_contracts::{
-    ContentBlock, Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, ToolOutput,
+    ContentBlock, Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, ToolOutput, Witness,
 };
+
+use crate::launcher::Launcher;
+use crate::sandbox::{self, Standing};
+use crate::secrets::Setting;
 
 use worker::{Failure, Reply, Worker};
 
@@ -44,33 +51,69 @@ pub struct HandlerFolder {
     pub domains: Option<Vec<String>>,
     /// The interpreter; `None` = `node` or `python3` from `PATH`.
     pub interpreter: Option<String>,
+    /// Workers of one domain at once.
+    pub workers_max: usize,
+    /// Variables that they see beside those of their profile.
+    pub env: Vec<(String, Setting)>,
+    /// How they are contained.
+    pub sandbox: Standing,
 }
+
+/// Workers of one domain, where configuration says nothing.
+pub const WORKERS_MAX: usize = 4;
 
 /// Runs handlers.
 #[derive(Debug)]
 pub struct Handlers {
     folders: Vec<HandlerFolder>,
-    workers: Mutex<HashMap<String, Arc<Mutex<Slot>>>>,
+    levels: TrustLevels,
+    launcher: Launcher,
+    witness: Witness,
+    pools: Mutex<HashMap<PoolKey, Arc<Pool>>>,
 }
 
-/// The worker of a domain, and what its file exported when it was last asked.
+/// Tools of one domain may differ in how they are to be contained; they share no worker then.
+type PoolKey = (String, bool);
+
+/// The workers of a domain, and what its file exported when it was last asked.
+#[derive(Debug)]
+struct Pool {
+    slots: Arc<Semaphore>,
+    state: Mutex<PoolState>,
+}
+
 #[derive(Debug, Default)]
-struct Slot {
-    worker: Option<Worker>,
+struct PoolState {
+    idle: Vec<(SystemTime, Worker)>,
     exports: Option<(SystemTime, Vec<String>)>,
+}
+
+/// A worker that is lent to a call. One that is not given back is ended.
+struct Lent {
+    pool: Arc<Pool>,
+    worker: Worker,
+    of: SystemTime,
+    slot: OwnedSemaphorePermit,
 }
 
 struct HandlerFile {
     path: PathBuf,
     language: Language,
-    interpreter: Option<String>,
+    folder: HandlerFolder,
 }
 
 impl Handlers {
     /// Handlers of these folders; a folder that names a domain comes before one that takes all.
     #[must_use]
-    pub fn new(folders: Vec<HandlerFolder>) -> Self {
-        Self { folders, workers: Mutex::new(HashMap::new()) }
+    pub fn new(folders: Vec<HandlerFolder>, levels: TrustLevels, launcher: Launcher) -> Self {
+        let (witness, pools) = (Witness::default(), Mutex::new(HashMap::new()));
+        Self { folders, levels, launcher, witness, pools }
+    }
+
+    /// The same, noting refused ways out with `witness`.
+    #[must_use]
+    pub fn with_witness(self, witness: Witness) -> Self {
+        Self { witness, ..self }
     }
 
     fn file(&self, domain: &str) -> Result<HandlerFile, String> {
@@ -100,11 +143,7 @@ impl Handlers {
                 (folder.folder.join(format!("{domain}.{extension}")), language)
             })
             .find(|(path, _)| path.is_file())
-            .map(|(path, language)| HandlerFile {
-                path,
-                language,
-                interpreter: folder.interpreter.clone(),
-            })
+            .map(|(path, language)| HandlerFile { path, language, folder: folder.clone() })
             .ok_or_else(|| {
                 let wanted = match folder.language {
                     Some(Language::Python) => "py",
@@ -116,10 +155,67 @@ impl Handlers {
             })
     }
 
-    async fn slot(&self, domain: &str) -> Arc<Mutex<Slot>> {
-        let mut workers = self.workers.lock().await;
-        Arc::clone(workers.entry(domain.to_owned()).or_default())
+    /// The profile of the workers that serve a tool.
+    fn profile(&self, file: &HandlerFile, contract: &ToolContract) -> Option<SandboxProfile> {
+        let trust = self.levels.of(&contract.policy.trust_level);
+        file.folder.sandbox.profile(sandbox::default_profile, trust)
     }
+
+    fn pool(&self, key: PoolKey, workers_max: usize) -> Arc<Pool> {
+        let mut pools = lock(&self.pools);
+        let make = || {
+            let slots = Arc::new(Semaphore::new(workers_max.max(1)));
+            Arc::new(Pool { slots, state: Mutex::default() })
+        };
+        Arc::clone(pools.entry(key).or_insert_with(make))
+    }
+
+    /// A worker over the file as it is now; waits while all are busy.
+    async fn borrow(
+        &self,
+        domain: &str,
+        file: &HandlerFile,
+        profile: Option<&SandboxProfile>,
+    ) -> Result<Lent, String> {
+        let pool = self.pool((domain.to_owned(), profile.is_some()), file.folder.workers_max);
+        let slot = Arc::clone(&pool.slots).acquire_owned().await;
+        let slot = slot.map_err(|_| "the gateway is ending".to_owned())?;
+        let of = modified(&file.path);
+        let idle = {
+            let mut state = lock(&pool.state);
+            // Those of an older file are ended.
+            state.idle.retain(|(known, worker)| *known == of && worker.is_alive());
+            state.idle.pop()
+        };
+        let worker = match idle {
+            Some((_, worker)) => worker,
+            None => {
+                let (worker, exports) = Worker::start(
+                    &self.launcher,
+                    &file.path,
+                    file.language,
+                    &file.folder,
+                    profile,
+                    &self.witness,
+                )
+                .await?;
+                lock(&pool.state).exports = Some((of, exports));
+                worker
+            }
+        };
+        Ok(Lent { pool, worker, of, slot })
+    }
+}
+
+impl Lent {
+    fn give_back(self) {
+        lock(&self.pool.state).idle.push((self.of, self.worker));
+        drop(self.slot);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A path as people know it: without the folders above the project.
@@ -141,23 +237,6 @@ fn modified(path: &Path) -> SystemTime {
     path.metadata().and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-impl Slot {
-    /// A worker over the file as it is now.
-    async fn worker(&mut self, file: &HandlerFile) -> Result<&mut Worker, String> {
-        let changed = modified(&file.path);
-        let stale = self.exports.as_ref().is_none_or(|(known, _)| *known != changed);
-        let dead = self.worker.as_mut().is_none_or(|worker| !worker.is_alive());
-        if stale || dead {
-            self.worker = None;
-            let (worker, exports) =
-                Worker::start(&file.path, file.language, file.interpreter.as_deref()).await?;
-            self.exports = Some((changed, exports));
-            self.worker = Some(worker);
-        }
-        self.worker.as_mut().ok_or_else(|| "the worker did not start".to_owned())
-    }
-}
-
 #[async_trait]
 impl Executor for Handlers {
     async fn execute(&self, dispatch: Dispatch, conversation: Conversation) -> Outcome {
@@ -166,32 +245,34 @@ impl Executor for Handlers {
             Ok(file) => file,
             Err(reason) => return Outcome::Failed(ExecutionError::not_configured(reason)),
         };
-        let slot = self.slot(domain).await;
-        // Calls of one domain follow one another; one that is cancelled while it waits has done
-        // nothing.
-        let mut slot = tokio::select! {
-            slot = slot.lock() => slot,
-            () = conversation.cancelled() => return Outcome::Failed(cancelled(Effect::NotStarted)),
-        };
-        // A worker that is dropped while it starts is killed with its group.
-        let started = tokio::select! {
+        let profile = self.profile(&file, &dispatch.contract);
+        // One that is cancelled while it waits has done nothing; a worker that is dropped while it
+        // starts is ended with all that it started.
+        let lent = tokio::select! {
             biased;
             () = conversation.cancelled() => return Outcome::Failed(cancelled(Effect::NotStarted)),
-            started = slot.worker(&file) => started,
+            lent = self.borrow(domain, &file, profile.as_ref()) => lent,
         };
-        let worker = match started {
-            Ok(worker) => worker,
+        let mut lent = match lent {
+            Ok(lent) => lent,
             Err(internal) => {
-                return Outcome::Failed(ExecutionError::adapter(Effect::NotStarted, internal));
+                let safe = format!("the handler file `{}` cannot be loaded", shown(&file.path));
+                return Outcome::Failed(ExecutionError {
+                    safe: Some(safe),
+                    ..ExecutionError::not_configured(internal)
+                });
             }
         };
+        if let Some(sandbox) = &lent.worker.applied {
+            dispatch.witness.contained(sandbox.clone());
+        }
         let context = json!({
             "toolId": dispatch.contract.tool_id,
             "callId": dispatch.call_id,
             "idempotencyKey": dispatch.idempotency_key,
             "attempt": dispatch.attempt,
         });
-        let asked = worker.ask(&handler, dispatch.arguments.get(), &context);
+        let asked = lent.worker.ask(&handler, dispatch.arguments.get(), &context);
         if conversation.is_cancelled() {
             return Outcome::Failed(cancelled(Effect::NotStarted));
         }
@@ -201,10 +282,12 @@ impl Executor for Handlers {
             () = conversation.cancelled() => None,
         };
         match reply {
-            Some(Ok((reply, stderr))) => finished(reply, stderr, domain, &handler),
+            Some(Ok((reply, stderr))) => {
+                lent.give_back();
+                finished(reply, stderr, domain, &handler)
+            }
             Some(Err(failure)) => {
                 let effect = if failure.sent { Effect::Unknown } else { Effect::NotStarted };
-                slot.worker = None;
                 Outcome::Failed(match failure {
                     Failure { too_large: true, internal, .. } => ExecutionError {
                         code: ErrorCode::ResultTooLarge,
@@ -212,13 +295,14 @@ impl Executor for Handlers {
                         safe: None,
                         internal,
                     },
+                    Failure { out_of_memory: true, internal, .. } => {
+                        ExecutionError::adapter(effect, internal)
+                            .with_safe("the tool used more memory than it may")
+                    }
                     Failure { internal, .. } => ExecutionError::adapter(effect, internal),
                 })
             }
-            None => {
-                slot.worker = None;
-                Outcome::Failed(cancelled(Effect::Unknown))
-            }
+            None => Outcome::Failed(cancelled(Effect::Unknown)),
         }
     }
 
@@ -230,24 +314,53 @@ impl Executor for Handlers {
             Ok(file) => file,
             Err(reason) => return Readiness::NotConfigured(reason),
         };
-        let slot = self.slot(domain).await;
-        // A worker that is busy with a call has exported what is known of it.
-        let Ok(mut slot) = slot.try_lock() else { return Readiness::Ready };
-        if slot.exports.as_ref().is_none_or(|(known, _)| *known != modified(&file.path))
-            && let Err(reason) = slot.worker(&file).await
-        {
-            return Readiness::NotConfigured(reason);
-        }
-        match &slot.exports {
-            Some((_, exports)) if exports.contains(&handler) => Readiness::Ready,
-            _ => Readiness::NotConfigured(missing(domain, &handler)),
+        let profile = self.profile(&file, contract);
+        let pool = self.pool((domain.to_owned(), profile.is_some()), file.folder.workers_max);
+        let known = |pool: &Pool| {
+            let now = modified(&file.path);
+            let state = lock(&pool.state);
+            let exports = state.exports.as_ref().filter(|(known, _)| *known == now);
+            exports.map(|(_, exports)| exports.contains(&handler))
+        };
+        let exported = match known(&pool) {
+            Some(exported) => exported,
+            // Workers that are all busy have exported what is known of them.
+            None if pool.slots.available_permits() == 0 => return Readiness::Ready,
+            None => match self.borrow(domain, &file, profile.as_ref()).await {
+                Ok(lent) => {
+                    lent.give_back();
+                    known(&pool).unwrap_or_default()
+                }
+                Err(reason) => return Readiness::NotConfigured(reason),
+            },
+        };
+        if exported {
+            Readiness::Ready
+        } else {
+            Readiness::NotConfigured(missing(domain, &handler))
         }
     }
 
+    fn contains(&self, contract: &ToolContract, profile: &SandboxProfile) -> Result<(), String> {
+        let target = contract.execution.target.as_deref();
+        let (domain, _) = domain_and_handler(target.unwrap_or_else(|| contract.tool_id.as_str()));
+        let file = self.file(domain)?;
+        let has = self.profile(&file, contract);
+        let more = sandbox::exceeds(has.as_ref(), profile);
+        if more.is_empty() {
+            return Ok(());
+        }
+        Err(format!("its handler has more than the contract grants: {}", more.join("; ")))
+    }
+
     async fn close(&self) {
-        let slots: Vec<_> = self.workers.lock().await.drain().map(|(_, slot)| slot).collect();
-        for slot in slots {
-            slot.lock().await.worker = None;
+        let pools: Vec<_> = lock(&self.pools).drain().map(|(_, pool)| pool).collect();
+        for pool in pools {
+            pool.slots.close();
+            let idle = std::mem::take(&mut lock(&pool.state).idle);
+            for (_, worker) in idle {
+                worker.end().await;
+            }
         }
     }
 }

@@ -8,11 +8,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::net::unix::pipe;
+use tokio::process::{ChildStderr, ChildStdout};
+use toolbooth_contracts::Witness;
 use toolbooth_contracts::json::parse;
+use toolbooth_contracts::sandbox::SandboxProfile;
+use toolbooth_contracts::witness::AppliedSandbox;
 
-use super::Language;
-use crate::process::{CommandLine, GroupGuard, STDERR_BYTES_MAX};
+use super::{HandlerFolder, Language};
+use crate::launcher::{Containment, Launcher, Running};
+use crate::process::{CommandLine, Ended, STDERR_BYTES_MAX};
 use crate::secrets::Setting;
 use crate::text::plain;
 
@@ -47,18 +52,21 @@ pub(super) struct Failure {
     pub(super) sent: bool,
     /// Whether the answer was over the limit.
     pub(super) too_large: bool,
+    /// Whether the worker was ended for its memory.
+    pub(super) out_of_memory: bool,
     /// For operators.
     pub(super) internal: String,
 }
 
 #[derive(Debug)]
 pub(super) struct Worker {
-    child: Child,
-    _group: GroupGuard,
-    stdin: ChildStdin,
+    running: Running,
+    stdin: pipe::Sender,
     stdout: BufReader<ChildStdout>,
     stderr: Arc<Stderr>,
     next: u64,
+    /// How it is contained.
+    pub(super) applied: Option<AppliedSandbox>,
 }
 
 /// What a worker printed, and a bell that rings when there is more.
@@ -94,12 +102,16 @@ impl Stderr {
 impl Worker {
     /// Starts a worker over `file`; gives the names of its exports too.
     pub(super) async fn start(
+        launcher: &Launcher,
         file: &Path,
         language: Language,
-        interpreter: Option<&str>,
+        folder: &HandlerFolder,
+        profile: Option<&SandboxProfile>,
+        refusals: &Witness,
     ) -> Result<(Self, Vec<String>), String> {
         let file = file.canonicalize().map_err(|error| error.to_string())?;
         let path = file.display().to_string();
+        let interpreter = folder.interpreter.as_deref();
         let argv: Vec<Setting> = match language {
             Language::Node => {
                 let node = interpreter.unwrap_or("node");
@@ -113,48 +125,58 @@ impl Worker {
                 [python, "-c", PYTHON_SHIM, &path].map(Setting::from).to_vec()
             }
         };
+        let home = file.parent().unwrap_or(Path::new("/")).to_owned();
         let line = CommandLine {
             argv,
-            cwd: file.parent().map(|folder| folder.display().to_string().into()),
-            ..CommandLine::default()
+            env: folder.env.clone(),
+            cwd: Some(home.display().to_string().into()),
+            written: 0,
+        }
+        .with_secrets_of(profile);
+        let unstarted = |error: &dyn std::fmt::Display| {
+            format!("`{}` cannot be started: {error}", line.program())
         };
-        let mut child = line
-            .command()
-            .and_then(|mut command| command.spawn())
-            .map_err(|error| format!("`{}` cannot be started: {error}", line.program()))?;
-        let group = GroupGuard::of(&child);
+        let setup = line.setup(profile).map_err(|error| unstarted(&error))?;
+        let applied = Witness::default();
+        // The handler's own folder is its program.
+        let also = [home];
+        let containment = Containment {
+            profile,
+            also: &also,
+            witness: applied.clone(),
+            refusals: refusals.clone(),
+        };
+        let mut running =
+            launcher.start(setup, containment).await.map_err(|error| unstarted(&error))?;
         let (Some(stdin), Some(stdout), Some(stderr)) =
-            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+            (running.stdin.take(), running.stdout.take(), running.stderr.take())
         else {
             return Err("the worker has no pipes".to_owned());
         };
         let kept = Arc::new(Stderr::default());
         tokio::spawn(keep_stderr(stderr, Arc::clone(&kept)));
         let mut worker = Self {
-            child,
-            _group: group,
+            running,
             stdin,
             stdout: BufReader::new(stdout),
             stderr: kept,
             next: 0,
+            applied: None,
         };
         let hello = tokio::time::timeout(START_TIMEOUT, worker.line()).await;
         let told = |worker: &Self| worker.take_stderr();
         let hello = match hello {
             Ok(Ok(line)) => line,
             Ok(Err(failure)) => {
-                return Err(format!(
-                    "the worker did not start: {}\n{}",
-                    failure.internal,
-                    told(&worker)
-                ));
+                let words = worker.last_words().await.1;
+                return Err(format!("the worker did not start: {}\n{words}", failure.internal));
             }
             Err(_) => return Err(format!("the worker did not start in time\n{}", told(&worker))),
         };
         let hello = parse(&hello).map_err(|fault| format!("the worker said no JSON: {fault}"))?;
         if hello.get("ready") != Some(&Value::Bool(true)) {
             // The interpreter's own words come a moment later, on the other pipe.
-            let _ = tokio::time::timeout(START_TIMEOUT, worker.child.wait()).await;
+            let _ = tokio::time::timeout(START_TIMEOUT, worker.running.ended()).await;
             return Err(format!("`{path}` cannot be loaded\n{}", told(&worker)));
         }
         let exports = hello
@@ -162,11 +184,18 @@ impl Worker {
             .and_then(Value::as_array)
             .map(|names| names.iter().filter_map(Value::as_str).map(str::to_owned).collect())
             .unwrap_or_default();
+        worker.applied = applied.take().sandbox;
         Ok((worker, exports))
     }
 
-    pub(super) fn is_alive(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+    pub(super) fn is_alive(&self) -> bool {
+        !self.running.has_ended()
+    }
+
+    /// Ends it, and waits until nothing of it is left.
+    pub(super) async fn end(self) {
+        self.running.kill();
+        let _ = tokio::time::timeout(START_TIMEOUT, self.running.ended()).await;
     }
 
     fn take_stderr(&self) -> String {
@@ -189,7 +218,12 @@ impl Worker {
             // One message is one line; JSON has no line breaks but between tokens.
             arguments.replace(['\n', '\r'], " "),
         );
-        let failed = |sent, internal: String| Failure { sent, too_large: false, internal };
+        let failed = |sent, internal: String| Failure {
+            sent,
+            too_large: false,
+            out_of_memory: false,
+            internal,
+        };
         let written = async {
             self.stdin.write_all(message.as_bytes()).await?;
             self.stdin.flush().await
@@ -201,9 +235,10 @@ impl Worker {
         let line = match self.line().await {
             Ok(line) => line,
             Err(failure) => {
-                let stderr = self.last_words().await;
+                let (out_of_memory, words) = self.last_words().await;
                 return Err(Failure {
-                    internal: format!("{}\n{stderr}", failure.internal),
+                    internal: format!("{}\n{words}", failure.internal),
+                    out_of_memory,
                     ..failure
                 });
             }
@@ -237,14 +272,23 @@ impl Worker {
         Ok((reply, stderr))
     }
 
-    /// What a worker that ended printed last.
-    async fn last_words(&mut self) -> String {
-        let ended = tokio::time::timeout(Duration::from_millis(500), self.child.wait()).await;
-        let status = match ended {
-            Ok(Ok(status)) => format!("the worker ended: {status}"),
-            _ => "the worker closed its output".to_owned(),
+    /// Whether a worker that ended ran out of memory, and what it printed last.
+    async fn last_words(&mut self) -> (bool, String) {
+        let ended = tokio::time::timeout(Duration::from_millis(500), self.running.ended()).await;
+        let (out_of_memory, how) = match ended {
+            Ok(Ended::Exit(code)) => (false, format!("exit: the worker ended with code {code}")),
+            Ok(Ended::Signal(signal)) => {
+                (false, format!("signal: the worker was ended by signal {signal}"))
+            }
+            Ok(Ended::Unstarted(unstarted)) => {
+                (false, format!("launcher-error: {}: {}", unstarted.step, unstarted.cause))
+            }
+            Ok(ended) => {
+                (ended == Ended::MemoryLimit, format!("{}: the worker ended", ended.kind()))
+            }
+            Err(_) => (false, "the worker closed its output".to_owned()),
         };
-        format!("{status}\nstderr: {}", self.take_stderr())
+        (out_of_memory, format!("{how}\nstderr: {}", self.take_stderr()))
     }
 
     async fn line(&mut self) -> Result<Vec<u8>, Failure> {
@@ -257,14 +301,21 @@ impl Worker {
             Ok(_) if too_large => Err(Failure {
                 sent: true,
                 too_large,
+                out_of_memory: false,
                 internal: format!("the answer has more than {REPLY_BYTES_MAX} bytes"),
             }),
             Ok(_) => Err(Failure {
                 sent: true,
                 too_large,
+                out_of_memory: false,
                 internal: "the worker ended without an answer".to_owned(),
             }),
-            Err(error) => Err(Failure { sent: true, too_large, internal: error.to_string() }),
+            Err(error) => Err(Failure {
+                sent: true,
+                too_large,
+                out_of_memory: false,
+                internal: error.to_string(),
+            }),
         }
     }
 }

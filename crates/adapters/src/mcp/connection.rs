@@ -21,12 +21,14 @@ use rmcp::transport::streamable_http_client::{
 };
 use rmcp::{ClientHandler, RoleClient};
 use serde_json::{Map, Value};
-use toolbooth_contracts::Conversation;
 use toolbooth_contracts::conversation::Progress;
+use toolbooth_contracts::witness::AppliedSandbox;
+use toolbooth_contracts::{Conversation, Witness};
 
 use super::http::{RawHttp, unwrap};
 use super::stdio::{ChildTransport, Shared};
 use super::{Failure, Reach, ServerSettings};
+use crate::launcher::Launcher;
 
 /// First pause after a connection that failed; it doubles up to [`BACKOFF_MAX`].
 const BACKOFF_FIRST: Duration = Duration::from_millis(200);
@@ -94,6 +96,11 @@ impl Connection {
             .send_cancellable_request(request, Self::options(timeout, meta))
             .await
             .map_err(|error| Failure { sent: false, stderr: self.last_words(), error })
+    }
+
+    /// How the server is contained.
+    pub(super) fn sandbox(&self) -> Option<AppliedSandbox> {
+        self.child.as_ref().and_then(|child| child.sandbox.clone())
     }
 
     fn last_words(&self) -> String {
@@ -212,13 +219,31 @@ struct State {
 /// A server, connected or not.
 pub(super) struct Link {
     settings: ServerSettings,
+    launcher: Launcher,
+    refusals: Witness,
     state: tokio::sync::Mutex<State>,
     changed: (async_channel::Sender<()>, async_channel::Receiver<()>),
 }
 
 impl Link {
-    pub(super) fn new(settings: ServerSettings) -> Self {
-        Self { settings, state: tokio::sync::Mutex::default(), changed: async_channel::bounded(1) }
+    pub(super) fn new(settings: ServerSettings, launcher: Launcher, refusals: Witness) -> Self {
+        let (state, changed) = (tokio::sync::Mutex::default(), async_channel::bounded(1));
+        Self { settings, launcher, refusals, state, changed }
+    }
+
+    /// A link to the same server with these variables or headers in addition.
+    pub(super) fn with(&self, credentials: Vec<(String, crate::secrets::Setting)>) -> Self {
+        let mut settings = self.settings.clone();
+        match &mut settings.reach {
+            Reach::Stdio(child) => child.line.env.extend(credentials),
+            Reach::Http { headers, .. } => {
+                let replaced =
+                    |name: &str| credentials.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
+                headers.retain(|(name, _)| !replaced(name));
+                headers.extend(credentials);
+            }
+        }
+        Self::new(settings, self.launcher.clone(), self.refusals.clone())
     }
 
     pub(super) fn settings(&self) -> &ServerSettings {
@@ -273,7 +298,9 @@ impl Link {
     /// `text` without the values of what the server was given in confidence.
     pub(super) fn conceal(&self, text: &str) -> String {
         match &self.settings.reach {
-            Reach::Stdio(line) => line.conceal(text),
+            Reach::Stdio(child) => {
+                child.line.clone().with_secrets_of(child.profile.as_ref()).conceal(text)
+            }
             Reach::Http { url, headers } => {
                 // Errors of the HTTP library repeat the address, which may be a secret as a whole.
                 let text = match url.expose() {
@@ -295,12 +322,13 @@ impl Link {
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
         };
         let (service, child) = match &self.settings.reach {
-            Reach::Stdio(line) => {
-                let spawn = || {
-                    ChildTransport::spawn(line)
-                        .map_err(|error| format!("`{}` cannot be started: {error}", line.program()))
+            Reach::Stdio(child) => {
+                let spawn = async || {
+                    let spawned =
+                        ChildTransport::spawn(child, &self.launcher, &self.refusals).await;
+                    spawned.map_err(|error| format!("`{}`: {error}", child.line.program()))
                 };
-                let transport = spawn()?;
+                let transport = spawn().await?;
                 let shared = Arc::clone(&transport.shared);
                 match listener.clone().serve_with_lifecycle(transport, auto()).await {
                     Ok(service) => (service, Some(shared)),
@@ -308,7 +336,7 @@ impl Link {
                         // Some servers end at a question that they do not know; they are asked
                         // again, in the words of the era before.
                         tracing::debug!(error = %first, "a server is asked again in the legacy way");
-                        let transport = spawn()?;
+                        let transport = spawn().await?;
                         let shared = Arc::clone(&transport.shared);
                         let legacy = ClientLifecycleMode::Initialize;
                         let service = listener

@@ -93,6 +93,9 @@ impl RawHttp {
     pub(super) fn new() -> Result<Self, reqwest::Error> {
         crate::functions::install_tls();
         let client = reqwest::Client::builder()
+            // What comes compressed could not be bounded by what is read.
+            .no_gzip()
+            .no_deflate()
             .redirect(reqwest::redirect::Policy::none())
             .tcp_nodelay(true)
             .build()?;

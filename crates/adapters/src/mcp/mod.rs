@@ -5,6 +5,7 @@
 //!
 //! Path: 3, 7. Doc: execution.md#mcp-servers
 
+mod callers;
 mod connection;
 mod http;
 mod stdio;
@@ -23,13 +24,18 @@ use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::port::{
     DiscoveredTool, ExecutionError, Listing, SourceError, ToolSource, Upstream, UpstreamError,
 };
+use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_contracts::{
-    ContentBlock, Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, ToolOutput,
+    ContentBlock, Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, ToolOutput, Witness,
 };
 
+use callers::CallerLinks;
+pub use callers::{CallerSettings, Credentials};
 use connection::Link;
 
+use crate::launcher::Launcher;
 use crate::process::CommandLine;
+use crate::sandbox;
 use crate::secrets::Setting;
 
 /// Pages of a listing; a server whose cursor never ends is cut off there.
@@ -51,11 +57,20 @@ fn size(value: &Value) -> usize {
     }
 }
 
+/// A server that is a child process.
+#[derive(Debug, Clone)]
+pub struct Child {
+    /// The command.
+    pub line: CommandLine,
+    /// How it is contained; `None` = it runs as the gateway does.
+    pub profile: Option<SandboxProfile>,
+}
+
 /// How a server is reached.
 #[derive(Debug, Clone)]
 pub enum Reach {
     /// A child process that speaks over its standard input and output.
-    Stdio(CommandLine),
+    Stdio(Box<Child>),
     /// Streamable HTTP.
     Http {
         /// The URL of the endpoint.
@@ -74,19 +89,24 @@ pub struct ServerSettings {
     pub reach: Reach,
     /// How long connecting may take.
     pub startup_timeout: Duration,
+    /// Whether each caller has a connection of its own.
+    pub callers: Option<CallerSettings>,
 }
 
 /// A server: a source of tools, an executor, and what else it offers.
 pub struct McpServer {
     id: String,
-    link: Link,
+    link: Arc<Link>,
+    callers: Option<CallerLinks>,
 }
 
 impl McpServer {
-    /// A server that is not connected yet.
+    /// A server that is not connected yet; ways out that it is refused are noted with `refusals`.
     #[must_use]
-    pub fn new(settings: ServerSettings) -> Arc<Self> {
-        Arc::new(Self { id: format!("mcp:{}", settings.name), link: Link::new(settings) })
+    pub fn new(settings: ServerSettings, launcher: Launcher, refusals: Witness) -> Arc<Self> {
+        let id = format!("mcp:{}", settings.name);
+        let callers = settings.callers.clone().map(CallerLinks::new);
+        Arc::new(Self { id, link: Arc::new(Link::new(settings, launcher, refusals)), callers })
     }
 
     async fn ask(&self, method: &str, params: Value) -> Result<Value, UpstreamError> {
@@ -178,8 +198,15 @@ fn discovered(tool: &Value) -> Option<DiscoveredTool> {
 #[async_trait]
 impl Executor for McpServer {
     async fn execute(&self, dispatch: Dispatch, conversation: Conversation) -> Outcome {
+        let link = match &self.callers {
+            Some(callers) => match callers.of(&dispatch.caller, &self.link).await {
+                Ok(link) => link,
+                Err(error) => return Outcome::Failed(error),
+            },
+            None => Arc::clone(&self.link),
+        };
         let connected = tokio::select! {
-            connected = self.link.connection() => connected,
+            connected = link.connection() => connected,
             () = conversation.cancelled() => {
                 return Outcome::Failed(cancelled(Effect::NotStarted));
             }
@@ -194,6 +221,9 @@ impl Executor for McpServer {
                 );
             }
         };
+        if let Some(sandbox) = connection.sandbox() {
+            dispatch.witness.contained(sandbox);
+        }
         let arguments: Value = match serde_json::from_str(dispatch.arguments.get()) {
             Ok(arguments) => arguments,
             Err(error) => {
@@ -214,14 +244,14 @@ impl Executor for McpServer {
         match called {
             Ok(Some(result)) => Outcome::Done(output(result)),
             Ok(None) => Outcome::Failed(cancelled(Effect::Unknown)),
-            Err(failure) => Outcome::Failed(self.failed(failure)),
+            Err(failure) => Outcome::Failed(self.failed(failure, &link)),
         }
     }
 
     async fn readiness(&self, _contract: &ToolContract, probe: bool) -> Readiness {
         if !probe {
             return match &self.link.settings().reach {
-                Reach::Stdio(line) => line.readiness(),
+                Reach::Stdio(child) => child.line.readiness(),
                 Reach::Http { url, headers } => {
                     let mut settings =
                         std::iter::once(url).chain(headers.iter().map(|(_, value)| value));
@@ -238,7 +268,21 @@ impl Executor for McpServer {
         }
     }
 
+    fn contains(&self, _contract: &ToolContract, profile: &SandboxProfile) -> Result<(), String> {
+        let Reach::Stdio(child) = &self.link.settings().reach else {
+            return Err("its server is not on this machine".to_owned());
+        };
+        let more = sandbox::exceeds(child.profile.as_ref(), profile);
+        if more.is_empty() {
+            return Ok(());
+        }
+        Err(format!("its server has more than the contract grants: {}", more.join("; ")))
+    }
+
     async fn close(&self) {
+        if let Some(callers) = &self.callers {
+            callers.close().await;
+        }
         self.link.close().await;
     }
 }
@@ -253,13 +297,13 @@ struct Failure {
 }
 
 impl McpServer {
-    fn failed(&self, failure: Failure) -> ExecutionError {
+    fn failed(&self, failure: Failure, link: &Link) -> ExecutionError {
         let Failure { error, sent, stderr } = failure;
         let mut internal = format!("{}: {error}", self.id);
         if !stderr.trim().is_empty() {
             internal = format!("{internal}\nstderr: {stderr}");
         }
-        let internal = self.link.conceal(&internal);
+        let internal = link.conceal(&internal);
         match error {
             // The server answered: it did not run the tool, or it says that the tool failed.
             ServiceError::McpError(error) => {
@@ -319,7 +363,6 @@ fn output(result: Value) -> ToolOutput {
             _ => None,
         }
         .filter(|meta: &Map<String, Value>| !meta.is_empty()),
-        sandbox_digest: None,
         internal: None,
     }
 }

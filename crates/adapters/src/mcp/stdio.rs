@@ -4,7 +4,6 @@
 //! to a custom request stays a plain document; typed requests stay typed.
 
 use std::collections::HashSet;
-use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,11 +16,15 @@ use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::net::unix::pipe;
+use tokio::process::{ChildStderr, ChildStdout};
 use tokio::time::Instant;
+use toolbooth_contracts::Witness;
+use toolbooth_contracts::witness::AppliedSandbox;
 
-use super::{Sent, answer};
-use crate::process::{CommandLine, GroupGuard, STDERR_BYTES_MAX};
+use super::{Child, Sent, answer};
+use crate::launcher::{Containment, Launcher, Running};
+use crate::process::{Ended, STDERR_BYTES_MAX, StartError};
 
 /// Longest message of a server, in bytes.
 const LINE_BYTES_MAX: usize = 16 << 20;
@@ -30,6 +33,8 @@ const LINE_BYTES_MAX: usize = 16 << 20;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a server may take to end once its input is closed, and then once it is asked to.
 const END_GRACE: Duration = Duration::from_secs(2);
+/// How long the launcher may take to end what is left.
+const BURIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A message, with the result as a plain document where `raw` wants the id.
 fn message(
@@ -52,7 +57,9 @@ pub(super) struct Shared {
     raw: Mutex<HashSet<RequestId>>,
     sent: Mutex<Sent>,
     stderr: Mutex<Vec<u8>>,
-    exit: Mutex<Option<ExitStatus>>,
+    exit: Mutex<Option<Ended>>,
+    /// How the child is contained.
+    pub(super) sandbox: Option<AppliedSandbox>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -69,17 +76,16 @@ impl Shared {
     /// What the child printed lately, and how it ended.
     pub(super) fn last_words(&self) -> String {
         let stderr = crate::text::plain(&std::mem::take(&mut *lock(&self.stderr)));
-        match *lock(&self.exit) {
-            Some(status) => format!("{stderr}\nthe process ended: {status}"),
+        match &*lock(&self.exit) {
+            Some(ended) => format!("{stderr}\n{}: the process ended: {ended:?}", ended.kind()),
             None => stderr,
         }
     }
 }
 
 pub(super) struct ChildTransport {
-    child: Child,
-    group: GroupGuard,
-    stdin: Arc<tokio::sync::Mutex<Option<ChildStdin>>>,
+    child: Running,
+    stdin: Arc<tokio::sync::Mutex<Option<pipe::Sender>>>,
     stdout: BufReader<ChildStdout>,
     buffer: Vec<u8>,
     exited: bool,
@@ -89,19 +95,30 @@ pub(super) struct ChildTransport {
 }
 
 impl ChildTransport {
-    pub(super) fn spawn(line: &CommandLine) -> std::io::Result<Self> {
-        let mut child = line.command()?.spawn()?;
-        let group = GroupGuard::of(&child);
+    pub(super) async fn spawn(
+        child: &Child,
+        launcher: &Launcher,
+        refusals: &Witness,
+    ) -> Result<Self, StartError> {
+        let profile = child.profile.as_ref();
+        let setup = child.line.clone().with_secrets_of(profile).setup(profile)?;
+        let applied = Witness::default();
+        let containment = Containment {
+            profile,
+            also: &[],
+            witness: applied.clone(),
+            refusals: refusals.clone(),
+        };
+        let mut child = launcher.start(setup, containment).await?;
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
-            return Err(std::io::Error::other("the child has no pipes"));
+            return Err(std::io::Error::other("the child has no pipes").into());
         };
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared { sandbox: applied.take().sandbox, ..Shared::default() });
         tokio::spawn(keep_stderr(stderr, Arc::clone(&shared)));
         Ok(Self {
             child,
-            group,
             stdin: Arc::new(tokio::sync::Mutex::new(Some(stdin))),
             stdout: BufReader::new(stdout),
             buffer: Vec::new(),
@@ -194,8 +211,8 @@ impl Transport<RoleClient> for ChildTransport {
                         let silent = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "no answer", None);
                         return Some(ServerJsonRpcMessage::error(silent, Some(id)));
                     }
-                    status = self.child.wait() => {
-                        *lock(&self.shared.exit) = status.ok();
+                    ended = self.child.ended() => {
+                        *lock(&self.shared.exit) = Some(ended);
                         self.exited = true;
                         continue;
                     }
@@ -240,15 +257,14 @@ impl Transport<RoleClient> for ChildTransport {
         if let Ok(mut stdin) = tokio::time::timeout(END_GRACE, self.stdin.lock()).await {
             stdin.take();
         }
-        let mut ended = tokio::time::timeout(END_GRACE, self.child.wait()).await.is_ok();
+        let mut ended = tokio::time::timeout(END_GRACE, self.child.ended()).await.is_ok();
         if !ended {
-            self.group.ask_to_end();
-            ended = tokio::time::timeout(END_GRACE, self.child.wait()).await.is_ok();
+            self.child.ask_to_end();
+            ended = tokio::time::timeout(END_GRACE, self.child.ended()).await.is_ok();
         }
-        // Whatever outlived the leader goes too.
-        self.group.kill();
+        self.child.kill();
         if !ended {
-            self.child.wait().await?;
+            let _ = tokio::time::timeout(BURIAL_TIMEOUT, self.child.ended()).await;
         }
         Ok(())
     }

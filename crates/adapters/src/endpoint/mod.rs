@@ -1,0 +1,443 @@
+//! HTTP endpoints: one request for each call, from a template or an OpenAPI document.
+//!
+//! Connections are pooled for each endpoint. Where a request goes is judged by the address that it
+//! is made to, on every hop; a response is bounded while it comes, after decompression.
+//!
+//! Path: 7. Doc: execution.md#endpoints
+
+mod openapi;
+mod request;
+
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, LOCATION};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use serde_json::Value;
+use toolbooth_contracts::contract::ToolContract;
+use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::json::parse;
+use toolbooth_contracts::port::ExecutionError;
+use toolbooth_contracts::{
+    Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, ToolOutput,
+};
+use url::{Host, Url};
+
+pub use openapi::Operations;
+pub use request::RequestTemplate;
+
+use crate::net_guard::{Guard, ResolveError};
+use crate::secrets::Setting;
+use crate::text::plain;
+use request::Request;
+
+/// Bytes of a response, where configuration says nothing.
+pub const RESPONSE_BYTES_MAX: usize = 10 << 20;
+/// How long connecting may take, where configuration says nothing.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Redirects that may ever be followed.
+pub const REDIRECTS_MAX: u32 = 10;
+/// Characters of a sentence that an endpoint says of its failure.
+const TITLE_CHARS_MAX: usize = 300;
+/// Bytes of a failed response that are kept for operators.
+const FAILURE_BYTES_MAX: usize = 64 << 10;
+
+/// What an endpoint's tools ask for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Plan {
+    /// One request. Its URL may name variables of the gateway, which are filled in by `url`.
+    Template(Box<RequestTemplate>),
+    /// The operations of a document; a tool's target is `METHOD path`.
+    Operations(Box<Operations>),
+}
+
+/// A configured endpoint.
+#[derive(Debug, Clone)]
+pub struct EndpointSettings {
+    /// The name in configuration.
+    pub name: String,
+    /// What is asked for.
+    pub plan: Plan,
+    /// Headers of every request, credentials included.
+    pub headers: Vec<(String, Setting)>,
+    /// Where requests may go.
+    pub guard: Guard,
+    /// Redirects that are followed.
+    pub redirects: u32,
+    /// Bytes of a response, decompressed.
+    pub response_bytes_max: usize,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// The header that carries the idempotency key.
+    pub idempotency_header: Option<HeaderName>,
+    /// Certificates of authorities that are trusted beside the system's, PEM.
+    pub authorities: Option<Vec<u8>>,
+}
+
+/// Runs the tools of one endpoint.
+#[derive(Debug)]
+pub struct Endpoint {
+    settings: EndpointSettings,
+    client: OnceLock<reqwest::Client>,
+}
+
+/// Resolves names for the HTTP library, and judges what comes out.
+struct Resolver(Guard);
+
+impl reqwest::dns::Resolve for Resolver {
+    fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
+        let guard = self.0.clone();
+        Box::pin(async move {
+            let found = guard.resolve(name.as_str(), 0).await?;
+            Ok(Box::new(found.into_iter()) as reqwest::dns::Addrs)
+        })
+    }
+}
+
+impl Endpoint {
+    /// An endpoint that has not been asked yet.
+    #[must_use]
+    pub fn new(settings: EndpointSettings) -> Self {
+        Self { settings, client: OnceLock::new() }
+    }
+
+    fn client(&self) -> Result<reqwest::Client, String> {
+        if let Some(client) = self.client.get() {
+            return Ok(client.clone());
+        }
+        crate::functions::install_tls();
+        let mut builder = reqwest::Client::builder()
+            .user_agent(concat!("toolbooth/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(self.settings.connect_timeout)
+            .redirect(reqwest::redirect::Policy::none())
+            .dns_resolver(Resolver(self.settings.guard.clone()))
+            // A variable of the environment must not decide where credentials go.
+            .no_proxy()
+            .tcp_nodelay(true);
+        if let Some(pem) = &self.settings.authorities {
+            let bundle = reqwest::Certificate::from_pem_bundle(pem);
+            for certificate in bundle.map_err(|error| error.to_string())? {
+                builder = builder.add_root_certificate(certificate);
+            }
+        }
+        let client = builder.build().map_err(|error| error.to_string())?;
+        Ok(self.client.get_or_init(|| client).clone())
+    }
+
+    fn request(&self, dispatch: &Dispatch) -> Result<Request, ExecutionError> {
+        let wrong = |sentence: String| {
+            ExecutionError::adapter(Effect::NotStarted, sentence.clone()).with_safe(sentence)
+        };
+        let arguments: Value = serde_json::from_str(dispatch.arguments.get())
+            .map_err(|error| wrong(error.to_string()))?;
+        match &self.settings.plan {
+            Plan::Template(template) => template.fill(&arguments).map_err(wrong),
+            Plan::Operations(operations) => {
+                let target = dispatch.target();
+                let made = operations.fill(target, None, &arguments);
+                made.ok_or_else(|| ExecutionError::not_configured(self.no_operation(target)))?
+                    .map_err(wrong)
+            }
+        }
+    }
+
+    fn no_operation(&self, target: &str) -> String {
+        let name = &self.settings.name;
+        format!("the OpenAPI document of `[endpoints.{name}]` has no operation `{target}`")
+    }
+
+    fn headers(&self, dispatch: &Dispatch) -> Result<HeaderMap, ExecutionError> {
+        let missing = |reason: String| ExecutionError {
+            safe: Some("a setting of the tool's endpoint is missing".to_owned()),
+            ..ExecutionError::not_configured(reason)
+        };
+        let mut headers = HeaderMap::new();
+        for (name, value) in &self.settings.headers {
+            let exposed = value.expose().map_err(|error| missing(error.to_string()))?;
+            let header = HeaderName::from_str(name);
+            let header = header.map_err(|_| missing(format!("`{name}` is no header")))?;
+            let mut value = HeaderValue::from_str(&exposed)
+                .map_err(|_| missing(format!("the value of header `{name}` is not valid")))?;
+            value.set_sensitive(true);
+            headers.insert(header, value);
+        }
+        if let (Some(name), Some(key)) =
+            (&self.settings.idempotency_header, &dispatch.idempotency_key)
+            && let Ok(value) = HeaderValue::from_str(key)
+        {
+            headers.insert(name.clone(), value);
+        }
+        Ok(headers)
+    }
+
+    /// Judges an address that is written out in a URL: the resolver sees only names.
+    fn judge(&self, url: &Url) -> Result<(), String> {
+        let address = match url.host() {
+            Some(Host::Ipv4(address)) => IpAddr::V4(address),
+            Some(Host::Ipv6(address)) => IpAddr::V6(address),
+            Some(Host::Domain(_)) => return Ok(()),
+            None => return Err("the URL names no host".to_owned()),
+        };
+        self.settings.guard.check(address)
+    }
+
+    async fn ask(&self, dispatch: &Dispatch) -> Result<ToolOutput, ExecutionError> {
+        let mut request = self.request(dispatch)?;
+        let mut headers = self.headers(dispatch)?;
+        let client =
+            self.client().map_err(|error| ExecutionError::adapter(Effect::NotStarted, error))?;
+        let mut hops = 0;
+        // Once a server has answered with a redirect, something may have happened there.
+        let mut before = Effect::NotStarted;
+        loop {
+            let refuse = |reason: String| {
+                let (host, port) = place(&request.url);
+                dispatch.witness.egress_refused(&host, port, &reason);
+                refused(before, reason)
+            };
+            self.judge(&request.url).map_err(refuse)?;
+            let mut sending = client
+                .request(request.method.clone(), request.url.clone())
+                .headers(headers.clone())
+                .timeout(dispatch.timeout);
+            if !headers.contains_key(ACCEPT) {
+                sending = sending.header(ACCEPT, "application/json, text/*;q=0.8");
+            }
+            if let Some(body) = &request.body {
+                sending = sending.header(CONTENT_TYPE, "application/json").body(body.to_string());
+            }
+            let response = match sending.send().await {
+                Ok(response) => response,
+                Err(error) => return Err(failed(&error, before, refuse)),
+            };
+            let status = response.status();
+            if !status.is_redirection() || status == StatusCode::NOT_MODIFIED {
+                return self.answer(response).await;
+            }
+            before = Effect::Unknown;
+            if hops >= self.settings.redirects {
+                let internal =
+                    format!("the endpoint redirects (status {status}), which is not followed");
+                return Err(ExecutionError::adapter(Effect::Unknown, internal)
+                    .with_safe("the tool's endpoint redirects elsewhere"));
+            }
+            hops += 1;
+            (request, headers) = follow(request, headers, &response)
+                .map_err(|internal| ExecutionError::adapter(Effect::Unknown, internal))?;
+        }
+    }
+
+    async fn answer(&self, response: reqwest::Response) -> Result<ToolOutput, ExecutionError> {
+        let status = response.status();
+        let media_type = response
+            .headers()
+            .get(CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned();
+        let fine = status.as_u16() < 400;
+        let most = if fine { self.settings.response_bytes_max } else { FAILURE_BYTES_MAX };
+        let (bytes, whole) = body(response, most).await.map_err(|error| {
+            ExecutionError::adapter(Effect::Unknown, format!("the response broke off: {error}"))
+        })?;
+        if !fine {
+            return Err(self.refusal(status, &bytes));
+        }
+        if !whole {
+            return Err(ExecutionError {
+                code: ErrorCode::ResultTooLarge,
+                effect: Effect::Completed,
+                safe: None,
+                internal: format!("the response has more than {most} bytes"),
+            });
+        }
+        // What the endpoint was told in confidence it must not tell the agent.
+        let conceal = |text: &str| {
+            let settings = self.settings.headers.iter().map(|(_, value)| value);
+            Setting::conceal_all(settings, text)
+        };
+        let text = conceal(&String::from_utf8_lossy(&bytes));
+        let is_json = openapi::is_json(&media_type) || media_type.is_empty();
+        if is_json && !text.trim().is_empty() {
+            match parse(text.as_bytes()) {
+                Ok(data) => return Ok(ToolOutput::data(data)),
+                Err(fault) if !media_type.is_empty() => {
+                    return Err(ExecutionError {
+                        code: ErrorCode::InvalidToolResult,
+                        effect: Effect::Completed,
+                        safe: None,
+                        internal: format!("the response says that it is JSON, but: {fault}"),
+                    });
+                }
+                Err(_) => (),
+            }
+        }
+        if is_text(&media_type) || text.trim().is_empty() {
+            return Ok(ToolOutput::text(plain(text.as_bytes())));
+        }
+        Err(ExecutionError {
+            code: ErrorCode::InvalidToolResult,
+            effect: Effect::Completed,
+            safe: None,
+            internal: format!("the response is `{media_type}`, neither JSON nor text"),
+        })
+    }
+
+    /// A status of 400 or more.
+    fn refusal(&self, status: StatusCode, bytes: &[u8]) -> ExecutionError {
+        let settings = self.settings.headers.iter().map(|(_, value)| value);
+        let text = Setting::conceal_all(settings, &plain(bytes));
+        let problem = parse(text.as_bytes()).unwrap_or_default();
+        let word = |name: &str| problem.get(name).and_then(Value::as_str).map(str::to_owned);
+        let title = word("title").or_else(|| word("message")).or_else(|| word("error"));
+        let title = title.or_else(|| status.canonical_reason().map(str::to_owned));
+        let title: String =
+            plain(title.unwrap_or_default().as_bytes()).chars().take(TITLE_CHARS_MAX).collect();
+        // These say that the request was not taken; whatever else failed may have begun.
+        let effect = match status.as_u16() {
+            400 | 401 | 403..=407 | 410 | 411 | 413..=417 | 422 | 426 | 428 | 429 | 431 => {
+                Effect::NotStarted
+            }
+            _ => Effect::Unknown,
+        };
+        let safe = format!("the tool's endpoint answered {}: {title}", status.as_u16());
+        ExecutionError::adapter(effect, format!("status {status}: {text}")).with_safe(safe)
+    }
+}
+
+/// The next request of a redirect (RFC 9110, 15.4). Nothing that was meant for one origin goes to
+/// another.
+fn follow(
+    request: Request,
+    mut headers: HeaderMap,
+    response: &reqwest::Response,
+) -> Result<(Request, HeaderMap), String> {
+    let status = response.status();
+    let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+    let location = location.ok_or_else(|| format!("status {status} without a `location`"))?;
+    let url = request.url.join(location).map_err(|_| "the redirect names no URL".to_owned())?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(format!("the redirect leads to `{}:`", url.scheme()));
+    }
+    if request.url.scheme() == "https" && url.scheme() == "http" {
+        return Err("the redirect leads from https to http".to_owned());
+    }
+    let (mut method, mut body) = (request.method, request.body);
+    let again = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
+    if !again && method != Method::GET && method != Method::HEAD {
+        (method, body) = (Method::GET, None);
+    }
+    if url.origin() != request.url.origin() {
+        if body.is_some() {
+            return Err("the redirect would send the arguments to another origin".to_owned());
+        }
+        headers.clear();
+    }
+    headers.remove(HOST);
+    Ok((Request { method, url, body }, headers))
+}
+
+fn place(url: &Url) -> (String, u16) {
+    let host = url.host_str().unwrap_or_default().to_owned();
+    (host, url.port_or_known_default().unwrap_or_default())
+}
+
+fn refused(effect: Effect, reason: String) -> ExecutionError {
+    ExecutionError {
+        code: ErrorCode::SandboxDenied,
+        effect,
+        safe: Some("the tool's endpoint is at an address that is not reached from here".to_owned()),
+        internal: reason,
+    }
+}
+
+/// A request that was not answered.
+fn failed(
+    error: &reqwest::Error,
+    before: Effect,
+    refuse: impl FnOnce(String) -> ExecutionError,
+) -> ExecutionError {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
+    let mut told = error.to_string();
+    while let Some(inner) = cause {
+        if let Some(ResolveError::Refused(reason)) = inner.downcast_ref() {
+            return refuse(reason.clone());
+        }
+        told = inner.to_string();
+        cause = inner.source();
+    }
+    let unsent = error.is_connect() || error.is_builder();
+    let effect = if unsent { before } else { Effect::Unknown };
+    if error.is_timeout() && !unsent {
+        return ExecutionError { code: ErrorCode::Timeout, effect, safe: None, internal: told };
+    }
+    ExecutionError::adapter(effect, told).with_safe("the tool's endpoint cannot be reached")
+}
+
+/// At most `most` bytes of a body, and whether that is all of it. What it holds compressed counts
+/// as it is decompressed.
+async fn body(response: reqwest::Response, most: usize) -> reqwest::Result<(Vec<u8>, bool)> {
+    let mut bytes = Vec::new();
+    let mut stream = response.bytes_stream();
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk?;
+        let room = most.saturating_sub(bytes.len());
+        bytes.extend_from_slice(chunk.get(..room.min(chunk.len())).unwrap_or_default());
+        if chunk.len() > room {
+            return Ok((bytes, false));
+        }
+    }
+    Ok((bytes, true))
+}
+
+fn is_text(media_type: &str) -> bool {
+    let bare = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    bare.is_empty()
+        || bare.starts_with("text/")
+        || bare.ends_with("+xml")
+        || ["application/xml", "application/yaml", "application/x-ndjson"].contains(&bare.as_str())
+}
+
+#[async_trait]
+impl Executor for Endpoint {
+    async fn execute(&self, dispatch: Dispatch, conversation: Conversation) -> Outcome {
+        tokio::select! {
+            biased;
+            () = conversation.cancelled() => Outcome::Failed(ExecutionError {
+                code: ErrorCode::Cancelled,
+                effect: Effect::Unknown,
+                safe: None,
+                internal: "the request was given up".to_owned(),
+            }),
+            answer = self.ask(&dispatch) => match answer {
+                Ok(output) => Outcome::Done(output),
+                Err(error) => Outcome::Failed(error),
+            },
+        }
+    }
+
+    async fn readiness(&self, contract: &ToolContract, probe: bool) -> Readiness {
+        let missing = self.settings.headers.iter().find_map(|(_, value)| value.resolve().err());
+        if let Some(error) = missing {
+            return Readiness::NotConfigured(error.to_string());
+        }
+        if let Plan::Operations(operations) = &self.settings.plan {
+            let target = contract.execution.target.as_deref();
+            let target = target.unwrap_or_else(|| contract.tool_id.as_str());
+            if !operations.has(target) {
+                return Readiness::NotConfigured(self.no_operation(target));
+            }
+        }
+        if !probe {
+            return Readiness::Ready;
+        }
+        match self.client() {
+            Ok(_) => Readiness::Ready,
+            Err(error) => Readiness::Unhealthy(error),
+        }
+    }
+}

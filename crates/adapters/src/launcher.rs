@@ -1,0 +1,421 @@
+//! The gateway's side of the launcher: every child of the gateway is started here.
+//!
+//! The launcher is the same program, started again. The socket to it is the lifeline: when the
+//! gateway is gone, however it went, the launcher ends everything below it.
+//!
+//! Path: 7. Doc: execution.md#the-launcher
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as Socket;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::sync::{OnceCell, watch};
+use toolbooth_contracts::Witness;
+use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
+use toolbooth_launcher::order::{Net, Order, Primitive, Run};
+use toolbooth_launcher::wire::{self, Found, Report, Unstarted};
+
+use crate::egress::{self, AllowList};
+use crate::process::{Ended, StartError};
+use crate::sandbox::{self, Applied, Place, Unavailable};
+
+/// How long the launcher may take to take its order.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it may take to try every primitive.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long it may take to bury everything, before it is itself ended.
+const BURIAL_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Starts children.
+#[derive(Debug, Clone)]
+pub struct Launcher(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    program: PathBuf,
+    cgroups: Vec<PathBuf>,
+    hidden: Vec<PathBuf>,
+    found: OnceCell<Vec<Found>>,
+}
+
+/// A command with everything filled in.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) cwd: PathBuf,
+    /// The program, as it was found, and the interpreters that run it.
+    pub(crate) programs: Vec<PathBuf>,
+    pub(crate) home: Option<PathBuf>,
+    /// What the command line names.
+    pub(crate) named: Vec<PathBuf>,
+}
+
+/// How a command is contained.
+#[derive(Debug)]
+pub(crate) struct Containment<'a> {
+    pub(crate) profile: Option<&'a SandboxProfile>,
+    pub(crate) also: &'a [PathBuf],
+    /// Where the sandbox is noted.
+    pub(crate) witness: Witness,
+    /// Where refused ways out are noted, which may outlive the first call.
+    pub(crate) refusals: Witness,
+}
+
+impl Launcher {
+    /// This program itself, whose `main` calls `toolbooth_launcher::entry` first. `cgroup` is a
+    /// folder in which cgroups may be made; else the gateway's own is tried.
+    #[must_use]
+    pub fn of_this_program(cgroup: Option<PathBuf>) -> Self {
+        // Also where the file was replaced meanwhile.
+        Self::of(PathBuf::from("/proc/self/exe"), cgroup)
+    }
+
+    /// Another program whose `main` calls `toolbooth_launcher::entry` first.
+    #[must_use]
+    pub fn of(program: PathBuf, cgroup: Option<PathBuf>) -> Self {
+        let cgroups = cgroup.map_or_else(own_cgroups, |folder| vec![folder]);
+        let (hidden, found) = (Vec::new(), OnceCell::new());
+        Self(Arc::new(Inner { program, cgroups, hidden, found }))
+    }
+
+    /// The same, showing these paths to no contained program: records, keys, configuration.
+    #[must_use]
+    pub fn hiding(self, hidden: Vec<PathBuf>) -> Self {
+        let Inner { program, cgroups, .. } = &*self.0;
+        let (program, cgroups) = (program.clone(), cgroups.clone());
+        Self(Arc::new(Inner { program, cgroups, hidden, found: OnceCell::new() }))
+    }
+
+    /// What this machine has; tried once.
+    ///
+    /// # Errors
+    /// Where the launcher cannot be started.
+    pub async fn primitives(&self) -> io::Result<&[Found]> {
+        let probe = || async {
+            let order = Order::Probe { cgroups: self.0.cgroups.clone() };
+            let (running, _) = self.order(&order, None, None).await?;
+            let report = tokio::time::timeout(PROBE_TIMEOUT, running.report()).await;
+            match report {
+                Ok(Some(Report::Primitives(found))) => Ok(found),
+                _ => Err(io::Error::other(
+                    "the launcher did not answer; does this program's `main` call its entry?",
+                )),
+            }
+        };
+        self.0.found.get_or_try_init(probe).await.map(Vec::as_slice)
+    }
+
+    /// What a profile means for a program here.
+    async fn apply(
+        &self,
+        profile: &SandboxProfile,
+        setup: &Setup,
+        also: &[PathBuf],
+    ) -> Result<Applied, StartError> {
+        let found = self.primitives().await?;
+        let also = &[also, &setup.named].concat();
+        let place = Place {
+            programs: &setup.programs,
+            cwd: &setup.cwd,
+            home: setup.home.as_deref(),
+            also,
+            hidden: &self.0.hidden,
+        };
+        Ok(sandbox::apply(profile, &place, found)?)
+    }
+
+    /// Whether a profile could be applied here.
+    ///
+    /// # Errors
+    /// [`Unavailable`] where it is required and something is missing.
+    pub async fn check(&self, profile: &SandboxProfile) -> Result<(), Unavailable> {
+        if profile.enforce == Enforce::BestEffort {
+            return Ok(());
+        }
+        let found =
+            self.primitives().await.map_err(|error| Unavailable { what: error.to_string() })?;
+        let cwd = Path::new("/");
+        sandbox::apply(
+            profile,
+            &Place { programs: &[], cwd, home: None, also: &[], hidden: &[] },
+            found,
+        )
+        .map(drop)
+    }
+
+    /// Starts a command.
+    pub(crate) async fn start(
+        &self,
+        setup: Setup,
+        containment: Containment<'_>,
+    ) -> Result<Running, StartError> {
+        let applied = match containment.profile {
+            Some(profile) => Some(self.apply(profile, &setup, containment.also).await?),
+            None => None,
+        };
+        let Setup { argv, env, cwd, .. } = setup;
+        let mut way_out = None;
+        let (mut stdout_bytes, mut stderr_bytes) = (None, None);
+        let enclosure = applied.map(|applied| {
+            containment.witness.contained(applied.sandbox);
+            (stdout_bytes, stderr_bytes) = (applied.stdout_bytes, applied.stderr_bytes);
+            applied.enclosure
+        });
+        if let (Some(profile), Some(enclosure)) = (containment.profile, &enclosure)
+            && enclosure.net == Net::Proxied
+        {
+            let hosts = profile.net.as_ref().map(|net| net.hosts.as_slice()).unwrap_or_default();
+            let allowed = AllowList::parse(hosts).map_err(io::Error::other)?;
+            way_out = Some((allowed, containment.refusals));
+        }
+        let order = Order::Run(Box::new(Run { argv, env, cwd, enclosure }));
+        let (read, write) = io::pipe()?;
+        let input = Some((read.into(), write.into()));
+        let (mut running, stdin) = self.order(&order, input, way_out).await?;
+        running.stdin = stdin;
+        (running.stdout_bytes, running.stderr_bytes) = (stdout_bytes, stderr_bytes);
+        Ok(running)
+    }
+
+    async fn order(
+        &self,
+        order: &Order,
+        input: Option<(OwnedFd, OwnedFd)>,
+        way_out: Option<(AllowList, Witness)>,
+    ) -> io::Result<(Running, Option<pipe::Sender>)> {
+        let (ours, theirs) = Socket::pair()?;
+        let mut command = Command::new(&self.0.program);
+        command.arg(toolbooth_launcher::WORD).env_clear().process_group(0);
+        command.stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        drop(command);
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let text = serde_json::to_vec(order)?;
+        ours.set_write_timeout(Some(ORDER_TIMEOUT))?;
+        let (read, write) = match input {
+            Some((read, write)) => (Some(read), Some(write)),
+            None => (None, None),
+        };
+        let sent = if text.len() > wire::FRAME_BYTES_MAX {
+            Err(io::Error::other("the command line and its environment are too long"))
+        } else {
+            // A short message to a reader that is about to read it.
+            wire::send(ours.as_fd(), wire::ORDER, &text, read.as_ref().map(AsFd::as_fd))
+        };
+        drop(read);
+        ours.set_nonblocking(true)?;
+        let socket = Arc::new(UnixStream::from_std(ours)?);
+        let (state, states) = watch::channel(State::default());
+        let listening = Listening { socket: Arc::clone(&socket), state, way_out };
+        tokio::spawn(listening.hear_out(child));
+        let running = Running {
+            socket,
+            states,
+            stdin: None,
+            stdout,
+            stderr,
+            stdout_bytes: None,
+            stderr_bytes: None,
+        };
+        sent?;
+        let stdin = write.map(pipe::Sender::from_owned_fd).transpose()?;
+        Ok((running, stdin))
+    }
+}
+
+/// The folders of the gateway's own cgroup, and the one above it, where memory is bounded.
+fn own_cgroups() -> Vec<PathBuf> {
+    let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mut folders = Vec::new();
+    for line in text.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let path = path.trim_start_matches('/');
+        if controllers.split(',').any(|name| name == "memory") {
+            folders.push(Path::new("/sys/fs/cgroup/memory").join(path));
+        } else if controllers.is_empty() {
+            let own = Path::new("/sys/fs/cgroup").join(path);
+            // A folder with processes of its own cannot bound folders beneath it.
+            folders.extend(own.parent().filter(|_| !path.is_empty()).map(Path::to_owned));
+            folders.push(own);
+        }
+    }
+    folders.retain(|folder| folder.is_dir());
+    folders
+}
+
+/// What is known of a child.
+#[derive(Debug, Clone, Default)]
+struct State {
+    started: bool,
+    report: Option<Report>,
+    /// The launcher is gone, with or without a report.
+    over: bool,
+}
+
+/// A child below the launcher. Dropping it ends it, and everything that it started.
+#[derive(Debug)]
+pub struct Running {
+    socket: Arc<UnixStream>,
+    states: watch::Receiver<State>,
+    /// Its standard input.
+    pub stdin: Option<pipe::Sender>,
+    /// Its standard output.
+    pub stdout: Option<ChildStdout>,
+    /// Its standard error.
+    pub stderr: Option<ChildStderr>,
+    /// Bytes of standard output that its profile allows.
+    pub stdout_bytes: Option<u64>,
+    /// Bytes of standard error that are kept.
+    pub stderr_bytes: Option<u64>,
+}
+
+impl Running {
+    /// Whether the program has been started.
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        self.states.borrow().started
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.states.borrow().over
+    }
+
+    async fn report(&self) -> Option<Report> {
+        let mut states = self.states.clone();
+        let over = states.wait_for(|state| state.over).await;
+        over.ok().and_then(|state| state.report.clone())
+    }
+
+    /// How it ended, once it has: nothing of it is left then. May be dropped and asked again.
+    pub async fn ended(&self) -> Ended {
+        match self.report().await {
+            Some(Report::Exit(code)) => Ended::Exit(code),
+            Some(Report::Signal(signal)) => Ended::Signal(signal),
+            Some(Report::MemoryLimit) => Ended::MemoryLimit,
+            Some(Report::CpuLimit) => Ended::Timeout("its processor time"),
+            Some(Report::WriteLimit { path, bytes_max }) => {
+                Ended::OutputLimit(format!("more than {bytes_max} bytes are beneath `{path}`"))
+            }
+            Some(Report::Unstarted(unstarted)) => Ended::Unstarted(unstarted),
+            Some(Report::Primitives(_)) | None if !self.has_started() => {
+                Ended::Unstarted(Unstarted {
+                    step: "starting the launcher".to_owned(),
+                    cause: "it ended without a word".to_owned(),
+                    program: false,
+                })
+            }
+            _ => Ended::Lost,
+        }
+    }
+
+    /// Asks the program to end.
+    pub fn ask_to_end(&self) {
+        // A socket that takes no five bytes belongs to a launcher that is ending.
+        let _ = self.socket.try_write(&wire::frame(wire::ASK_TO_END, b""));
+    }
+
+    /// Ends it, and everything that it started.
+    pub fn kill(&self) {
+        // The lifeline is cut; what the launcher still tells can be read.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Hears what the launcher tells.
+struct Listening {
+    socket: Arc<UnixStream>,
+    state: watch::Sender<State>,
+    way_out: Option<(AllowList, Witness)>,
+}
+
+impl Listening {
+    async fn hear_out(mut self, mut launcher: Child) {
+        let mut proxy = None;
+        let hearing = async {
+            while let Ok((letter, text, fd)) = self.frame().await {
+                match letter {
+                    wire::STARTED => self.state.send_modify(|state| state.started = true),
+                    wire::LISTENER => {
+                        if let (Some(fd), Some((allowed, witness))) = (fd, self.way_out.take()) {
+                            proxy = egress::serve(fd, allowed, witness)
+                                .inspect_err(|error| {
+                                    tracing::warn!(%error, "a way out cannot be opened");
+                                })
+                                .ok();
+                        }
+                    }
+                    wire::REPORT => {
+                        let report = serde_json::from_slice(&text).ok();
+                        self.state.send_modify(|state| state.report = report);
+                        break;
+                    }
+                    _ => (),
+                }
+            }
+        };
+        hearing.await;
+        // After its report it has nothing left to do.
+        if tokio::time::timeout(BURIAL_TIMEOUT, launcher.wait()).await.is_err() {
+            tracing::warn!("a launcher does not end and is killed");
+            let _ = launcher.kill().await;
+        }
+        drop(proxy);
+        self.state.send_modify(|state| state.over = true);
+    }
+
+    async fn frame(&self) -> io::Result<(u8, Vec<u8>, Option<OwnedFd>)> {
+        let mut fd = None;
+        let mut head = [0u8; wire::HEAD_BYTES];
+        self.fill(&mut head, &mut fd).await?;
+        let (letter, length) = wire::head(head);
+        if length > wire::FRAME_BYTES_MAX {
+            return Err(io::Error::other("the launcher tells too much"));
+        }
+        let mut text = vec![0u8; length];
+        self.fill(&mut text, &mut fd).await?;
+        Ok((letter, text, fd))
+    }
+
+    async fn fill(&self, buffer: &mut [u8], fd: &mut Option<OwnedFd>) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            self.socket.readable().await?;
+            let rest = buffer.get_mut(filled..).unwrap_or_default();
+            let read = self
+                .socket
+                .try_io(Interest::READABLE, || wire::receive(self.socket.as_fd(), rest, fd));
+            match read {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Those that are missing, for tables.
+#[must_use]
+pub fn missing(found: &[Found]) -> Vec<Primitive> {
+    found.iter().filter(|one| one.missing.is_some()).map(|one| one.primitive).collect()
+}

@@ -1,0 +1,95 @@
+//! Connections that belong to one caller each, with the caller's own credentials.
+//!
+//! Path: 7. Doc: execution.md#callers-of-their-own
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use toolbooth_contracts::port::ExecutionError;
+use toolbooth_contracts::{Caller, Effect};
+
+use super::connection::Link;
+use crate::secrets::Setting;
+
+/// Callers that are connected to one server at once.
+const CALLERS_MAX: usize = 64;
+
+/// Variables or headers of a caller for one server; `None` = the caller has none.
+pub type Credentials = Arc<dyn Fn(&Caller) -> Option<Vec<(String, Setting)>> + Send + Sync>;
+
+/// How callers are kept apart.
+#[derive(Clone)]
+pub struct CallerSettings {
+    /// The server in configuration, for messages.
+    pub server: String,
+    /// The callers' own credentials; `None` = they are only kept apart.
+    pub credentials: Option<Credentials>,
+}
+
+impl fmt::Debug for CallerSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallerSettings").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+/// A connection for each caller.
+pub(super) struct CallerLinks {
+    settings: CallerSettings,
+    links: tokio::sync::Mutex<HashMap<String, (Instant, Arc<Link>)>>,
+}
+
+impl CallerLinks {
+    pub(super) fn new(settings: CallerSettings) -> Self {
+        Self { settings, links: tokio::sync::Mutex::default() }
+    }
+
+    /// The link of `caller`; never another's.
+    pub(super) async fn of(
+        &self,
+        caller: &Caller,
+        template: &Link,
+    ) -> Result<Arc<Link>, ExecutionError> {
+        let credentials = match &self.settings.credentials {
+            Some(own) => own(caller).ok_or_else(|| {
+                let server = &self.settings.server;
+                ExecutionError::not_configured(format!(
+                    "you have no credentials for this tool's server: `[callers.NAME.secrets.{server}]` is missing"
+                ))
+            })?,
+            None => Vec::new(),
+        };
+        let mut links = self.links.lock().await;
+        if let Some((used, link)) = links.get_mut(caller.name()) {
+            *used = Instant::now();
+            return Ok(Arc::clone(link));
+        }
+        let mut put_away = None;
+        if links.len() >= CALLERS_MAX {
+            let idle = links.iter().filter(|(_, (_, link))| Arc::strong_count(link) == 1);
+            let longest = idle.min_by_key(|(_, (used, _))| *used).map(|(name, _)| name.clone());
+            let name = longest.ok_or_else(|| {
+                ExecutionError::adapter(
+                    Effect::NotStarted,
+                    format!("{CALLERS_MAX} callers use the server at this moment"),
+                )
+            })?;
+            put_away = links.remove(&name);
+        }
+        let link = Arc::new(template.with(credentials));
+        links.insert(caller.name().to_owned(), (Instant::now(), Arc::clone(&link)));
+        drop(links);
+        if let Some((_, old)) = put_away {
+            old.close().await;
+        }
+        Ok(link)
+    }
+
+    pub(super) async fn close(&self) {
+        let links: Vec<_> = self.links.lock().await.drain().map(|(_, link)| link).collect();
+        for (_, link) in links {
+            link.close().await;
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Texts with places for arguments: `{name}`, `{name?}` where it may be missing, `{{` and `}}` for
+//! braces.
+//!
+//! Path: 7. Doc: execution.md#templates
+
+use serde_json::Value;
+
+/// A text with places.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Template(pub(crate) Vec<Piece>);
+
+/// A part of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// As it is.
+    Text(String),
+    /// Stands for an argument.
+    Place(Place),
+}
+
+/// A place for an argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Members on the way to the argument.
+    path: Vec<String>,
+    optional: bool,
+}
+
+impl Template {
+    /// Reads a text.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let mut pieces = Vec::new();
+        let mut plain = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find(['{', '}']) {
+            let (before, after) = rest.split_at(at);
+            plain.push_str(before);
+            if let Some(after) = after.strip_prefix("{{") {
+                plain.push('{');
+                rest = after;
+            } else if let Some(after) = after.strip_prefix("}}") {
+                plain.push('}');
+                rest = after;
+            } else {
+                let place = after.strip_prefix('{').and_then(|after| after.split_once('}'));
+                let (inner, after) = place.ok_or_else(|| {
+                    format!("`{text}` has a brace that stands alone; `{{{{` and `}}}}` are braces")
+                })?;
+                if !plain.is_empty() {
+                    pieces.push(Piece::Text(std::mem::take(&mut plain)));
+                }
+                pieces.push(Piece::Place(Place::parse(inner, text)?));
+                rest = after;
+            }
+        }
+        plain.push_str(rest);
+        if !plain.is_empty() || pieces.is_empty() {
+            pieces.push(Piece::Text(plain));
+        }
+        Ok(Self(pieces))
+    }
+
+    /// The place, where the text is nothing else.
+    pub(crate) fn alone(&self) -> Option<&Place> {
+        match self.0.as_slice() {
+            [Piece::Place(place)] => Some(place),
+            _ => None,
+        }
+    }
+
+    /// Its places.
+    pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
+        self.0.iter().filter_map(|piece| match piece {
+            Piece::Place(place) => Some(place),
+            Piece::Text(_) => None,
+        })
+    }
+
+    /// The text with arguments filled in as `fill` writes them; `None` where an argument that may
+    /// be missing is.
+    pub(crate) fn fill(
+        &self,
+        arguments: &Value,
+        mut fill: impl FnMut(usize, &str, &Place) -> Result<String, String>,
+    ) -> Result<Option<String>, String> {
+        let mut out = String::new();
+        for (at, piece) in self.0.iter().enumerate() {
+            match piece {
+                Piece::Text(text) => out.push_str(text),
+                Piece::Place(place) => {
+                    let Some(value) = place.look_up(arguments)? else { return Ok(None) };
+                    out.push_str(&fill(at, &place.text(value)?, place)?);
+                }
+            }
+        }
+        Ok(Some(out))
+    }
+}
+
+impl Place {
+    fn parse(inner: &str, text: &str) -> Result<Self, String> {
+        let (name, optional) = match inner.strip_suffix('?') {
+            Some(name) => (name, true),
+            None => (inner, false),
+        };
+        let path: Vec<String> = name.split('.').map(str::to_owned).collect();
+        if path.iter().any(String::is_empty) {
+            return Err(format!("`{text}` has a place without a name"));
+        }
+        Ok(Self { path, optional })
+    }
+
+    /// The argument that it stands for, as people write it.
+    pub(crate) fn shown(&self) -> String {
+        self.path.join(".")
+    }
+
+    /// The member of the arguments that it is in.
+    pub(crate) fn member(&self) -> &str {
+        self.path.first().map_or("", String::as_str)
+    }
+
+    /// The argument; `None` where it is missing and may be.
+    pub(crate) fn look_up<'v>(&self, arguments: &'v Value) -> Result<Option<&'v Value>, String> {
+        let mut value = Some(arguments);
+        for name in &self.path {
+            value = value.and_then(|value| value.get(name));
+        }
+        match value.filter(|value| !value.is_null()) {
+            None if !self.optional => {
+                Err(format!("the tool's target needs the argument `{}`", self.shown()))
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// An argument as text.
+    pub(crate) fn text(&self, value: &Value) -> Result<String, String> {
+        match value {
+            Value::String(text) => Ok(text.clone()),
+            Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
+            _ => Err(format!("`{}` is no text, number or truth value", self.shown())),
+        }
+    }
+}

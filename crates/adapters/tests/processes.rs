@@ -1,0 +1,565 @@
+//! Commands and handlers as they really run, below a launcher that is this very program.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Trial};
+use serde_json::{Value, json};
+use toolbooth_adapters::command::{
+    CallLine, CommandExecutor, CommandSettings, CommandSource, CommandTemplate, CommandTools,
+    ErrorText,
+};
+use toolbooth_adapters::handlers::{HandlerFolder, Handlers, Language};
+use toolbooth_adapters::launcher::Launcher;
+use toolbooth_adapters::process::{self, Bounds, CommandLine, Ended};
+use toolbooth_adapters::sandbox::Standing;
+use toolbooth_contracts::conversation::CancelHandle;
+use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::port::{ExecutionError, ToolSource};
+use toolbooth_contracts::sandbox::{NetProfile, SandboxLimits, SandboxProfile};
+use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
+use toolbooth_contracts::{
+    Caller, Conversation, Dispatch, Effect, ErrorCode, Executor, Guard, Outcome, ToolContract,
+    ToolOutput, Witness,
+};
+
+fn launcher() -> Launcher {
+    Launcher::of_this_program(None)
+}
+
+fn line(words: &[&str]) -> CommandLine {
+    let argv = words.iter().map(|word| (*word).into()).collect();
+    CommandLine { argv, ..CommandLine::default() }
+}
+
+fn shell(script: &str) -> CommandLine {
+    line(&["sh", "-c", script])
+}
+
+fn contract(id: &str, trust: &str, sandbox: Option<Value>) -> ToolContract {
+    let mut entry = json!({
+        "toolId": id, "category": "function", "description": "d", "inputSchema": {"type": "object"},
+        "outputSchema": {}, "capabilities": {}, "execution": {"localRuntimeId": "x"},
+        "policy": {"timeoutMs": 10_000, "trustLevel": trust}, "permissions": [],
+        "idempotency": {"mode": "none"},
+    });
+    if let Some(sandbox) = sandbox {
+        entry["sandbox"] = sandbox;
+    }
+    Guard::new(Default::default()).validate_entry(&entry).unwrap()
+}
+
+fn dispatch(contract: ToolContract, arguments: &Value) -> Dispatch {
+    Dispatch {
+        contract: Arc::new(contract),
+        arguments: serde_json::value::to_raw_value(arguments).unwrap().into(),
+        call_id: "call-1".to_owned().try_into().unwrap(),
+        caller: Caller::local(),
+        timeout: Duration::from_secs(10),
+        idempotency_key: Some("key-1".to_owned()),
+        attempt: 1,
+        witness: Witness::default(),
+    }
+}
+
+async fn execute(
+    executor: &dyn Executor,
+    dispatch: Dispatch,
+) -> Result<ToolOutput, ExecutionError> {
+    let (conversation, _cancel) = Conversation::detached();
+    outcome(executor.execute(dispatch, conversation).await)
+}
+
+fn outcome(outcome: Outcome) -> Result<ToolOutput, ExecutionError> {
+    match outcome {
+        Outcome::Done(output) => Ok(output),
+        Outcome::Failed(error) => Err(error),
+        Outcome::NeedsInput(_) => panic!("nothing is asked"),
+    }
+}
+
+fn text(output: &ToolOutput) -> &str {
+    output.content.as_ref().unwrap()[0].0["text"].as_str().unwrap()
+}
+
+fn free(max: usize) -> Bounds<'static> {
+    Bounds::free(max)
+}
+
+async fn ends_are_told_apart() {
+    let (conversation, _cancel) = Conversation::detached();
+    let launcher = launcher();
+    let run = |script: &'static str| {
+        let (launcher, conversation) = (launcher.clone(), conversation.clone());
+        async move {
+            process::run(&launcher, &shell(script), b"in".to_vec(), free(100), &conversation)
+                .await
+                .unwrap()
+        }
+    };
+    let done = run("cat; echo err >&2; exit 3").await;
+    assert_eq!(
+        (done.ended, done.stdout, done.stderr),
+        (Ended::Exit(3), b"in".to_vec(), b"err\n".to_vec())
+    );
+    assert_eq!(run("kill -9 $$").await.ended, Ended::Signal(9));
+    assert!(matches!(run("yes").await.ended, Ended::OutputLimit(_)));
+    assert!(
+        process::run(&launcher, &line(&["/no/such"]), Vec::new(), free(1), &conversation)
+            .await
+            .is_err()
+    );
+    let timed = Bounds { timeout: Some(Duration::from_millis(100)), ..free(100) };
+    let done = process::run(&launcher, &shell("sleep 60"), Vec::new(), timed, &conversation).await;
+    assert_eq!(done.unwrap().ended.kind(), "timeout");
+}
+
+async fn cancelling_ends_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let pids = folder.path().join("pids");
+    let script = format!(
+        "setsid sleep 600 & echo $! > {0}.tmp; mv {0}.tmp {0}; trap '' TERM; wait",
+        pids.display()
+    );
+    let (conversation, cancel) = Conversation::detached();
+    let (launcher, line) = (launcher(), shell(&script));
+    let running = process::run(&launcher, &line, Vec::new(), free(100), &conversation);
+    let canceller = async {
+        until(|| pids.exists()).await;
+        cancel.cancel();
+    };
+    let (done, ()) = tokio::join!(running, canceller);
+    assert_eq!(done.unwrap().ended, Ended::Cancelled);
+    let pid = std::fs::read_to_string(&pids).unwrap();
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "the grandchild is still there");
+}
+
+async fn until(mut done: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if done() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never");
+}
+
+fn source(script: &str) -> CommandSource {
+    let tools = CommandTools {
+        name: "test".into(),
+        discover: shell(script),
+        call: shell(script),
+        discover_timeout: Duration::from_millis(700),
+        listing_bytes_max: 10_000,
+        error_text: ErrorText::Safe,
+        sandbox: None,
+        trust: TrustLevel::Untrusted,
+    };
+    CommandSource::new(tools, launcher())
+}
+
+async fn both_forms_of_declarations_are_read() {
+    let script = r#"echo '[{"name":"a","parametersJsonSchema":{"type":"object"}},{"functionDeclarations":[{"name":"b","description":"d"}]},{"x":1},{"name":"-rf"}]'; echo noise >&2"#;
+    let listing = source(script).list().await.unwrap();
+    let names: Vec<&str> = listing.tools.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(listing.problems.len(), 2, "{:?}", listing.problems);
+}
+
+async fn bad_commands_get_errors_that_name_them() {
+    for (script, expected) in [
+        ("echo nonsense", "no JSON"),
+        ("echo '{}'", "did not print a list"),
+        ("echo oops >&2; exit 7", "exit code 7: oops"),
+        ("kill -9 $$", "signal 9"),
+        ("yes", "more than 10000 bytes"),
+        ("sleep 60", "did not answer"),
+        ("printf '\\377'", "no JSON"),
+    ] {
+        let error = source(script).list().await.unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("sh -c"), "{script}: {error}");
+    }
+}
+
+fn scripts(levels: TrustLevels) -> CommandExecutor {
+    let template = ["sh", "-c", "{script}"].map(str::to_owned);
+    let settings = CommandSettings {
+        line: CallLine::Filled {
+            line: line(&["sh"]),
+            template: CommandTemplate::parse(&template).unwrap(),
+        },
+        error_text: ErrorText::Safe,
+        sandbox: None,
+        levels,
+    };
+    CommandExecutor::new(settings, launcher())
+}
+
+async fn trust_decides_how_a_command_is_contained() {
+    let levels = TrustLevels::with([("vendor".to_owned(), TrustLevel::Sandbox)].into());
+    let executor = scripts(levels);
+    for (trust, contained) in [
+        ("trusted", false),
+        ("sandbox", true),
+        ("untrusted", true),
+        ("vendor", true),
+        ("odd", true),
+    ] {
+        let call =
+            dispatch(contract("t.t", trust, None), &json!({"script": "ls /var/lib; echo done"}));
+        let witness = call.witness.clone();
+        let output = execute(&executor, call).await.unwrap();
+        let seen = witness.take().sandbox;
+        assert_eq!(seen.is_some(), contained, "{trust}");
+        assert_eq!(text(&output) == "done", contained, "{trust}: {}", text(&output));
+        if let Some(sandbox) = seen {
+            assert!(sandbox.missing.is_empty() && sandbox.digest.len() == 64);
+        }
+    }
+}
+
+async fn each_limit_has_its_word_and_its_code() {
+    let executor = scripts(TrustLevels::default());
+    let limits =
+        json!({"limits": {"wallMs": 1500, "cpuS": 1, "memoryMb": 48, "stdoutBytes": 1000}});
+    for (script, word, code, safe) in [
+        ("sleep 60", "timeout", ErrorCode::Timeout, None),
+        ("while :; do :; done", "timeout", ErrorCode::Timeout, None),
+        ("yes", "output-limit", ErrorCode::ResultTooLarge, None),
+        (
+            "for i in 1 2 3 4; do (head -c 30000000 /dev/zero | tail | sleep 1) & done; wait",
+            "memory-limit",
+            ErrorCode::AdapterFailed,
+            Some("memory"),
+        ),
+    ] {
+        let call =
+            dispatch(contract("t.t", "sandbox", Some(limits.clone())), &json!({"script": script}));
+        let error = match execute(&executor, call).await {
+            Err(error) => error,
+            Ok(_) if word == "memory-limit" && !has_cgroup().await => {
+                eprintln!("SKIPPED: memory of several processes: no cgroup");
+                continue;
+            }
+            Ok(output) => panic!("{script}: {output:?}"),
+        };
+        assert_eq!((error.code, error.effect), (code, Effect::Unknown), "{script}: {error:?}");
+        assert!(error.internal.starts_with(word), "{script}: {}", error.internal);
+        assert_eq!(error.safe.is_some(), safe.is_some());
+        assert!(error.safe.is_none_or(|told| told.contains(safe.unwrap_or_default())));
+    }
+    for (script, expected) in [("exit 3", "exit code 3"), ("kill -9 $$", "signal 9")] {
+        let call =
+            dispatch(contract("t.t", "sandbox", Some(limits.clone())), &json!({"script": script}));
+        let output = execute(&executor, call).await.unwrap();
+        assert!(output.is_error && text(&output).contains(expected), "{output:?}");
+    }
+}
+
+async fn has_cgroup() -> bool {
+    let launcher = launcher();
+    let found = launcher.primitives().await.unwrap();
+    found.iter().any(|one| one.primitive.as_str() == "memory-cgroup" && one.missing.is_none())
+}
+
+async fn options_and_nul_never_reach_a_command() {
+    let template = ["ls", "{path}"].map(str::to_owned);
+    let settings = CommandSettings {
+        line: CallLine::Filled {
+            line: line(&["ls"]),
+            template: CommandTemplate::parse(&template).unwrap(),
+        },
+        error_text: ErrorText::Safe,
+        sandbox: None,
+        levels: TrustLevels::default(),
+    };
+    let executor = CommandExecutor::new(settings, launcher());
+    for path in ["-la", "a\0b"] {
+        let call = dispatch(contract("t.t", "trusted", None), &json!({"path": path}));
+        let error = execute(&executor, call).await.unwrap_err();
+        assert_eq!(error.effect, Effect::NotStarted);
+        assert!(error.safe.unwrap().contains("`path`"));
+    }
+}
+
+async fn a_profile_that_names_nothing_that_is_there_is_refused() {
+    let executor = scripts(TrustLevels::default());
+    let sandbox = json!({"fs": {"read": ["./not-there"]}});
+    let call = dispatch(contract("t.t", "sandbox", Some(sandbox)), &json!({"script": "true"}));
+    let error = execute(&executor, call).await.unwrap_err();
+    assert_eq!((error.code, error.effect), (ErrorCode::SandboxUnavailable, Effect::NotStarted));
+    assert!(error.internal.contains("not-there"), "{}", error.internal);
+}
+
+/// A server on loopback that says hello.
+fn hello() -> u16 {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut stream = stream;
+            let mut head = [0u8; 1024];
+            let count = stream.read(&mut head).unwrap_or_default();
+            let head = String::from_utf8_lossy(&head[..count]).into_owned();
+            let body = format!("hello to {}", head.lines().next().unwrap_or_default());
+            let _ =
+                write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        }
+    });
+    port
+}
+
+const FETCH: &str = r#"
+import sys, urllib.request, urllib.error
+for url in sys.argv[1:]:
+    try:
+        print(urllib.request.urlopen(url, timeout=5).read().decode())
+    except urllib.error.HTTPError as error:
+        print(error.code, error.read().decode().strip())
+    except Exception as error:
+        print("failed", error)
+"#;
+
+async fn the_way_out_leads_to_named_hosts_alone() {
+    let (named, other) = (hello(), hello());
+    let template = ["python3", "-c", FETCH, "{urls}"].map(str::to_owned);
+    let settings = CommandSettings {
+        line: CallLine::Filled {
+            line: line(&["/usr/bin/python3"]),
+            template: CommandTemplate::parse(&template).unwrap(),
+        },
+        error_text: ErrorText::Safe,
+        sandbox: None,
+        levels: TrustLevels::default(),
+    };
+    let executor = CommandExecutor::new(settings, launcher());
+    let sandbox =
+        json!({"net": {"hosts": [format!("127.0.0.1:{named}"), format!("localhost:{named}")]}});
+    let urls = [
+        format!("http://127.0.0.1:{named}/a?b"),
+        format!("http://127.0.0.1:{other}/"),
+        format!("http://localhost:{named}/"),
+        "https://api.example.com/".to_owned(),
+    ];
+    let call = dispatch(contract("t.t", "sandbox", Some(sandbox)), &json!({"urls": urls}));
+    let witness = call.witness.clone();
+    let output = execute(&executor, call).await.unwrap();
+    let lines: Vec<&str> = text(&output).lines().collect();
+    assert_eq!(lines[0], "hello to GET /a?b HTTP/1.1");
+    assert!(
+        lines[1].starts_with("403 toolbooth refused") && lines[1].contains("not among"),
+        "{lines:?}"
+    );
+    // A name is not an address that somebody wrote out: it must not lead inside.
+    assert!(lines[2].starts_with("403") && lines[2].contains("loopback"), "{lines:?}");
+    assert!(lines[3].contains("403"), "{lines:?}");
+    let refused: Vec<(String, u16)> =
+        witness.take().egress.into_iter().map(|one| (one.host, one.port)).collect();
+    let expected = [("127.0.0.1", other), ("localhost", named), ("api.example.com", 443)];
+    assert_eq!(refused, expected.map(|(host, port)| (host.to_owned(), port)));
+}
+
+fn handlers(folder: &Path, language: Language, sandbox: Standing) -> Handlers {
+    let folder = HandlerFolder {
+        folder: folder.to_owned(),
+        language: Some(language),
+        domains: None,
+        interpreter: match language {
+            Language::Python => Some("/usr/bin/python3".to_owned()),
+            Language::Node => None,
+        },
+        workers_max: 4,
+        env: Vec::new(),
+        sandbox,
+    };
+    Handlers::new(vec![folder], TrustLevels::default(), launcher())
+}
+
+fn handler_folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let js = r#"
+export const add = ({ a, b }) => ({ sum: a + b });
+export const pid = () => process.pid;
+export const crash = () => process.exit(9);
+export const hang = () => new Promise(() => {});
+export const spin = () => { for (;;); };
+export const fail = () => { throw new Error("no such task"); };
+export const huge = () => "x".repeat(3_000_000);
+export const eat = () => { const all = []; for (;;) all.push(Buffer.alloc(1 << 20, 1)); };
+export const list = async () => (await import("node:fs")).readdirSync("/var");
+"#;
+    let py = r#"
+import os, time
+def add(args, context=None): return {"sum": args["a"] + args["b"]}
+def crash(args, context=None): os._exit(9)
+def hang(args, context=None): time.sleep(1000)
+def fail(args, context=None): raise ValueError("no such task")
+"#;
+    std::fs::write(folder.path().join("node.js"), js).unwrap();
+    std::fs::write(folder.path().join("py.py"), py).unwrap();
+    folder
+}
+
+async fn handlers_of_both_languages_answer() {
+    let folder = handler_folder();
+    for (language, domain) in [(Language::Node, "node"), (Language::Python, "py")] {
+        let handlers = handlers(folder.path(), language, Standing::Unsaid);
+        let tool = |name: &str| contract(&format!("{domain}.{name}"), "sandbox", None);
+        let call = dispatch(tool("add"), &json!({"a": 1, "b": 2}));
+        let witness = call.witness.clone();
+        let output = execute(&handlers, call).await.unwrap();
+        assert_eq!(output.structured_content.unwrap(), json!({"sum": 3}));
+        assert!(witness.take().sandbox.unwrap().missing.is_empty());
+        let output = execute(&handlers, dispatch(tool("fail"), &json!({}))).await.unwrap();
+        assert!(output.is_error && text(&output).contains("no such task"));
+        // A worker that dies is replaced.
+        let error = execute(&handlers, dispatch(tool("crash"), &json!({}))).await.unwrap_err();
+        assert_eq!((error.code, error.effect), (ErrorCode::AdapterFailed, Effect::Unknown));
+        assert!(
+            error.internal.contains("exit: the worker ended with code 9"),
+            "{}",
+            error.internal
+        );
+        assert!(execute(&handlers, dispatch(tool("add"), &json!({"a": 1, "b": 2}))).await.is_ok());
+        // One that hangs is ended with its call, and replaced too.
+        let (conversation, cancel) = Conversation::detached();
+        let hanging = handlers.execute(dispatch(tool("hang"), &json!({})), conversation);
+        let error = outcome(cancelled_after(hanging, cancel).await).unwrap_err();
+        assert_eq!((error.code, error.effect), (ErrorCode::Cancelled, Effect::Unknown));
+        assert!(execute(&handlers, dispatch(tool("add"), &json!({"a": 1, "b": 2}))).await.is_ok());
+        // What is not there is not configured, and says so before anybody calls it.
+        let error = execute(&handlers, dispatch(tool("gone"), &json!({}))).await.unwrap_err();
+        assert_eq!((error.code, error.effect), (ErrorCode::NotConfigured, Effect::NotStarted));
+        assert!(matches!(
+            handlers.readiness(&tool("gone"), false).await,
+            Readiness::NotConfigured(_)
+        ));
+        let nobody = contract("nobody.add", "sandbox", None);
+        let error = execute(&handlers, dispatch(nobody, &json!({}))).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::NotConfigured);
+        handlers.close().await;
+    }
+}
+
+async fn cancelled_after(run: impl Future<Output = Outcome>, cancel: CancelHandle) -> Outcome {
+    tokio::pin!(run);
+    // By then the worker has the call: starting takes less.
+    match tokio::time::timeout(Duration::from_millis(700), &mut run).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            cancel.cancel();
+            run.await
+        }
+    }
+}
+
+async fn limits_of_handlers_cut() {
+    let folder = handler_folder();
+    let profile = SandboxProfile {
+        limits: Some(SandboxLimits { memory_mb: Some(256), ..SandboxLimits::default() }),
+        ..toolbooth_adapters::sandbox::default_profile()
+    };
+    let handlers = handlers(folder.path(), Language::Node, Standing::Profile(Box::new(profile)));
+    let tool = |name: &str| contract(&format!("node.{name}"), "sandbox", None);
+    let error = execute(&handlers, dispatch(tool("huge"), &json!({}))).await.unwrap_err();
+    assert_eq!((error.code, error.effect), (ErrorCode::ResultTooLarge, Effect::Unknown));
+    let error = execute(&handlers, dispatch(tool("eat"), &json!({}))).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::AdapterFailed);
+    let output = execute(&handlers, dispatch(tool("list"), &json!({}))).await.unwrap();
+    assert_eq!(output.structured_content.unwrap(), json!(["tmp"]), "it sees no other /var");
+    handlers.close().await;
+}
+
+async fn a_thousand_calls_share_few_workers() {
+    let folder = handler_folder();
+    let handlers = Arc::new(handlers(folder.path(), Language::Node, Standing::Unsaid));
+    let slots = Arc::new(tokio::sync::Semaphore::new(64));
+    let mut calls = tokio::task::JoinSet::new();
+    for n in 0..1000u32 {
+        let (handlers, slots) = (Arc::clone(&handlers), Arc::clone(&slots));
+        calls.spawn(async move {
+            let _slot = slots.acquire().await.unwrap();
+            let name = if n % 10 == 0 { "node.pid" } else { "node.add" };
+            let call = dispatch(contract(name, "sandbox", None), &json!({"a": n, "b": 1}));
+            let output = execute(&*handlers, call).await.unwrap().structured_content.unwrap();
+            if n % 10 != 0 {
+                assert_eq!(output, json!({"sum": n + 1}));
+            }
+        });
+    }
+    while let Some(done) = calls.join_next().await {
+        done.unwrap();
+    }
+    assert!(children() <= 4, "{} launchers", children());
+    handlers.close().await;
+    until(|| children() == 0).await;
+}
+
+/// Launchers that this process has started.
+fn children() -> usize {
+    let own = std::process::id().to_string();
+    let mine = |entry: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let rest = stat.rsplit_once(')')?.1.to_owned();
+        (rest.split_whitespace().nth(1)? == own).then_some(())
+    };
+    std::fs::read_dir("/proc").unwrap().flatten().filter_map(mine).count()
+}
+
+async fn a_contract_that_asks_for_less_than_its_worker_has_is_told() {
+    let folder = handler_folder();
+    let open = SandboxProfile {
+        net: Some(NetProfile { hosts: vec!["*".to_owned()] }),
+        ..SandboxProfile::default()
+    };
+    let handlers = handlers(folder.path(), Language::Node, Standing::Profile(Box::new(open)));
+    let strict = contract("node.add", "sandbox", Some(json!({})));
+    let told = handlers.contains(&strict, strict.sandbox.as_ref().unwrap()).unwrap_err();
+    assert!(told.contains("may reach `*`"), "{told}");
+    let same = contract("node.add", "sandbox", Some(json!({"net": {"hosts": ["*"]}})));
+    assert!(handlers.contains(&same, same.sandbox.as_ref().unwrap()).is_ok());
+}
+
+type Test = fn() -> Pin<Box<dyn Future<Output = ()>>>;
+
+macro_rules! tests {
+    ($($name:ident),+ $(,)?) => {
+        [$((stringify!($name), (|| Box::pin($name())) as Test)),+]
+    };
+}
+
+fn main() {
+    toolbooth_launcher::entry();
+    let tests = tests![
+        ends_are_told_apart,
+        cancelling_ends_everything,
+        both_forms_of_declarations_are_read,
+        bad_commands_get_errors_that_name_them,
+        trust_decides_how_a_command_is_contained,
+        each_limit_has_its_word_and_its_code,
+        options_and_nul_never_reach_a_command,
+        a_profile_that_names_nothing_that_is_there_is_refused,
+        the_way_out_leads_to_named_hosts_alone,
+        handlers_of_both_languages_answer,
+        limits_of_handlers_cut,
+        a_thousand_calls_share_few_workers,
+        a_contract_that_asks_for_less_than_its_worker_has_is_told,
+    ];
+    let trials = tests.map(|(name, test)| {
+        Trial::test(name, move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            runtime.block_on(async {
+                tokio::time::timeout(Duration::from_secs(120), test()).await.map_err(|_| "it hangs")
+            })?;
+            Ok(())
+        })
+    });
+    // One at a time: some count this process's children.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    libtest_mimic::run(&arguments, trials.into()).exit();
+}
