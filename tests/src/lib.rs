@@ -44,6 +44,9 @@ pub fn set_up(name: &str) -> Option<PathBuf> {
     None
 }
 
+/// Handlers that may write where they are, as those of these tests do.
+pub const WRITING_HANDLERS: &str = "[runtimes.own]\nkind = \"handlers\"\ndir = \"handlers\"\nsandbox = { base = \"default\", fs = { write = [\".\"] } }\n";
+
 /// A folder with a configuration, a registry, handlers and scripts.
 pub struct Place {
     folder: tempfile::TempDir,

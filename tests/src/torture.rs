@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::postgres::Postgres;
-use crate::{Gateway, Place, binary, request};
+use crate::{Gateway, Place, WRITING_HANDLERS, binary, request};
 
 /// Chance that is the same each time (splitmix64).
 #[derive(Clone)]
@@ -78,7 +78,8 @@ fn registry() -> String {
 /// A place with these tools and this configuration.
 pub fn place(configuration: &str) -> Place {
     let place = Place::new();
-    place.write("toolbooth.toml", configuration).write("tools.registry.json", &registry());
+    let configuration = format!("{configuration}\n{WRITING_HANDLERS}");
+    place.write("toolbooth.toml", &configuration).write("tools.registry.json", &registry());
     for (id, _) in TOOLS.iter().chain([&RAW]) {
         let domain = id.split('.').next().expect("a domain");
         place.write(&format!("handlers/{domain}.py"), HANDLER);

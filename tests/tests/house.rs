@@ -23,7 +23,7 @@ else:
     sys.exit(5)
 "#;
 
-const COMMANDS: &str = "[commands.scripts]\ndiscover_command = \"python3 tools.py list\"\ncall_command = \"python3 tools.py call\"\n";
+const COMMANDS: &str = "[commands.scripts]\ndiscover_command = \"python3 tools.py list\"\ncall_command = \"python3 tools.py call\"\nsandbox = { base = \"default\", fs = { write = [\".\"] } }\n";
 
 fn scripts(more: &str) -> Place {
     let place = Place::new();

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use toolbooth_tests::{Place, set_up};
+use toolbooth_tests::{Place, WRITING_HANDLERS, set_up};
 
 const HANDLERS: &str = r#"
 import { appendFileSync } from "node:fs";
@@ -49,7 +49,7 @@ fn place(npm: &Path) -> Place {
          [servers.everything]\ncommand = \"node\"\nargs = [{everything:?}, \"stdio\"]\n\
          [servers.files]\ncommand = \"node\"\nargs = [{files:?}, {folder:?}]\n\
          [servers.broken]\ncommand = \"/no/such/program\"\n\
-         [commands.scripts]\ndiscover_command = \"python3 tools.py list\"\ncall_command = [\"python3\", \"tools.py\", \"call\"]\n",
+         [commands.scripts]\ndiscover_command = \"python3 tools.py list\"\ncall_command = [\"python3\", \"tools.py\", \"call\"]\n{WRITING_HANDLERS}",
         everything = module("server-everything"),
         files = module("server-filesystem"),
         folder = place.path(),

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use toolbooth_tests::{Gateway, Place, binary, set_up};
+use toolbooth_tests::{Gateway, Place, WRITING_HANDLERS, binary, set_up};
 
 fn until(what: &str, mut fits: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -50,6 +50,7 @@ def broken(args):
 #[test]
 fn a_gateway_stands_behind_a_gateway() {
     let behind = Place::new();
+    behind.write("toolbooth.toml", WRITING_HANDLERS);
     behind.write("tools.registry.json", &registry(&["py.one"])).write("handlers/py.py", PYTHON);
     let upstream = behind.serve();
     let front = Place::new();
@@ -57,7 +58,7 @@ fn a_gateway_stands_behind_a_gateway() {
     front.write(
         "toolbooth.toml",
         &format!(
-            "[servers.far]\nurl = \"{}\"\n[servers.near]\ncommand = {:?}\nargs = [\"stdio\", \"--data\", {folder:?}]\ncwd = {:?}\n",
+            "[servers.far]\nurl = \"{}\"\n[servers.near]\ncommand = {:?}\nargs = [\"stdio\", \"--data\", {folder:?}]\ncwd = {:?}\nsandbox = \"none\"\n",
             upstream.url(),
             binary(),
             behind.path(),

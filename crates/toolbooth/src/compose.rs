@@ -3,22 +3,21 @@
 //! Doc: configuration.md
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use toolbooth_adapters::builtin::{self, BuiltinSettings, SearchEndpoint};
-use toolbooth_adapters::command::{self, CommandExecutor, CommandSource, CommandTools};
-use toolbooth_adapters::handlers::{self, HandlerFolder, Handlers};
-use toolbooth_adapters::mcp::{McpServer, Reach, ServerSettings};
-use toolbooth_adapters::process::CommandLine;
-use toolbooth_adapters::{declarations, secret_rules, secrets};
+use toolbooth_adapters::builtin;
+use toolbooth_adapters::command::{CallLine, CommandExecutor, CommandSettings, CommandSource};
+use toolbooth_adapters::endpoint::Endpoint;
+use toolbooth_adapters::handlers::Handlers;
+use toolbooth_adapters::mcp::McpServer;
+use toolbooth_adapters::{declarations, secret_rules};
 use toolbooth_audit::LedgerReads;
 use toolbooth_contracts::contract::{AdapterId, BUILTIN_RUNTIME, HANDLERS_RUNTIME};
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
-use toolbooth_contracts::secret::{SecretLocation, SecretRef, SecretShapes};
-use toolbooth_contracts::{Executor, Guard, ToolId};
+use toolbooth_contracts::secret::SecretShapes;
+use toolbooth_contracts::{Executor, Guard, ToolId, Witness};
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{
     AsyncCalls, Catalogue, Clock, Executors, IdSource, Keeping, Limits, OutputRule, Parts,
@@ -31,14 +30,10 @@ use toolbooth_registry::{RegisteredTool, Source, WireNames, file};
 use toolbooth_server::{House, Listing};
 use toolbooth_store::sqlite::StoreFolder;
 
-use crate::config::{self, Config, Loaded, Setting, ToolDefaults};
+use crate::config::{self, Config, Loaded, ToolDefaults};
 use crate::failure::Failure;
-use crate::records;
+use crate::{reach, records};
 
-/// How long a server may take to connect, where nothing is said.
-const STARTUP_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a command may take to list its tools, where nothing is said.
-const DISCOVER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The file that remembers names on the wire.
 const WIRE_NAMES: &str = "wire-names.json";
 
@@ -49,6 +44,8 @@ pub(crate) struct Frame {
     pub(crate) catalogue: Arc<Catalogue>,
     /// Tools of other sources that the registry file has taken the place of.
     pub(crate) replaced: Vec<(ToolId, Source)>,
+    /// Ways out that were refused to processes of many calls.
+    refusals: Witness,
     executors: Executors,
 }
 
@@ -183,7 +180,9 @@ impl Frame {
         }
         world.names = WireNames::new(naming, prefix, remembered_names(&loaded));
         world.unmet = unmet(config);
-        let (builtins, entries) = builtin::tools(builtin_settings(&loaded)?);
+        let launcher = reach::launcher(&loaded);
+        let refusals = Witness::default();
+        let (builtins, entries) = builtin::tools(reach::builtin_settings(&loaded, &launcher)?);
         let tools: Result<Vec<RegisteredTool>, _> = entries
             .iter()
             .map(|entry| RegisteredTool::from_entry(entry, Source::Builtin, &guard))
@@ -200,34 +199,57 @@ impl Frame {
                 tracing::warn!(tool.id = %id, was = %source, now = "file", "a tool is replaced");
             }
         }
-        let handlers: Arc<dyn Executor> = Arc::new(Handlers::new(handler_folders(&loaded)));
+        let folders = reach::handler_folders(&loaded)?;
+        let handlers: Arc<dyn Executor> = Arc::new(
+            Handlers::new(folders, reach::levels(config), launcher.clone())
+                .with_witness(refusals.clone()),
+        );
         let mut executors = Executors::default()
             .with(AdapterId::Local(BUILTIN_RUNTIME.to_owned()), Arc::new(builtins))
             .with(AdapterId::Local(HANDLERS_RUNTIME.to_owned()), Arc::clone(&handlers));
-        for name in config.runtimes.keys() {
-            executors = executors.with(AdapterId::Local(name.clone()), Arc::clone(&handlers));
+        for (name, runtime) in &config.runtimes {
+            let executor = match runtime.kind {
+                config::RuntimeKind::Handlers => Arc::clone(&handlers),
+                config::RuntimeKind::Command => {
+                    let settings = reach::command_runtime(&loaded, name, runtime)?;
+                    Arc::new(CommandExecutor::new(settings, launcher.clone()))
+                }
+            };
+            executors = executors.with(AdapterId::Local(name.clone()), executor);
+        }
+        for (name, said) in &config.endpoints {
+            let endpoint = Endpoint::new(reach::endpoint(&loaded, name, said)?);
+            executors = executors.with(AdapterId::Endpoint(name.clone()), Arc::new(endpoint));
         }
         let mut sources = Vec::new();
         for (name, pair) in &config.commands {
             if pair.enabled == Some(false) {
                 continue;
             }
-            let tools = command_tools(&loaded, name, pair)?;
+            let tools = reach::command_tools(&loaded, name, pair)?;
             let id = Source::Command(name.clone());
             let adapter = AdapterId::Local(id.to_string());
-            executors = executors.with(adapter, Arc::new(CommandExecutor::new(tools.clone())));
+            let settings = CommandSettings {
+                line: CallLine::Named(tools.call.clone()),
+                error_text: tools.error_text,
+                sandbox: tools.sandbox.clone(),
+                levels: reach::levels(config),
+            };
+            let executor = CommandExecutor::new(settings, launcher.clone());
+            executors = executors.with(adapter, Arc::new(executor));
             let mut policy = source_policy(config, &pair.defaults, &pair.overrides);
             policy.tools.clone_from(&pair.tools);
             policy.deny.clone_from(&pair.deny);
             policy.rename.clone_from(&pair.rename);
-            let source = Arc::new(CommandSource::new(tools));
+            let source = Arc::new(CommandSource::new(tools, launcher.clone()));
             sources.push(SourceEntry { id, source, policy, verify_calls: false });
         }
         for (name, server) in &config.servers {
             if server.enabled == Some(false) {
                 continue;
             }
-            let upstream = McpServer::new(server_settings(&loaded, name, server)?);
+            let settings = reach::server_settings(&loaded, name, server)?;
+            let upstream = McpServer::new(settings, launcher.clone(), refusals.clone());
             executors = executors
                 .with(AdapterId::Mcp(name.clone()), Arc::clone(&upstream) as Arc<dyn Executor>);
             let mut policy = source_policy(config, &server.defaults, &server.overrides);
@@ -245,7 +267,22 @@ impl Frame {
         let catalogue =
             Arc::new(Catalogue::new(Arc::clone(&worlds), executors.clone(), guard, sources));
         catalogue.restore_locked().await;
-        Ok(Self { loaded, worlds, catalogue, replaced, executors })
+        Ok(Self { loaded, worlds, catalogue, replaced, refusals, executors })
+    }
+
+    /// Tools of the registry file whose own profile does not hold where they run, and why.
+    pub(crate) fn exceeding(&self) -> Vec<(ToolId, String)> {
+        let world = self.worlds.now();
+        let judged =
+            world.registry.iter().filter(|tool| *tool.source() == Source::File).filter_map(
+                |tool| {
+                    let profile = tool.contract().sandbox.as_ref()?;
+                    let executor = self.executors.get(tool.adapter())?;
+                    let reason = executor.contains(tool.contract(), profile).err()?;
+                    Some((tool.id().clone(), reason))
+                },
+            );
+        judged.collect()
     }
 
     /// Ends what was opened for discovery, where no gateway is built.
@@ -280,6 +317,7 @@ impl Gateway {
 
     /// Keeps the lease, finds lost writers, and hands a checkpoint outside where one was signed.
     pub(crate) async fn tend(&self) -> Result<(), Failure> {
+        self.note_refusals().await;
         let loaded = &self.frame.loaded;
         let note = self
             .proxy
@@ -353,8 +391,17 @@ impl Gateway {
         }
     }
 
+    /// Writes down which ways out were refused to processes that belong to no call.
+    async fn note_refusals(&self) {
+        for refusal in self.frame.refusals.take().egress {
+            let facts = serde_json::to_value(refusal).unwrap_or_default();
+            self.note(AuditEventKind::EgressDenied, facts).await;
+        }
+    }
+
     /// Settles what runs and closes the store.
     pub(crate) async fn shut_down(&self) -> Result<(), Failure> {
+        self.note_refusals().await;
         remember_names(&self.frame);
         let grace = self.frame.loaded.config.proxy.shutdown_grace_ms.unwrap_or(10_000);
         let note = self
@@ -446,6 +493,7 @@ fn unmet(config: &Config) -> BTreeMap<String, String> {
         Some(("commands", name)) => {
             config.commands.get(name).is_some_and(|pair| pair.enabled != Some(false))
         }
+        Some(("endpoints", name)) => config.endpoints.contains_key(name),
         _ => requirement == "builtin.web_search" && config.builtin.web_search.endpoint.is_some(),
     };
     config
@@ -454,94 +502,6 @@ fn unmet(config: &Config) -> BTreeMap<String, String> {
         .filter(|(_, permission)| !there(&permission.requires))
         .map(|(name, permission)| (name.clone(), permission.requires.clone()))
         .collect()
-}
-
-fn builtin_settings(loaded: &Loaded) -> Result<BuiltinSettings, Failure> {
-    let builtin = &loaded.config.builtin;
-    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
-    let roots = match &builtin.roots {
-        Some(roots) => roots.iter().map(|root| loaded.path(root)).collect(),
-        None => vec![here],
-    };
-    let search = builtin.web_search.endpoint.clone().map(|url| SearchEndpoint {
-        url,
-        timeout: Duration::from_millis(builtin.web_search.timeout_ms.unwrap_or(10_000)),
-    });
-    let this = std::env::current_exe().map_err(|error| {
-        Failure::configuration(format!("this program cannot be found: {error}"))
-    })?;
-    let worker = CommandLine {
-        argv: vec![this.display().to_string().into(), crate::WORKER.into(), "doc_parser".into()],
-        ..CommandLine::default()
-    };
-    Ok(BuiltinSettings { roots, search, document_worker: Some(worker) })
-}
-
-fn handler_folders(loaded: &Loaded) -> Vec<HandlerFolder> {
-    let mut folders: Vec<HandlerFolder> = loaded
-        .config
-        .runtimes
-        .values()
-        .filter(|runtime| runtime.kind == config::RuntimeKind::Handlers)
-        .map(|runtime| HandlerFolder {
-            folder: loaded.path(&runtime.dir),
-            language: runtime.language.map(|language| match language {
-                config::Language::Node => handlers::Language::Node,
-                config::Language::Python => handlers::Language::Python,
-            }),
-            domains: match &runtime.domains {
-                config::Domains::One(all) if all == "*" => None,
-                config::Domains::One(one) => Some(vec![one.clone()]),
-                config::Domains::Some(domains) => Some(domains.clone()),
-            },
-            interpreter: runtime.interpreter.clone(),
-        })
-        .collect();
-    if folders.iter().all(|folder| folder.domains.is_some()) {
-        // The default one is beside the registry file.
-        let (registry, _) = loaded.registry();
-        let beside = registry.parent().unwrap_or(&loaded.folder).join("handlers");
-        let folder =
-            HandlerFolder { folder: beside, language: None, domains: None, interpreter: None };
-        folders.push(folder);
-    }
-    folders
-}
-
-pub(crate) fn setting(loaded: &Loaded, setting: &Setting) -> secrets::Setting {
-    match setting {
-        Setting::Text(text) => secrets::Setting::Template(text.clone()),
-        Setting::Secret(reference) => secrets::Setting::Secret(location(loaded, reference)),
-    }
-}
-
-/// Where a secret of the configuration is kept; a relative path is relative to the configuration.
-pub(crate) fn location(loaded: &Loaded, reference: &SecretRef) -> SecretLocation {
-    match &reference.secret_ref {
-        SecretLocation::File(path) => {
-            SecretLocation::File(loaded.path(Path::new(path)).display().to_string())
-        }
-        other => other.clone(),
-    }
-}
-
-fn settings(loaded: &Loaded, map: &BTreeMap<String, Setting>) -> Vec<(String, secrets::Setting)> {
-    map.iter().map(|(name, value)| (name.clone(), setting(loaded, value))).collect()
-}
-
-/// The folder of a child; one that begins with a variable is no path of the configuration's.
-fn folder(loaded: &Loaded, cwd: Option<&PathBuf>) -> secrets::Setting {
-    let cwd = cwd.map_or_else(
-        || loaded.folder.clone(),
-        |cwd| {
-            if cwd.starts_with("~") || cwd.to_string_lossy().starts_with("${") {
-                cwd.clone()
-            } else {
-                loaded.path(cwd)
-            }
-        },
-    );
-    secrets::Setting::Template(cwd.display().to_string())
 }
 
 /// By what discovered tools are judged: the lock file, and two settings.
@@ -584,78 +544,6 @@ pub(crate) fn read_lock(loaded: &Loaded) -> Result<Option<LockFile>, Failure> {
             .at(shown)
             .hint("`toolbooth lock` writes it")),
     }
-}
-
-fn words(text: &config::CommandText, place: &str) -> Result<Vec<String>, Failure> {
-    let words = match text {
-        config::CommandText::Words(words) => Ok(words.clone()),
-        config::CommandText::Text(text) => command::words(text),
-    };
-    match words {
-        Ok(words) if !words.is_empty() => Ok(words),
-        Ok(_) => Err(Failure::configuration("the command names no program").at(place.to_owned())),
-        Err(error) => Err(Failure::configuration(format!("the command cannot be read: {error}"))
-            .at(place.to_owned())),
-    }
-}
-
-fn command_tools(
-    loaded: &Loaded,
-    name: &str,
-    pair: &config::CommandPair,
-) -> Result<CommandTools, Failure> {
-    let place = format!("commands.{name}");
-    let env = settings(loaded, &pair.env);
-    let cwd = Some(folder(loaded, pair.cwd.as_ref()));
-    let line = |argv: Vec<String>| CommandLine {
-        argv: argv.into_iter().map(secrets::Setting::Literal).collect(),
-        env: env.clone(),
-        cwd: cwd.clone(),
-    };
-    Ok(CommandTools {
-        name: name.to_owned(),
-        discover: line(words(&pair.discover_command, &format!("{place}.discover_command"))?),
-        call: line(words(&pair.call_command, &format!("{place}.call_command"))?),
-        discover_timeout: pair.discover_timeout_ms.map_or(DISCOVER_TIMEOUT, Duration::from_millis),
-        listing_bytes_max: pair.listing_bytes_max.unwrap_or(command::LISTING_BYTES_MAX),
-        error_text: match pair.error_text {
-            config::ErrorText::Safe => command::ErrorText::Safe,
-            config::ErrorText::Full => command::ErrorText::Full,
-        },
-    })
-}
-
-fn server_settings(
-    loaded: &Loaded,
-    name: &str,
-    server: &config::Server,
-) -> Result<ServerSettings, Failure> {
-    let place = format!("servers.{name}");
-    let wrong = |message: &str| Failure::configuration(message.to_owned()).at(place.clone());
-    let reach = match (&server.command, &server.url) {
-        (Some(_), Some(_)) => {
-            return Err(wrong("a server has either `command` or `url`, not both"));
-        }
-        (None, None) => return Err(wrong("a server needs `command` or `url`")),
-        (Some(program), None) => {
-            if !server.headers.is_empty() {
-                return Err(wrong("`headers` belong to a server with `url`"));
-            }
-            let argv = std::iter::once(program).chain(&server.args);
-            let argv = argv.map(|word| secrets::Setting::Template(word.clone())).collect();
-            let cwd = folder(loaded, server.cwd.as_ref());
-            Reach::Stdio(CommandLine { argv, env: settings(loaded, &server.env), cwd: Some(cwd) })
-        }
-        (None, Some(url)) => {
-            if !["http://", "https://", "${"].iter().any(|start| url.starts_with(start)) {
-                return Err(wrong("`url` must begin with http:// or https://"));
-            }
-            let url = secrets::Setting::Template(url.clone());
-            Reach::Http { url, headers: settings(loaded, &server.headers) }
-        }
-    };
-    let startup_timeout = server.startup_timeout_ms.map_or(STARTUP_TIMEOUT, Duration::from_millis);
-    Ok(ServerSettings { name: name.to_owned(), reach, startup_timeout })
 }
 
 fn tool_settings(settings: &ToolDefaults) -> ToolSettings {

@@ -2,6 +2,9 @@
 //!
 //! Doc: configuration.md
 
+pub(crate) mod endpoints;
+pub(crate) mod sandbox;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +16,7 @@ use toolbooth_contracts::agent_log::LogLevel;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::secret::SecretRef;
+use toolbooth_contracts::trust::TrustLevel;
 
 use crate::failure::Failure;
 
@@ -53,6 +57,8 @@ pub(crate) struct Config {
     pub(crate) callers: BTreeMap<String, Caller>,
     /// Upstream MCP servers.
     pub(crate) servers: BTreeMap<String, Server>,
+    /// HTTP endpoints.
+    pub(crate) endpoints: BTreeMap<String, endpoints::Endpoint>,
     /// Runtimes on this machine.
     pub(crate) runtimes: BTreeMap<String, Runtime>,
     /// Commands that list and run tools.
@@ -61,6 +67,8 @@ pub(crate) struct Config {
     pub(crate) discovery: Discovery,
     /// What trust levels mean.
     pub(crate) trust: Trust,
+    /// How processes are contained.
+    pub(crate) sandbox: sandbox::Sandboxes,
     /// The tools that are compiled in.
     pub(crate) builtin: Builtin,
     /// What receipts keep.
@@ -286,6 +294,8 @@ pub(crate) struct Caller {
     pub(crate) grants: Vec<String>,
     /// Whether they are operators.
     pub(crate) operate: bool,
+    /// Variables or headers of their own, by server.
+    pub(crate) secrets: BTreeMap<String, BTreeMap<String, Setting>>,
 }
 
 /// A value that may be a secret.
@@ -352,6 +362,34 @@ pub(crate) struct Server {
     pub(crate) overrides: BTreeMap<String, ToolDefaults>,
     /// When its tools are compared with what was approved.
     pub(crate) verify: Verify,
+    /// How its process is contained; absent = the shipped profile `server`, by trust.
+    pub(crate) sandbox: Option<sandbox::Sandbox>,
+    /// Who shares a connection.
+    pub(crate) isolation: Isolation,
+    /// Whose credentials it gets.
+    pub(crate) credentials: Credentials,
+}
+
+/// Who shares a connection to a server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Isolation {
+    /// All callers.
+    #[default]
+    Shared,
+    /// Nobody: each caller has its own.
+    Caller,
+}
+
+/// Whose credentials a server gets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Credentials {
+    /// Its own, from `env` and `headers`.
+    #[default]
+    Server,
+    /// The caller's, from `[callers.NAME.secrets.SERVER]`.
+    Caller,
 }
 
 /// When the tools of a server are compared with what was approved.
@@ -369,17 +407,31 @@ pub(crate) enum Verify {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Runtime {
-    /// `handlers`.
+    /// `handlers` or `command`.
     pub(crate) kind: RuntimeKind,
     /// The language; absent = whichever file is there.
     pub(crate) language: Option<Language>,
     /// The folder with the handler files.
-    pub(crate) dir: PathBuf,
+    pub(crate) dir: Option<PathBuf>,
     /// The domains: a list, or `"*"` for every domain that no other runtime names.
     #[serde(default)]
     pub(crate) domains: Domains,
     /// The interpreter; absent = `node` or `python3`.
     pub(crate) interpreter: Option<String>,
+    /// Workers of one domain at once.
+    pub(crate) workers: Option<usize>,
+    /// The command line of a call, in which `{name}` stands for an argument.
+    pub(crate) command: Option<CommandText>,
+    /// What an agent sees of a command that fails.
+    #[serde(default)]
+    pub(crate) error_text: ErrorText,
+    /// Variables.
+    #[serde(default)]
+    pub(crate) env: BTreeMap<String, Setting>,
+    /// Where commands run.
+    pub(crate) cwd: Option<PathBuf>,
+    /// How its processes are contained; absent = the shipped profile `default`, by trust.
+    pub(crate) sandbox: Option<sandbox::Sandbox>,
 }
 
 /// The kind of a runtime.
@@ -388,6 +440,8 @@ pub(crate) struct Runtime {
 pub(crate) enum RuntimeKind {
     /// Functions in files.
     Handlers,
+    /// A command for each call.
+    Command,
 }
 
 /// The language of handlers.
@@ -462,6 +516,8 @@ pub(crate) struct CommandPair {
     pub(crate) rename: BTreeMap<String, String>,
     /// `false` leaves it out.
     pub(crate) enabled: Option<bool>,
+    /// How its processes are contained, where a contract says nothing; absent = by trust.
+    pub(crate) sandbox: Option<sandbox::Sandbox>,
 }
 
 /// What an agent sees of a command that fails.
@@ -518,6 +574,8 @@ pub(crate) enum Suspicious {
 pub(crate) struct Trust {
     /// Trust levels whose tools need an approval for each call.
     pub(crate) approval: Vec<String>,
+    /// What words of your own mean.
+    pub(crate) levels: BTreeMap<String, TrustLevel>,
 }
 
 /// The tools that are compiled in.
@@ -675,7 +733,7 @@ fn set(table: &mut Table, path: &[String], value: Value) -> Result<(), String> {
 }
 
 /// Sections that people know from elsewhere and that this version does not have.
-const NOT_YET: [&str; 6] = ["auth", "endpoints", "sandbox", "budgets", "approvals", "telemetry"];
+const NOT_YET: [&str; 4] = ["auth", "budgets", "approvals", "telemetry"];
 
 /// What is wrong, with place and help; never the line itself, which may hold a secret.
 fn told(error: &toml::de::Error, text: &str, file: &str) -> Failure {

@@ -8,6 +8,7 @@ mod failure;
 mod files;
 mod import;
 mod output;
+mod reach;
 mod records;
 mod schemas;
 
@@ -33,6 +34,8 @@ pub(crate) fn note(text: &str) {
 }
 
 fn main() -> ExitCode {
+    // Where this was started as the launcher, this does not come back.
+    toolbooth_launcher::entry();
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(first) if first == WORKER => return worker(),
@@ -125,7 +128,6 @@ fn start_tracing(serving: bool) {
 /// Runs this program as a worker that parses one document.
 fn worker() -> ExitCode {
     use toolbooth_adapters::builtin::documents;
-    documents::limit_this_process();
     match documents::serve_one(std::io::stdin().lock(), std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -55,7 +55,7 @@ pub(crate) fn due(config: &Config) -> Due {
 
 /// A secret of the configuration that is a key. Looking it up may take a while.
 async fn key(loaded: &Loaded, reference: &SecretRef, place: &str) -> Result<[u8; 32], Failure> {
-    let location = crate::compose::location(loaded, reference);
+    let location = crate::reach::location(loaded, reference);
     let looking = tokio::task::spawn_blocking(move || secrets::resolve_key(&location));
     let found = looking.await.map_err(|error| Failure::configuration(error.to_string()))?;
     found.map_err(|error| Failure::configuration(error.to_string()).at(place.to_owned()))
@@ -73,7 +73,7 @@ async fn signer(loaded: &Loaded) -> Result<Option<Signer>, Failure> {
 /// The URL of a store for several replicas, where the configuration names one.
 async fn url(loaded: &Loaded) -> Result<Option<SecretString>, Failure> {
     let Some(url) = &loaded.config.store.url else { return Ok(None) };
-    let url = crate::compose::setting(loaded, url);
+    let url = crate::reach::setting(loaded, url);
     let looking = tokio::task::spawn_blocking(move || url.resolve());
     let found = looking.await.map_err(|error| Failure::configuration(error.to_string()))?;
     found.map(Some).map_err(|error| Failure::configuration(error.to_string()).at("store.url"))

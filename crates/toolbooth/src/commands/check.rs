@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use toolbooth_contracts::{Guard, Severity};
+use toolbooth_contracts::json::line_column;
+use toolbooth_contracts::{Guard, Severity, ToolId};
 use toolbooth_registry::file::{self, FileFinding};
 
-use crate::compose;
+use crate::compose::{self, Frame};
 use crate::config::{self, Loaded};
 use crate::failure::Failure;
 use crate::output::{self, Format};
@@ -32,24 +33,30 @@ pub(super) fn init() -> Result<bool, Failure> {
     Ok(true)
 }
 
-pub(super) fn check(
+pub(super) async fn check(
     given: Option<PathBuf>,
     format: Format,
     load: impl Fn() -> Result<Loaded, Failure>,
 ) -> Result<bool, Failure> {
-    let path = match given {
-        Some(path) => path,
-        None => load()?.registry().0,
+    let (path, loaded) = match given {
+        Some(path) => (path, None),
+        None => {
+            let loaded = load()?;
+            (loaded.registry().0, Some(loaded))
+        }
     };
     let name = path.display().to_string();
     let text = std::fs::read(&path).map_err(|error| {
         Failure::usage(format!("the registry file cannot be read: {error}")).at(name.clone())
     })?;
     let guard = Guard::new(compose::shapes());
-    let (ok, tools, findings) = match file::load(&text, &name, &guard) {
+    let (ok, tools, mut findings) = match file::load(&text, &name, &guard) {
         Ok(loaded) => (true, loaded.tools.len(), loaded.warnings),
         Err(rejected) => (false, 0, rejected.findings),
     };
+    if let (true, Some(loaded)) = (ok, loaded) {
+        findings.extend(exceeding(loaded, &name, &text).await?);
+    }
     if format.is_json() {
         output::json(&json!({ "ok": ok, "findings": findings }));
         return Ok(ok);
@@ -75,6 +82,31 @@ pub(super) fn check(
         ));
     }
     Ok(ok)
+}
+
+/// Contracts that ask for less than the process that serves them has.
+async fn exceeding(loaded: Loaded, name: &str, text: &[u8]) -> Result<Vec<FileFinding>, Failure> {
+    let frame = Frame::build(loaded).await?;
+    let finding = |(id, reason): (ToolId, String)| {
+        let quoted = format!("\"{id}\"");
+        let at = text.windows(quoted.len()).position(|part| part == quoted.as_bytes());
+        let (line, column) = line_column(text, at.unwrap_or_default());
+        FileFinding {
+            severity: Severity::Warning,
+            code: "sandbox-exceeded".to_owned(),
+            path: "sandbox".to_owned(),
+            tool_index: None,
+            tool_id: Some(id.to_string()),
+            message: reason,
+            hint: Some("give the server or runtime a `sandbox` that grants no more".to_owned()),
+            file: name.to_owned(),
+            line,
+            column,
+        }
+    };
+    let findings = frame.exceeding().into_iter().map(finding).collect();
+    frame.close().await;
+    Ok(findings)
 }
 
 /// A finding with the line that it is about and a caret under the place.

@@ -3,8 +3,10 @@
 use serde::Serialize;
 use serde_json::json;
 use toolbooth_adapters::process::findable;
+use toolbooth_adapters::sandbox::{default_profile, server_profile};
 use toolbooth_audit::verify;
 use toolbooth_contracts::coverage::CoverageState;
+use toolbooth_contracts::sandbox::SandboxProfile;
 
 use crate::compose::Frame;
 use crate::config::Loaded;
@@ -48,6 +50,7 @@ pub(super) async fn doctor(
             );
             checks.push(ok("configuration", told));
             store(&loaded, &mut checks).await;
+            sandbox(&loaded, &mut checks).await;
             match Frame::build(loaded).await {
                 Ok(frame) => sources(&frame, &mut checks).await,
                 Err(failure) => checks.push(of_failure("registry and policy", &failure)),
@@ -64,12 +67,6 @@ pub(super) async fn doctor(
             bad(program, "warning", "not in PATH", format!("install it where you want {used}"))
         });
     }
-    checks.push(bad(
-        "sandbox",
-        "warning",
-        "this version contains no processes; contracts with `sandbox.enforce = \"required\"` answer `sandbox-unavailable`",
-        "run tools that you do not trust elsewhere",
-    ));
     let fine = checks.iter().all(|check| check.state != "failed");
     if format.is_json() {
         output::json(&json!({ "ok": fine, "checks": checks }));
@@ -89,6 +86,52 @@ fn of_failure(name: &str, failure: &Failure) -> Check {
     let place = failure.path.as_ref().map(|path| format!(" ({path})")).unwrap_or_default();
     let remedy = failure.hint.clone().unwrap_or_else(|| "mend it and run this again".to_owned());
     bad(name, "failed", format!("{}{place}", failure.message), remedy)
+}
+
+/// What this machine has to contain tools with, and the profiles that hold where none is written.
+async fn sandbox(loaded: &Loaded, checks: &mut Vec<Check>) {
+    let launcher = crate::reach::launcher(loaded);
+    let found = match launcher.primitives().await {
+        Ok(found) => found,
+        Err(error) => {
+            let remedy = "run this program by its own name, not through a wrapper";
+            checks.push(bad("sandbox", "failed", error.to_string(), remedy));
+            return;
+        }
+    };
+    for one in found {
+        let name = format!("sandbox {}", one.primitive.as_str());
+        checks.push(match &one.missing {
+            None => ok(name, one.detail.clone().unwrap_or_else(|| "there".to_owned())),
+            Some(why) => bad(name, "warning", format!("missing: {why}"), one.primitive.remedy()),
+        });
+    }
+    for (name, profile) in [("default", default_profile()), ("server", server_profile())] {
+        checks.push(ok(format!("profile {name}"), described(&profile)));
+    }
+}
+
+/// A profile in one line.
+fn described(profile: &SandboxProfile) -> String {
+    let fs = profile.fs.clone().unwrap_or_default();
+    let write: Vec<&str> = fs.write.iter().map(|write| write.path.as_str()).collect();
+    let hosts = profile.net.as_ref().map(|net| net.hosts.join(" ")).unwrap_or_default();
+    let list = |words: String| if words.is_empty() { "nothing".to_owned() } else { words };
+    let limits = profile.limits.clone().unwrap_or_default();
+    let limit = |name: &str, limit: Option<u64>, unit: &str| {
+        limit.map(|limit| format!(", {name} {limit}{unit}")).unwrap_or_default()
+    };
+    format!(
+        "reads {}; writes {}; reaches {}; tmp {} MiB{}{}{}{}",
+        list(fs.read.join(" ")),
+        list(write.join(" ")),
+        list(hosts.replace('*', "every host")),
+        fs.tmp_mb.unwrap_or_default(),
+        limit("memory", limits.memory_mb, " MiB"),
+        limit("processes", limits.pids, ""),
+        limit("open files", limits.open_files, ""),
+        limit("file", limits.file_mb, " MiB"),
+    )
 }
 
 async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {

@@ -25,7 +25,7 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
     let load = || config::load(global.config.as_deref(), global.data.as_deref());
     match command {
         Command::Init => check::init(),
-        Command::Check { file, shown } => check::check(file, shown.format, load),
+        Command::Check { file, shown } => check::check(file, shown.format, load).await,
         Command::List { caller, limit, after, shown } => {
             tools::list(frame(load()?).await?, &caller, limit, after.as_deref(), shown.format).await
         }

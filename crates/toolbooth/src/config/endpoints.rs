@@ -1,0 +1,42 @@
+//! HTTP endpoints, as configuration says them.
+//!
+//! Doc: configuration.md
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::Setting;
+
+/// An HTTP endpoint: one request from a template, or the operations of an OpenAPI document.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Endpoint {
+    /// The URL: of the request, or what the paths of an OpenAPI document come behind.
+    pub(crate) url: Option<String>,
+    /// The method; absent = `GET`, with a body `POST`.
+    pub(crate) method: Option<String>,
+    /// Query parameters.
+    pub(crate) query: BTreeMap<String, String>,
+    /// Headers.
+    pub(crate) headers: BTreeMap<String, Setting>,
+    /// The body: a JSON document in which `"{name}"` stands for an argument; absent = all arguments
+    /// that stand nowhere else, for methods that have a body.
+    pub(crate) body: Option<serde_json::Value>,
+    /// An OpenAPI 3 document.
+    pub(crate) openapi: Option<PathBuf>,
+    /// Whether addresses that are not public may be reached.
+    pub(crate) allow_private: bool,
+    /// Redirects that are followed.
+    pub(crate) redirects: u32,
+    /// Bytes of a response, decompressed.
+    pub(crate) response_bytes_max: Option<usize>,
+    /// How long connecting may take, in milliseconds.
+    pub(crate) connect_timeout_ms: Option<u64>,
+    /// The header that carries the idempotency key.
+    pub(crate) idempotency_header: Option<String>,
+    /// A file with certificates of authorities that are trusted beside the system's, PEM.
+    pub(crate) ca_file: Option<PathBuf>,
+}

@@ -1,0 +1,263 @@
+//! How processes are contained, as configuration says it: a word, or a profile.
+//!
+//! Doc: configuration.md
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toolbooth_adapters::sandbox::{Standing, default_profile, server_profile};
+use toolbooth_contracts::sandbox::{
+    Enforce, EnvProfile, FsProfile, NetProfile, SandboxLimits, SandboxProfile, WritePath,
+};
+use toolbooth_contracts::secret::SecretRef;
+
+use crate::failure::Failure;
+
+/// What holds for all sandboxes.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Sandboxes {
+    /// A folder in which cgroups may be made; absent = the gateway's own is tried.
+    pub(crate) cgroup: Option<PathBuf>,
+    /// Profiles that others name.
+    pub(crate) profiles: BTreeMap<String, Profile>,
+}
+
+/// How a process is contained.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Sandbox {
+    /// `none`, `default`, `server`, or the name of a profile.
+    Named(String),
+    /// A profile.
+    Own(Box<Profile>),
+}
+
+/// A profile; what it does not name is denied.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Profile {
+    /// A shipped profile whose sections hold where this one has none: `default`, `server`.
+    pub(crate) base: Option<Base>,
+    /// `required` or `best-effort`.
+    pub(crate) enforce: Option<Enforce>,
+    /// Files.
+    pub(crate) fs: Option<Fs>,
+    /// Network.
+    pub(crate) net: Option<Net>,
+    /// Environment.
+    pub(crate) env: Option<Env>,
+    /// Limits.
+    pub(crate) limits: Option<Limits>,
+}
+
+/// A shipped profile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Base {
+    /// Where it runs, read-only; no network.
+    Default,
+    /// As much of home as package runners need; the network.
+    Server,
+}
+
+/// Files that a process may touch.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Fs {
+    /// Paths it may read.
+    pub(crate) read: Vec<String>,
+    /// Paths it may write.
+    pub(crate) write: Vec<Write>,
+    /// Size of its private temporary folder, in MiB.
+    pub(crate) tmp_mb: Option<u64>,
+}
+
+/// A path that a process may write to.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Write {
+    /// The path.
+    Path(String),
+    /// The path, and most it may hold.
+    Bounded(Bounded),
+}
+
+/// A path, and most it may hold.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Bounded {
+    /// The path.
+    pub(crate) path: String,
+    /// Most it may hold, in MiB.
+    pub(crate) max_mb: Option<u64>,
+}
+
+/// Hosts that a process may reach.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Net {
+    /// `name:port`, `*.name:port`, or `*` for the open network.
+    pub(crate) hosts: Vec<String>,
+}
+
+/// Environment that a process sees.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Env {
+    /// Variables that pass from the gateway's own.
+    pub(crate) allow: Vec<String>,
+    /// Variables with fixed values.
+    pub(crate) set: BTreeMap<String, String>,
+    /// Variables whose values are secrets.
+    pub(crate) secrets: BTreeMap<String, SecretRef>,
+}
+
+/// Limits that cut.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Limits {
+    /// Wall time of one call, in milliseconds.
+    pub(crate) wall_ms: Option<u64>,
+    /// Processor time, in seconds.
+    pub(crate) cpu_s: Option<u64>,
+    /// Memory, in MiB.
+    pub(crate) memory_mb: Option<u64>,
+    /// Processes and threads.
+    pub(crate) pids: Option<u64>,
+    /// Open descriptors.
+    pub(crate) open_files: Option<u64>,
+    /// Size of one file, in MiB.
+    pub(crate) file_mb: Option<u64>,
+    /// Bytes of standard output.
+    pub(crate) stdout_bytes: Option<u64>,
+    /// Bytes of standard error.
+    pub(crate) stderr_bytes: Option<u64>,
+}
+
+impl Sandboxes {
+    /// What `said` at `place` means.
+    pub(crate) fn standing(
+        &self,
+        said: Option<&Sandbox>,
+        place: &str,
+    ) -> Result<Standing, Failure> {
+        let profile = match said {
+            None => return Ok(Standing::Unsaid),
+            Some(Sandbox::Named(name)) => match name.as_str() {
+                "none" => return Ok(Standing::Free),
+                "default" => default_profile(),
+                "server" => server_profile(),
+                other => match self.profiles.get(other) {
+                    Some(profile) => profile.contract(),
+                    None => return Err(self.unknown(other, place)),
+                },
+            },
+            Some(Sandbox::Own(profile)) => profile.contract(),
+        };
+        let hosts = profile.net.as_ref().map(|net| net.hosts.clone()).unwrap_or_default();
+        if !hosts.iter().any(|host| host == "*") {
+            toolbooth_adapters::egress::AllowList::parse(&hosts)
+                .map_err(|message| Failure::configuration(message).at(place.to_owned()))?;
+        }
+        Ok(Standing::Profile(Box::new(profile)))
+    }
+
+    fn unknown(&self, name: &str, place: &str) -> Failure {
+        let known = self.profiles.keys().map(String::as_str);
+        let near = toolbooth_contracts::id::nearest(
+            name,
+            ["none", "default", "server"].into_iter().chain(known),
+        );
+        let failure = Failure::configuration(format!("there is no sandbox profile `{name}`"));
+        failure.at(place.to_owned()).hint(match near {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "write it as `[sandbox.profiles.NAME]`, or say `none`, `default` or `server`"
+                .to_owned(),
+        })
+    }
+
+    /// A profile for processes of one call each; `None` where nothing is said.
+    pub(crate) fn of_calls(
+        &self,
+        said: Option<&Sandbox>,
+        place: &str,
+    ) -> Result<Option<SandboxProfile>, Failure> {
+        match self.standing(said, place)? {
+            Standing::Unsaid => Ok(None),
+            Standing::Profile(profile) => Ok(Some(*profile)),
+            Standing::Free => Err(Failure::configuration(
+                "how a tool of one process per call is contained is decided by its trust level",
+            )
+            .at(place.to_owned())
+            .hint("say `trust_level = \"trusted\"` for tools that may run as the gateway does")),
+        }
+    }
+}
+
+impl Profile {
+    fn contract(&self) -> SandboxProfile {
+        let base = match self.base {
+            Some(Base::Default) => default_profile(),
+            Some(Base::Server) => server_profile(),
+            None => SandboxProfile::default(),
+        };
+        let write = |write: &Write| match write {
+            Write::Path(path) => WritePath { path: path.clone(), max_mb: None },
+            Write::Bounded(own) => WritePath { path: own.path.clone(), max_mb: own.max_mb },
+        };
+        let fs = |fs: &Fs| FsProfile {
+            read: fs.read.clone(),
+            write: fs.write.iter().map(write).collect(),
+            tmp_mb: fs.tmp_mb,
+        };
+        let env = |env: &Env| EnvProfile {
+            allow: env.allow.clone(),
+            set: env.set.clone(),
+            secrets: env.secrets.clone(),
+        };
+        let limits = |own: &Limits| SandboxLimits {
+            wall_ms: own.wall_ms,
+            cpu_s: own.cpu_s,
+            memory_mb: own.memory_mb,
+            pids: own.pids,
+            open_files: own.open_files,
+            file_mb: own.file_mb,
+            stdout_bytes: own.stdout_bytes,
+            stderr_bytes: own.stderr_bytes,
+        };
+        SandboxProfile {
+            enforce: self.enforce.unwrap_or(base.enforce),
+            fs: self.fs.as_ref().map(fs).or(base.fs),
+            net: self.net.as_ref().map(|net| NetProfile { hosts: net.hosts.clone() }).or(base.net),
+            env: self.env.as_ref().map(env).or(base.env),
+            limits: self.limits.as_ref().map(limits).or(base.limits),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(text: &str) -> Result<Standing, Failure> {
+        let config: toml::Table = toml::from_str(text).unwrap();
+        let said: Sandbox = config["sandbox"].clone().try_into().unwrap();
+        Sandboxes::default().standing(Some(&said), "servers.x.sandbox")
+    }
+
+    #[test]
+    fn sections_of_a_profile_take_the_place_of_the_bases() {
+        let said =
+            standing("sandbox = { base = \"server\", net = { hosts = [\"a.example:443\"] } }");
+        let Ok(Standing::Profile(profile)) = said else { panic!("{said:?}") };
+        assert_eq!(profile.net.unwrap().hosts, ["a.example:443"]);
+        assert_eq!(profile.fs, server_profile().fs);
+        assert_eq!(standing("sandbox = \"none\"").unwrap(), Standing::Free);
+        let error = standing("sandbox = \"defalt\"").unwrap_err();
+        assert_eq!(error.hint.as_deref(), Some("did you mean `default`?"));
+        assert!(standing("sandbox = { net = { hosts = [\"https://a\"] } }").is_err());
+    }
+}
