@@ -516,6 +516,22 @@ impl Catalogue {
         }
     }
 
+    /// Tools of the registry file whose own profile does not hold where they run, and why.
+    #[must_use]
+    pub fn uncontained(&self) -> Vec<(ToolId, String)> {
+        let world = self.worlds.now();
+        let judged =
+            world.registry.iter().filter(|tool| *tool.source() == Source::File).filter_map(
+                |tool| {
+                    let profile = tool.contract().sandbox.as_ref()?;
+                    let executor = self.executors.get(tool.adapter())?;
+                    let reason = executor.contains(tool.contract(), profile).err()?;
+                    Some((tool.id().clone(), reason))
+                },
+            );
+        judged.collect()
+    }
+
     /// Why a tool that an operator wrote for a server is not one that the server, or the lock,
     /// lists.
     fn missing_at_server(&self, world: &World, tool: &RegisteredTool) -> Option<String> {

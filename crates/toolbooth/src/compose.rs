@@ -270,21 +270,6 @@ impl Frame {
         Ok(Self { loaded, worlds, catalogue, replaced, refusals, executors })
     }
 
-    /// Tools of the registry file whose own profile does not hold where they run, and why.
-    pub(crate) fn exceeding(&self) -> Vec<(ToolId, String)> {
-        let world = self.worlds.now();
-        let judged =
-            world.registry.iter().filter(|tool| *tool.source() == Source::File).filter_map(
-                |tool| {
-                    let profile = tool.contract().sandbox.as_ref()?;
-                    let executor = self.executors.get(tool.adapter())?;
-                    let reason = executor.contains(tool.contract(), profile).err()?;
-                    Some((tool.id().clone(), reason))
-                },
-            );
-        judged.collect()
-    }
-
     /// Ends what was opened for discovery, where no gateway is built.
     pub(crate) async fn close(&self) {
         self.executors.close().await;

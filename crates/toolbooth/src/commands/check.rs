@@ -104,7 +104,7 @@ async fn exceeding(loaded: Loaded, name: &str, text: &[u8]) -> Result<Vec<FileFi
             column,
         }
     };
-    let findings = frame.exceeding().into_iter().map(finding).collect();
+    let findings = frame.catalogue.uncontained().into_iter().map(finding).collect();
     frame.close().await;
     Ok(findings)
 }
