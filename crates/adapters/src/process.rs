@@ -236,7 +236,7 @@ const PROJECT_FILES: [&str; 6] =
 const PROJECT_DEPTH: usize = 6;
 
 /// The folder of the project that a program's file belongs to; else the file's own, or the file.
-fn project_of(file: &Path, home: Option<&Path>) -> PathBuf {
+pub(crate) fn project_of(file: &Path, home: Option<&Path>) -> PathBuf {
     let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
     // What is installed together is found together.
     let installed = file.ancestors().filter(|folder| folder.ends_with("node_modules")).last();

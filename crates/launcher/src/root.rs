@@ -199,7 +199,11 @@ fn put(root: BorrowedFd<'_>, tree: &Tree) -> io::Result<()> {
         }
         What::Link(to) => {
             make_folders(root, parent)?;
-            Ok(symlinkat(to, root, &inner)?)
+            match symlinkat(to, root, &inner) {
+                // By another name of its folder it is there already.
+                Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+                Err(error) => Err(error.into()),
+            }
         }
     }
 }

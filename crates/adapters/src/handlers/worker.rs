@@ -138,8 +138,8 @@ impl Worker {
         };
         let setup = line.setup(profile).map_err(|error| unstarted(&error))?;
         let applied = Witness::default();
-        // The handler's own folder is its program.
-        let also = [home];
+        // The project that the file belongs to is its program.
+        let also = [crate::process::project_of(&file, setup.home.as_deref()), home];
         let containment = Containment {
             profile,
             also: &also,

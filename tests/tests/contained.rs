@@ -1,0 +1,450 @@
+//! What the whole house contains and leaves behind: nothing outlives a call, a client or the gateway.
+//!
+//! Path: 7. Doc: execution.md#the-launcher, execution.md#primitives, execution.md#trust-and-containment
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use toolbooth_tests::{Place, binary, request};
+
+/// A server that answers, hangs or dies as it is told, in the handshake era.
+const SERVER: &str = r#"import json, os, sys, subprocess
+mark = sys.argv[1]
+child = subprocess.Popen(["sleep", mark])
+tools = [{"name": n, "description": "d", "inputSchema": {"type": "object"}} for n in ["echo", "hang", "die"]]
+for line in sys.stdin:
+    message = json.loads(line)
+    id, method = message.get("id"), message.get("method")
+    if id is None:
+        continue
+    if method == "initialize":
+        result = {"protocolVersion": message["params"]["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
+    elif method == "tools/list":
+        result = {"tools": tools}
+    elif method == "tools/call":
+        name = message["params"]["name"]
+        if name == "die":
+            os._exit(7)
+        if name == "hang":
+            continue
+        result = {"content": [{"type": "text", "text": "ok"}]}
+    else:
+        print(json.dumps({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "no"}}), flush=True)
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": id, "result": result}), flush=True)
+"#;
+
+fn tool(id: &str, runtime: &str, trust: &str, timeout_ms: u64, sandbox: Option<Value>) -> Value {
+    let mut entry = json!({
+        "toolId": id, "category": "function", "description": "d",
+        "inputSchema": {"type": "object", "properties": {"script": {"type": "string"}}},
+        "outputSchema": {}, "capabilities": {}, "execution": {"localRuntimeId": runtime},
+        "policy": {"timeoutMs": timeout_ms, "trustLevel": trust}, "permissions": [],
+        "idempotency": {"mode": "none"},
+    });
+    if let Some(sandbox) = sandbox {
+        entry["sandbox"] = sandbox;
+    }
+    entry
+}
+
+const SCRIPTS: &str =
+    "[runtimes.sh]\nkind = \"command\"\ncommand = [\"/bin/sh\", \"-c\", \"{script}\"]\n";
+
+fn registry(tools: &[Value]) -> String {
+    json!({ "version": "1.0.0", "tools": tools }).to_string()
+}
+
+/// A number of seconds that nobody else sleeps.
+fn mark() -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    format!("{}.{}", 200_000 + std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst))
+}
+
+/// Everything that a gateway and its children could leave on this machine.
+#[derive(Debug, Default)]
+struct Left {
+    processes: Vec<String>,
+    zombies: usize,
+    mounts: usize,
+    cgroups: usize,
+    files: usize,
+}
+
+impl Left {
+    /// Whether nothing is left that was not there before; others use this machine too.
+    fn is_within(&self, before: &Self) -> bool {
+        self.processes.is_empty()
+            && self.zombies == 0
+            && self.mounts <= before.mounts
+            && self.cgroups <= before.cgroups
+            && self.files <= before.files
+    }
+}
+
+fn left(mark: &str, folder: &Path, gateway: u32) -> Left {
+    let mut left = Left::default();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let line = std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+        if line.contains(mark) || line.contains(folder.to_str().unwrap()) {
+            left.processes.push(line.replace('\0', " "));
+        }
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // The state and the parent follow the name, which may hold anything.
+        let rest = stat.rsplit_once(')').map(|(_, rest)| rest.to_owned()).unwrap_or_default();
+        let words: Vec<&str> = rest.split_whitespace().take(2).collect();
+        left.zombies += usize::from(words == ["Z", gateway.to_string().as_str()]);
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    left.mounts = mounts.lines().count();
+    left.cgroups = count("/sys/fs/cgroup", "toolbooth-", 4);
+    left.files = std::fs::read_dir(folder.join("tmp")).map_or(0, Iterator::count);
+    left
+}
+
+/// Folders beneath `path` whose names begin with `prefix`.
+fn count(path: impl AsRef<Path>, prefix: &str, depth: u32) -> usize {
+    let Ok(entries) = std::fs::read_dir(path) else { return 0 };
+    let of = |entry: std::fs::DirEntry| {
+        let own = entry.file_name().to_string_lossy().starts_with(prefix);
+        let folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let inner = if folder && depth > 0 { count(entry.path(), prefix, depth - 1) } else { 0 };
+        usize::from(own && folder) + inner
+    };
+    entries.flatten().map(of).sum()
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Descriptors and threads of a process.
+fn weight(pid: u32) -> (usize, usize) {
+    let count =
+        |name: &str| std::fs::read_dir(format!("/proc/{pid}/{name}")).map_or(0, Iterator::count);
+    (count("fd"), count("task"))
+}
+
+fn pid_of(place: &Place) -> u32 {
+    let folder = place.path().to_str().unwrap();
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .find(|pid: &u32| {
+            let text = |name: &str| {
+                std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default()
+            };
+            let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+            text("cmdline").contains("serve\0") && cwd.to_str() == Some(folder)
+        })
+        .unwrap()
+}
+
+fn body(tool: &str, script: &str) -> String {
+    json!({ "toolId": tool, "args": { "script": script } }).to_string()
+}
+
+/// A client that sends a call and hangs up.
+fn hang_up(address: &str, body: &str) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let head = format!(
+        "POST /v1/calls HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body.as_bytes()).unwrap();
+    // Until the call has surely begun, which a few kilobytes on loopback do at once.
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+#[test]
+fn a_thousand_calls_with_faults_leave_nothing() {
+    let mark = mark();
+    let place = Place::new();
+    std::fs::create_dir(place.path().join("tmp")).unwrap();
+    let tmp = place.path().join("tmp").display().to_string();
+    let place = place.env("TMPDIR", &tmp);
+    let servers: String = ["one", "two"]
+        .iter()
+        .map(|name| {
+            let sandbox = if *name == "one" { "" } else { "sandbox = \"none\"\n" };
+            format!("[servers.{name}]\ncommand = \"/usr/bin/python3\"\nargs = [\"server.py\", \"{mark}\"]\ntimeout_ms = 700\n{sandbox}")
+        })
+        .collect();
+    place.write("toolbooth.toml", &format!("{SCRIPTS}{servers}")).write("server.py", SERVER).write(
+        "tools.registry.json",
+        &registry(&[
+            tool("in.run", "sh", "untrusted", 10_000, None),
+            tool("free.run", "sh", "trusted", 10_000, None),
+            tool("in.slow", "sh", "untrusted", 400, None),
+            tool("free.slow", "sh", "trusted", 400, None),
+        ]),
+    );
+    let before = left(&mark, place.path(), 0);
+    assert_eq!(before.processes, Vec::<String>::new());
+    let gateway = place.serve();
+    let address = gateway.address.clone();
+    // Warm: servers are connected, pools have their threads.
+    for name in ["one.echo", "two.echo", "in.run", "free.run"] {
+        request(&address, "POST", "/v1/calls", &body(name, "true"), &[]).unwrap();
+    }
+    let pid = pid_of(&place);
+    let warm = weight(pid);
+    let next = Arc::new(AtomicUsize::new(0));
+    let statuses = Arc::new(std::sync::Mutex::new(BTreeMap::<(String, u16), usize>::new()));
+    let clients: Vec<_> = (0..32)
+        .map(|_| {
+            let (address, next, mark) = (address.clone(), Arc::clone(&next), mark.clone());
+            let statuses = Arc::clone(&statuses);
+            std::thread::spawn(move || {
+                loop {
+                    let n = next.fetch_add(1, Ordering::SeqCst);
+                    if n >= 1000 {
+                        return;
+                    }
+                    let stay = format!("setsid sleep {mark} & sleep {mark} & echo ok");
+                    let hold =
+                        format!("trap '' TERM; setsid sleep {mark} & sleep {mark}; sleep {mark}");
+                    let (tool, script) = match n % 20 {
+                        0 => ("in.slow", hold),
+                        1 => ("free.slow", hold),
+                        2 => ("one.die", String::new()),
+                        3 => ("two.die", String::new()),
+                        4 => ("one.hang", String::new()),
+                        5 => ("two.hang", String::new()),
+                        6 | 7 => ("in.run", stay),
+                        8 | 9 => ("free.run", stay),
+                        10 => ("in.run", "kill -9 $$".to_owned()),
+                        11 => ("free.run", "exit 3".to_owned()),
+                        12 | 13 => ("one.echo", String::new()),
+                        14 | 15 => ("two.echo", String::new()),
+                        16 => ("in.run", "echo ok".to_owned()),
+                        17 => ("free.run", "echo ok".to_owned()),
+                        18 => {
+                            hang_up(&address, &body("in.slow", &hold));
+                            continue;
+                        }
+                        _ => {
+                            hang_up(&address, &body("one.hang", ""));
+                            continue;
+                        }
+                    };
+                    let answer = request(&address, "POST", "/v1/calls", &body(tool, &script), &[]);
+                    let (status, _) = answer.unwrap();
+                    *statuses.lock().unwrap().entry((tool.to_owned(), status)).or_default() += 1;
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.join().unwrap();
+    }
+    let statuses = statuses.lock().unwrap();
+    let of = |tool: &str, status: u16| {
+        statuses.get(&(tool.to_owned(), status)).copied().unwrap_or_default()
+    };
+    // Faults happened, and the others were served meanwhile.
+    assert_eq!((of("in.slow", 504), of("free.slow", 504)), (50, 50), "{statuses:?}");
+    assert_eq!((of("in.run", 200), of("free.run", 200)), (150, 150), "{statuses:?}");
+    assert!(of("one.echo", 200) > 0 && of("two.echo", 200) > 0, "{statuses:?}");
+    // What remains are at most the two servers, each with its own child and launcher.
+    until("the calls' processes are gone", || left(&mark, place.path(), pid).processes.len() <= 4);
+    until("children are buried", || left(&mark, place.path(), pid).zombies == 0);
+    until("descriptors and threads are given back", || {
+        let now = weight(pid);
+        now.0 <= warm.0 + 4 && now.1 <= warm.1 + 4
+    });
+    // While 32 calls run, the gateway is killed: nobody tells the children but their lifelines.
+    let runners: Vec<_> = (0..32)
+        .map(|n| {
+            let (address, mark) = (address.clone(), mark.clone());
+            std::thread::spawn(move || {
+                let tool = if n % 2 == 0 { "in.run" } else { "free.run" };
+                let script = format!("trap '' TERM; setsid sleep {mark} & sleep {mark}");
+                let _ = request(&address, "POST", "/v1/calls", &body(tool, &script), &[]);
+            })
+        })
+        .collect();
+    until("they run", || left(&mark, place.path(), pid).processes.len() > 60);
+    gateway.signal("KILL");
+    for runner in runners {
+        runner.join().unwrap();
+    }
+    drop(gateway);
+    until("nothing is left", || left(&mark, place.path(), pid).is_within(&before));
+}
+
+/// The gateway in a user namespace of its own in which no further one can be made.
+fn without_namespaces(place: &Place, arguments: &[&str]) -> (Value, i32) {
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-Ur", "sh", "-c", script, "sh"]).arg(binary()).args(arguments);
+    command.args(["--format", "json"]).current_dir(place.path());
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let document = serde_json::from_str(&text)
+        .unwrap_or_else(|_| panic!("{text}\n{}", String::from_utf8_lossy(&output.stderr)));
+    (document, output.status.code().unwrap_or(-1))
+}
+
+#[test]
+fn what_is_missing_refuses_or_is_written_down() {
+    let place = Place::new();
+    place.write("toolbooth.toml", SCRIPTS).write(
+        "tools.registry.json",
+        &registry(&[
+            tool("strict.run", "sh", "untrusted", 10_000, None),
+            tool("mild.run", "sh", "sandbox", 10_000, None),
+        ]),
+    );
+    let (doctor, exit) = without_namespaces(&place, &["doctor"]);
+    assert_eq!((exit, &doctor["ok"]), (0, &json!(true)), "{doctor}");
+    let checks = doctor["checks"].as_array().unwrap();
+    let row = |name: &str| checks.iter().find(|check| check["name"] == name).unwrap().clone();
+    let missing = row("sandbox user-namespace");
+    assert_eq!(missing["state"], "warning");
+    assert!(missing["remedy"].as_str().unwrap().contains("max_user_namespaces"), "{missing}");
+    assert_eq!(row("sandbox seccomp")["state"], "ok");
+    // Required: refused, with primitive and remedy for operators and neither for the agent.
+    let script = "{\"script\":\"echo ran\"}";
+    let (refused, exit) =
+        without_namespaces(&place, &["call", "strict.run", "--args", script, "--call-id", "c-1"]);
+    assert_eq!((exit, &refused["error"]["code"]), (1, &json!("sandbox-unavailable")), "{refused}");
+    assert_eq!(refused["effect"], "not_started");
+    assert!(!refused.to_string().contains("namespace"), "{refused}");
+    let log = &place.records("c-1").logs[0];
+    let internal = log["internal"].as_str().unwrap();
+    assert!(
+        internal.contains("user-namespace") && internal.contains("max_user_namespaces"),
+        "{log}"
+    );
+    let (listed, _) = without_namespaces(&place, &["list"]);
+    let tools = listed["tools"].as_array().unwrap();
+    let state = |id: &str| tools.iter().find(|tool| tool["toolId"] == id).unwrap()["state"].clone();
+    assert_eq!((state("strict.run"), state("mild.run")), (json!("not_configured"), json!("real")));
+    // Best effort: it runs with what there is, and the receipt says what there is not.
+    let (ran, exit) =
+        without_namespaces(&place, &["call", "mild.run", "--args", script, "--call-id", "c-2"]);
+    assert_eq!((exit, &ran["warnings"]), (0, &json!(["sandbox-partial"])), "{ran}");
+    let receipt = &place.records("c-2").receipts[0];
+    let missing = receipt["sandboxMissing"].as_array().unwrap();
+    assert!(
+        missing.contains(&json!("user-namespace")) && !missing.contains(&json!("seccomp")),
+        "{receipt}"
+    );
+    let (whole, _) = place.json(&["call", "mild.run", "--args", script, "--call-id", "c-3"]);
+    assert_eq!(
+        (&whole["status"], &whole["warnings"]),
+        (&json!("succeeded"), &json!([])),
+        "{whole}"
+    );
+    let other = &place.records("c-3").receipts[0];
+    assert_ne!(receipt["sandboxDigest"], other["sandboxDigest"]);
+    assert!(other.get("sandboxMissing").is_none(), "{other}");
+    // What it still has holds: no socket can be made.
+    let script = r#"{"script":"python3 -c 'import socket; socket.socket()'"}"#;
+    let (stopped, _) = without_namespaces(&place, &["call", "mild.run", "--args", script]);
+    assert_eq!(stopped["error"]["code"], "tool-error", "{stopped}");
+}
+
+#[test]
+fn a_contract_that_asks_for_less_than_its_server_has_is_a_finding() {
+    let place = Place::new();
+    place
+        .write(
+            "toolbooth.toml",
+            "[runtimes.own]\nkind = \"handlers\"\ndir = \"handlers\"\nsandbox = \"server\"\n",
+        )
+        .write("handlers/os.py", "def run(args, context=None): return 1\n")
+        .write(
+            "tools.registry.json",
+            &registry(&[tool("os.run", "own", "sandbox", 10_000, Some(json!({})))]),
+        );
+    let (checked, exit) = place.json(&["check"]);
+    assert_eq!((exit, &checked["ok"]), (0, &json!(true)), "{checked}");
+    let finding = &checked["findings"][0];
+    assert_eq!(
+        (&finding["code"], &finding["severity"]),
+        (&json!("sandbox-exceeded"), &json!("warning"))
+    );
+    assert!(finding["message"].as_str().unwrap().contains("may reach `*`"), "{finding}");
+    let (refused, _) = place.json(&["call", "os.run", "--args", "{}"]);
+    assert_eq!(refused["error"]["code"], "sandbox-unavailable", "{refused}");
+}
+
+#[test]
+fn documents_that_break_their_reader_end_the_worker_alone() {
+    let place = Place::new();
+    // A stack that no reader has: objects within objects.
+    let deep = format!("%PDF-1.4\n1 0 obj {}", "<< /A ".repeat(500_000));
+    // A stream of a few kilobytes that is a gigabyte when it is read.
+    let mut packed = Vec::new();
+    let mut encoder = flate2::write::ZlibEncoder::new(&mut packed, flate2::Compression::best());
+    let zeroes = vec![b' '; 1 << 20];
+    for _ in 0..1500 {
+        encoder.write_all(&zeroes).unwrap();
+    }
+    encoder.finish().unwrap();
+    std::fs::write(place.path().join("bomb.pdf"), pdf(&packed)).unwrap();
+    place.write("deep.pdf", &deep);
+    let gateway = place.serve();
+    for name in ["deep.pdf", "bomb.pdf"] {
+        let (_, answer) = gateway.post(
+            "/v1/calls",
+            &json!({ "toolId": "doc_parser", "args": { "path": name } }).to_string(),
+        );
+        assert!(
+            answer["code"] == "tool-error" || answer["status"] == "succeeded",
+            "{name}: {answer}"
+        );
+    }
+    let (status, answer) = gateway.post(
+        "/v1/calls",
+        &json!({ "toolId": "calculator", "args": { "expression": "6*7" } }).to_string(),
+    );
+    assert_eq!((status, &answer["status"]), (200, &json!("succeeded")), "{answer}");
+}
+
+/// A document of one page whose content is `packed`.
+fn pdf(packed: &[u8]) -> Vec<u8> {
+    let mut out = b"%PDF-1.4\n".to_vec();
+    let mut offsets = Vec::new();
+    let objects: [Vec<u8>; 4] = [
+        b"<< /Type /Catalog /Pages 2 0 R >>".to_vec(),
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>".to_vec(),
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] /Contents 4 0 R >>".to_vec(),
+        [
+            format!("<< /Length {} /Filter /FlateDecode >>\nstream\n", packed.len()).into_bytes(),
+            packed.to_vec(),
+            b"\nendstream".to_vec(),
+        ]
+        .concat(),
+    ];
+    for (at, object) in objects.iter().enumerate() {
+        offsets.push(out.len());
+        out.extend_from_slice(format!("{} 0 obj\n", at + 1).as_bytes());
+        out.extend_from_slice(object);
+        out.extend_from_slice(b"\nendobj\n");
+    }
+    let start = out.len();
+    out.extend_from_slice(b"xref\n0 5\n0000000000 65535 f \n");
+    for offset in offsets {
+        out.extend_from_slice(format!("{offset:010} 00000 n \n").as_bytes());
+    }
+    out.extend_from_slice(
+        format!("trailer << /Size 5 /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n").as_bytes(),
+    );
+    out
+}
