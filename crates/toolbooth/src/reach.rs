@@ -36,9 +36,12 @@ const DOCUMENT_BYTES_MAX: u64 = 32 << 20;
 /// What starts every child: this program itself.
 pub(crate) fn launcher(loaded: &Loaded) -> Launcher {
     let cgroup = loaded.config.sandbox.cgroup.as_ref();
-    // Records and keys, and settings that may hold what nobody should know.
-    let hidden = std::iter::once(loaded.data.clone()).chain(loaded.file.clone()).collect();
-    Launcher::of_this_program(cgroup.map(|folder| loaded.path(folder))).hiding(hidden)
+    Launcher::of_this_program(cgroup.map(|folder| loaded.path(folder))).hiding(hidden(loaded))
+}
+
+/// What no tool sees: records and keys, and settings that may hold what nobody should know.
+fn hidden(loaded: &Loaded) -> Vec<PathBuf> {
+    std::iter::once(loaded.data.clone()).chain(loaded.file.clone()).collect()
 }
 
 /// What words for trust mean.
@@ -73,7 +76,12 @@ pub(crate) fn builtin_settings(
         argv: vec![this.display().to_string().into(), crate::WORKER.into(), "doc_parser".into()],
         ..CommandLine::default()
     };
-    Ok(BuiltinSettings { roots, search, document_worker: Some((launcher.clone(), worker)) })
+    Ok(BuiltinSettings {
+        roots,
+        hidden: hidden(loaded),
+        search,
+        document_worker: Some((launcher.clone(), worker)),
+    })
 }
 
 /// The folders with handlers; the default one is beside the registry file.

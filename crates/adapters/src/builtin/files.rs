@@ -41,12 +41,17 @@ struct FolderPath {
 
 /// Folders that files are read beneath.
 #[derive(Debug)]
-pub struct Roots(Vec<(PathBuf, Dir)>);
+pub struct Roots {
+    folders: Vec<(PathBuf, Dir)>,
+    /// The gateway's own: records, keys, configuration.
+    hidden: Vec<PathBuf>,
+}
 
 impl Roots {
-    /// Opens the roots; one that cannot be opened is left out, with a warning.
+    /// Opens the roots; one that cannot be opened is left out, with a warning. Nothing beneath
+    /// `hidden` is ever read.
     #[must_use]
-    pub fn open(paths: &[PathBuf]) -> Self {
+    pub fn open(paths: &[PathBuf], hidden: &[PathBuf]) -> Self {
         let open = |path: &PathBuf| {
             let opened = path.canonicalize().and_then(|real| {
                 let folder = Dir::open_ambient_dir(&real, ambient_authority())?;
@@ -56,7 +61,25 @@ impl Roots {
                 .inspect_err(|error| tracing::warn!(root = %path.display(), %error, "a root cannot be opened"))
                 .ok()
         };
-        Self(paths.iter().filter_map(open).collect())
+        let folders = paths.iter().filter_map(open).collect();
+        Self { folders, hidden: hidden.to_vec() }
+    }
+
+    /// Whether what was opened is the gateway's own. It is asked of the open descriptor: a path
+    /// could mean something else by now.
+    #[cfg(target_os = "linux")]
+    fn is_hidden(&self, opened: &impl std::os::fd::AsRawFd) -> bool {
+        let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
+        let Ok(real) = std::fs::read_link(link) else { return true };
+        self.hidden.iter().any(|hidden| {
+            // What is not there yet hides nothing.
+            hidden.canonicalize().is_ok_and(|hidden| real.starts_with(hidden))
+        })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn is_hidden<T>(&self, _: &T) -> bool {
+        !self.hidden.is_empty()
     }
 
     /// The root that a path is in, and the path beneath it.
@@ -65,7 +88,7 @@ impl Roots {
         let path = Path::new(path);
         if path.is_absolute() {
             return self
-                .0
+                .folders
                 .iter()
                 .find_map(|(root, folder)| {
                     let beneath = path.strip_prefix(root).ok()?;
@@ -78,7 +101,7 @@ impl Roots {
         if path.components().any(|part| matches!(part, Component::Prefix(_))) {
             return Err(outside());
         }
-        self.0
+        self.folders
             .first()
             .map(|(_, folder)| (folder, path.to_owned()))
             .ok_or_else(|| "no folder may be read".to_owned())
@@ -96,6 +119,9 @@ impl Roots {
             options.custom_flags(0o4000);
         }
         let file = folder.open_with(&beneath, &options).map_err(|error| told(&error))?;
+        if self.is_hidden(&file) {
+            return Err(told(&std::io::ErrorKind::NotFound.into()));
+        }
         let metadata = file.metadata().map_err(|error| told(&error))?;
         if !metadata.is_file() {
             return Err("the path is not a file".to_owned());
@@ -113,7 +139,11 @@ impl Roots {
 
     fn list(&self, path: &str) -> Result<Vec<Value>, String> {
         let (folder, beneath) = self.place(path)?;
-        let entries = folder.read_dir(&beneath).map_err(|error| told(&error))?;
+        let folder = folder.open_dir(&beneath).map_err(|error| told(&error))?;
+        if self.is_hidden(&folder) {
+            return Err(told(&std::io::ErrorKind::NotFound.into()));
+        }
+        let entries = folder.entries().map_err(|error| told(&error))?;
         let mut found = Vec::new();
         for entry in entries {
             let entry = entry.map_err(|error| told(&error))?;
@@ -216,7 +246,7 @@ mod tests {
         std::fs::write(root.path().join("in.txt"), "in").unwrap();
         std::os::unix::fs::symlink(outside.path(), root.path().join("link")).unwrap();
         std::os::unix::fs::symlink("../in.txt", root.path().join("sub/inner")).unwrap();
-        let roots = Roots::open(&[root.path().to_owned()]);
+        let roots = Roots::open(&[root.path().to_owned()], &[]);
         let read =
             |path: &str| roots.read(path, 100).map(|bytes| String::from_utf8(bytes).unwrap());
         assert_eq!(read("in.txt").unwrap(), "in");
@@ -239,5 +269,61 @@ mod tests {
         assert!(roots.list("link").is_err() && roots.list("..").is_err());
         assert_eq!(roots.list(".").unwrap().len(), 3);
         assert!(roots.read("in.txt", 1).unwrap_err().contains("at most 1"));
+    }
+
+    #[test]
+    fn what_is_the_gateways_own_is_not_there() {
+        let root = tempfile::tempdir().unwrap();
+        let records = root.path().join(".records");
+        std::fs::create_dir(&records).unwrap();
+        std::fs::write(records.join("key"), "k").unwrap();
+        std::fs::write(root.path().join("settings"), "k").unwrap();
+        std::os::unix::fs::symlink(".records/key", root.path().join("link")).unwrap();
+        let hidden = [records, root.path().join("settings"), root.path().join("none")];
+        let roots = Roots::open(&[root.path().to_owned()], &hidden);
+        for path in [".records/key", "link", "settings", "./.records/../.records/key"] {
+            assert!(roots.read(path, 100).unwrap_err().contains("no such"), "{path}");
+        }
+        assert!(roots.list(".records").is_err() && roots.list(".").is_ok());
+    }
+
+    #[test]
+    fn a_link_that_is_swapped_while_it_is_followed_leads_nowhere() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("file"), "secret").unwrap();
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("inside")).unwrap();
+        std::fs::write(root.path().join("inside/file"), "open").unwrap();
+        let (link, draft) = (root.path().join("link"), root.path().join("draft"));
+        let away = outside.path().to_owned();
+        std::os::unix::fs::symlink("inside", &link).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopping = Arc::clone(&stop);
+        let swapper = std::thread::spawn(move || {
+            let mut swaps = 0u32;
+            while !stopping.load(Ordering::Relaxed) {
+                let to = if swaps.is_multiple_of(2) { away.clone() } else { "inside".into() };
+                std::os::unix::fs::symlink(to, &draft).unwrap();
+                std::fs::rename(&draft, &link).unwrap();
+                swaps += 1;
+            }
+            swaps
+        });
+        let roots = Roots::open(&[root.path().to_owned()], &[]);
+        let (mut read, mut refused) = (0, 0);
+        // Until both have been seen often, which says that the race was run.
+        while read < 500 || refused < 500 {
+            match roots.read("link/file", 100) {
+                Ok(bytes) => {
+                    assert_eq!(bytes, b"open");
+                    read += 1;
+                }
+                Err(_) => refused += 1,
+            }
+            assert!(roots.list("link").map_or(true, |entries| entries.len() == 1));
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(swapper.join().unwrap() > 100);
     }
 }

@@ -24,6 +24,8 @@ use crate::process::CommandLine;
 pub struct BuiltinSettings {
     /// Folders that files are read beneath.
     pub roots: Vec<PathBuf>,
+    /// What is the gateway's own beneath them: never read.
+    pub hidden: Vec<PathBuf>,
     /// The search endpoint; without one `web_search` is not configured.
     pub search: Option<SearchEndpoint>,
     /// The command that parses a document it gets on standard input, and what starts it; without
@@ -35,7 +37,7 @@ pub struct BuiltinSettings {
 #[must_use]
 pub fn tools(settings: BuiltinSettings) -> (Functions, Vec<Value>) {
     let mut functions = Functions::default();
-    let roots = Arc::new(Roots::open(&settings.roots));
+    let roots = Arc::new(Roots::open(&settings.roots, &settings.hidden));
     let mut entries = vec![
         calculator::add(&mut functions),
         documents::add(&mut functions, Arc::clone(&roots), settings.document_worker),

@@ -1,0 +1,133 @@
+//! The examples do what their READMEs say, by the commands that stand there.
+//!
+//! Path: 7. Doc: execution.md#endpoints, execution.md#command-runtimes
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use toolbooth_tests::{binary, repository, set_up};
+
+/// A copy of an example, which may be written to.
+fn copy(name: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for part in [name, "registries"] {
+        let done = Command::new("cp")
+            .arg("-r")
+            .arg(repository().join("examples").join(part))
+            .arg(folder.path())
+            .status();
+        assert!(done.unwrap().success());
+    }
+    let _ = std::fs::remove_dir_all(folder.path().join(name).join("node_modules"));
+    folder
+}
+
+fn call(folder: &Path, tool: &str, arguments: &str) -> Value {
+    let output = Command::new(binary())
+        .args(["call", tool, "--args", arguments, "--format", "json"])
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    serde_json::from_str(&text)
+        .unwrap_or_else(|_| panic!("{text}\n{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+fn text(result: &Value) -> &str {
+    result["content"][0]["text"].as_str().unwrap_or_default()
+}
+
+fn install(folder: &Path) -> bool {
+    // Where the npm servers are set up, npm is there and reaches its registry.
+    if set_up("npm/node_modules/.bin").is_none() {
+        return false;
+    }
+    let done = Command::new("npm")
+        .args(["ci", "--silent", "--no-audit", "--no-fund"])
+        .current_dir(folder)
+        .status();
+    assert!(done.unwrap().success());
+    true
+}
+
+#[test]
+fn contained_commands_search_and_archive() {
+    let place = copy("command");
+    let folder = place.path().join("command");
+    let found = call(&folder, "notes.search", r#"{"words":"LIGHTHOUSE"}"#);
+    assert_eq!(text(&found).lines().count(), 2, "{found}");
+    let made = call(&folder, "notes.archive", r#"{"name":"week-47"}"#);
+    assert_eq!(made["status"], "succeeded", "{made}");
+    assert!(folder.join("out/week-47.tar.gz").is_file());
+    let looked = call(&folder, "sandbox.look", "{}");
+    assert!(text(&looked).contains("may I write here: touch: cannot touch"), "{looked}");
+    assert!(text(&looked).contains("/tmp: yes"), "{looked}");
+}
+
+#[test]
+fn a_service_is_booked_through_its_document() {
+    let place = copy("endpoint");
+    let folder = place.path().join("endpoint");
+    let output =
+        Command::new("sh").arg(folder.join("try.sh")).env("TOOLBOOTH", binary()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    for part in [
+        r#"{"rooms":[{"name":"hall","seats":40}]}"#,
+        r#"{"room":"hall","day":"2026-12-24","name":"Ada","number":1}"#,
+        "the tool's endpoint answered 409: The room is taken on that day",
+        "the arguments do not fit the tool's input schema",
+    ] {
+        assert!(said.contains(part), "{part}:\n{said}{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn handlers_keep_one_row_for_one_key() {
+    let place = copy("operations");
+    let folder = place.path().join("operations");
+    if !install(&folder) {
+        return;
+    }
+    let lead = r#"{"phone":"+4930123456","name":"Ada","source":"website"}"#;
+    let first = call(&folder, "leads.create", lead);
+    assert_eq!(first["status"], "succeeded", "{first}");
+    let again = call(&folder, "leads.create", lead);
+    assert_eq!((&again["replayed"], text(&again)), (&Value::Bool(true), text(&first)));
+    // Without the gateway's records the handler itself still keeps one row.
+    std::fs::remove_dir_all(folder.join(".toolbooth")).unwrap();
+    let third = call(&folder, "leads.create", lead);
+    assert_eq!(
+        third["structuredContent"]["lead_id"], first["structuredContent"]["lead_id"],
+        "{third}"
+    );
+    let listed = call(&folder, "leads.list", "{}");
+    assert_eq!(listed["structuredContent"]["total"], 1, "{listed}");
+    let checked = Command::new("node").arg("check.mjs").current_dir(&folder).output().unwrap();
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+}
+
+#[test]
+fn a_server_from_elsewhere_stays_in_its_folder() {
+    let place = copy("server");
+    let folder = place.path().join("server");
+    if !install(&folder) {
+        return;
+    }
+    let written = call(&folder, "files.write_file", r#"{"path":"note.md","content":"Thursday"}"#);
+    assert_eq!(written["status"], "succeeded", "{written}");
+    assert_eq!(std::fs::read_to_string(folder.join("files/note.md")).unwrap(), "Thursday");
+    let large = "x".repeat(3 << 20);
+    for n in 0..4 {
+        let arguments = format!(r#"{{"path":"large-{n}.md","content":"{large}"}}"#);
+        std::fs::write(folder.join("arguments.json"), arguments).unwrap();
+        call(&folder, "files.write_file", "@arguments.json");
+    }
+    let size: u64 = std::fs::read_dir(folder.join("files"))
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.metadata().unwrap().len())
+        .sum();
+    assert!(size < 13 << 20, "{size}");
+}
