@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
-use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+use tokio::process::{Child, Command};
 use tokio::sync::{OnceCell, watch};
 use toolbooth_contracts::Witness;
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
@@ -44,6 +44,14 @@ struct Inner {
     cgroups: Vec<PathBuf>,
     hidden: Vec<PathBuf>,
     found: OnceCell<Vec<Found>>,
+    standing: tokio::sync::Mutex<Option<Standing>>,
+}
+
+/// A launcher that stands ready: one that carries out an order is its copy.
+#[derive(Debug)]
+struct Standing {
+    wishes: Socket,
+    process: Child,
 }
 
 /// A command with everything filled in.
@@ -83,8 +91,13 @@ impl Launcher {
     #[must_use]
     pub fn of(program: PathBuf, cgroup: Option<PathBuf>) -> Self {
         let cgroups = cgroup.map_or_else(own_cgroups, |folder| vec![folder]);
-        let (hidden, found) = (Vec::new(), OnceCell::new());
-        Self(Arc::new(Inner { program, cgroups, hidden, found }))
+        Self(Arc::new(Inner {
+            program,
+            cgroups,
+            hidden: Vec::new(),
+            found: OnceCell::new(),
+            standing: tokio::sync::Mutex::default(),
+        }))
     }
 
     /// The same, showing these paths to no contained program: records, keys, configuration.
@@ -92,7 +105,8 @@ impl Launcher {
     pub fn hiding(self, hidden: Vec<PathBuf>) -> Self {
         let Inner { program, cgroups, .. } = &*self.0;
         let (program, cgroups) = (program.clone(), cgroups.clone());
-        Self(Arc::new(Inner { program, cgroups, hidden, found: OnceCell::new() }))
+        let (found, standing) = (OnceCell::new(), tokio::sync::Mutex::default());
+        Self(Arc::new(Inner { program, cgroups, hidden, found, standing }))
     }
 
     /// What this machine has; tried once.
@@ -193,13 +207,11 @@ impl Launcher {
         way_out: Option<(AllowList, Witness)>,
     ) -> io::Result<(Running, Option<pipe::Sender>)> {
         let (ours, theirs) = Socket::pair()?;
-        let mut command = Command::new(&self.0.program);
-        command.arg(toolbooth_launcher::WORD).env_clear().process_group(0);
-        command.stdin(Stdio::from(OwnedFd::from(theirs)));
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn()?;
-        drop(command);
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let ((stdout, out), (stderr, err)) = (io::pipe()?, io::pipe()?);
+        self.wish(&[theirs.as_fd(), out.as_fd(), err.as_fd()]).await?;
+        drop((theirs, out, err));
+        let stdout = pipe::Receiver::from_owned_fd(stdout.into())?;
+        let stderr = pipe::Receiver::from_owned_fd(stderr.into())?;
         let text = serde_json::to_vec(order)?;
         ours.set_write_timeout(Some(ORDER_TIMEOUT))?;
         let (read, write) = match input {
@@ -210,26 +222,50 @@ impl Launcher {
             Err(io::Error::other("the command line and its environment are too long"))
         } else {
             // A short message to a reader that is about to read it.
-            wire::send(ours.as_fd(), wire::ORDER, &text, read.as_ref().map(AsFd::as_fd))
+            let fds: Vec<_> = read.as_ref().map(AsFd::as_fd).into_iter().collect();
+            wire::send(ours.as_fd(), wire::ORDER, &text, &fds)
         };
         drop(read);
         ours.set_nonblocking(true)?;
         let socket = Arc::new(UnixStream::from_std(ours)?);
         let (state, states) = watch::channel(State::default());
         let listening = Listening { socket: Arc::clone(&socket), state, way_out };
-        tokio::spawn(listening.hear_out(child));
+        tokio::spawn(listening.hear_out());
         let running = Running {
             socket,
             states,
             stdin: None,
-            stdout,
-            stderr,
+            stdout: Some(stdout),
+            stderr: Some(stderr),
             stdout_bytes: None,
             stderr_bytes: None,
         };
         sent?;
         let stdin = write.map(pipe::Sender::from_owned_fd).transpose()?;
         Ok((running, stdin))
+    }
+}
+
+impl Launcher {
+    /// Asks the standing launcher for a copy with these descriptors; starts it where there is none.
+    async fn wish(&self, fds: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
+        let mut standing = self.0.standing.lock().await;
+        if let Some(known) = standing.as_mut()
+            && matches!(known.process.try_wait(), Ok(None))
+            && wire::send(known.wishes.as_fd(), wire::NEW, b"", fds).is_ok()
+        {
+            return Ok(());
+        }
+        let (wishes, theirs) = Socket::pair()?;
+        wishes.set_write_timeout(Some(ORDER_TIMEOUT))?;
+        let mut command = Command::new(&self.0.program);
+        command.arg(toolbooth_launcher::WORD).env_clear().process_group(0);
+        command.stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let process = command.spawn()?;
+        wire::send(wishes.as_fd(), wire::NEW, b"", fds)?;
+        *standing = Some(Standing { wishes, process });
+        Ok(())
     }
 }
 
@@ -271,9 +307,9 @@ pub struct Running {
     /// Its standard input.
     pub stdin: Option<pipe::Sender>,
     /// Its standard output.
-    pub stdout: Option<ChildStdout>,
+    pub stdout: Option<pipe::Receiver>,
     /// Its standard error.
-    pub stderr: Option<ChildStderr>,
+    pub stderr: Option<pipe::Receiver>,
     /// Bytes of standard output that its profile allows.
     pub stdout_bytes: Option<u64>,
     /// Bytes of standard error that are kept.
@@ -348,12 +384,17 @@ struct Listening {
 }
 
 impl Listening {
-    async fn hear_out(mut self, mut launcher: Child) {
+    async fn hear_out(mut self) {
         let mut proxy = None;
+        let mut launcher: Option<i32> = None;
         let hearing = async {
             while let Ok((letter, text, fd)) = self.frame().await {
                 match letter {
-                    wire::STARTED => self.state.send_modify(|state| state.started = true),
+                    wire::STARTED => {
+                        launcher =
+                            std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
+                        self.state.send_modify(|state| state.started = true);
+                    }
                     wire::LISTENER => {
                         if let (Some(fd), Some((allowed, witness))) = (fd, self.way_out.take()) {
                             proxy = egress::serve(fd, allowed, witness)
@@ -373,36 +414,35 @@ impl Listening {
             }
         };
         hearing.await;
-        // After its report it has nothing left to do.
-        if tokio::time::timeout(BURIAL_TIMEOUT, launcher.wait()).await.is_err() {
-            tracing::warn!("a launcher does not end and is killed");
-            let _ = launcher.kill().await;
+        // After its report it has nothing left to do but to end, which the end of its socket tells.
+        if tokio::time::timeout(BURIAL_TIMEOUT, self.frame()).await.is_err() {
+            tracing::warn!(launcher, "a launcher does not end");
         }
         drop(proxy);
         self.state.send_modify(|state| state.over = true);
     }
 
     async fn frame(&self) -> io::Result<(u8, Vec<u8>, Option<OwnedFd>)> {
-        let mut fd = None;
+        let mut fds = Vec::new();
         let mut head = [0u8; wire::HEAD_BYTES];
-        self.fill(&mut head, &mut fd).await?;
+        self.fill(&mut head, &mut fds).await?;
         let (letter, length) = wire::head(head);
         if length > wire::FRAME_BYTES_MAX {
             return Err(io::Error::other("the launcher tells too much"));
         }
         let mut text = vec![0u8; length];
-        self.fill(&mut text, &mut fd).await?;
-        Ok((letter, text, fd))
+        self.fill(&mut text, &mut fds).await?;
+        Ok((letter, text, fds.pop()))
     }
 
-    async fn fill(&self, buffer: &mut [u8], fd: &mut Option<OwnedFd>) -> io::Result<()> {
+    async fn fill(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<()> {
         let mut filled = 0;
         while filled < buffer.len() {
             self.socket.readable().await?;
             let rest = buffer.get_mut(filled..).unwrap_or_default();
             let read = self
                 .socket
-                .try_io(Interest::READABLE, || wire::receive(self.socket.as_fd(), rest, fd));
+                .try_io(Interest::READABLE, || wire::receive(self.socket.as_fd(), rest, fds));
             match read {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => filled += count,

@@ -184,7 +184,7 @@ fn hand_out_listener(control: Option<OwnedFd>) -> io::Result<u16> {
     let control = control.ok_or_else(|| io::Error::other("there is nobody to hand it to"))?;
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
     let port = listener.local_addr()?.port();
-    crate::wire::send(control.as_fd(), crate::wire::LISTENER, b"{}", Some(listener.as_fd()))?;
+    crate::wire::send(control.as_fd(), crate::wire::LISTENER, b"{}", &[listener.as_fd()])?;
     Ok(port)
 }
 

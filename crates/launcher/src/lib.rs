@@ -20,7 +20,7 @@ pub const WORD: &str = "__sandbox";
 /// To be called first thing in `main`, before any thread is started.
 pub fn entry() {
     if std::env::args_os().nth(1).is_some_and(|word| word == WORD) {
-        let code = outside::serve();
+        let code = outside::stand();
         std::process::exit(code);
     }
 }

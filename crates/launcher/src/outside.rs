@@ -36,18 +36,51 @@ const ENTRIES_MAX: usize = 100_000;
 /// What the launcher ends with when it could not do its work.
 const FAILED: i32 = 125;
 
-/// Takes one order and carries it out; gives the exit code of the launcher itself.
-pub(crate) fn serve() -> i32 {
-    match try_serve() {
+/// Stands and makes a launcher of itself for each order, until nobody orders any more; gives the
+/// exit code.
+///
+/// Starting this program costs more than copying it once it is started and has one thread.
+pub(crate) fn stand() -> i32 {
+    match try_stand() {
         Ok(()) => 0,
         Err(_) => FAILED,
     }
 }
 
-fn try_serve() -> io::Result<()> {
+fn try_stand() -> io::Result<()> {
     // Other children of the same parent may have been started at the same moment.
     sys::close_from(3)?;
-    let control = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    // No folder is held, and no child waits to be buried here.
+    rustix::process::chdir("/")?;
+    sys::bury_no_child();
+    loop {
+        let mut head_bytes = [0u8; HEAD_BYTES];
+        let mut fds = Vec::new();
+        match fill(rustix::stdio::stdin(), &mut head_bytes, &mut fds) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            filled => filled?,
+        }
+        let Ok([control, stdout, stderr]) = <[OwnedFd; 3]>::try_from(fds) else {
+            return Err(io::Error::other("this is no wish for a launcher"));
+        };
+        if sys::fork_into(0)?.is_none() {
+            let code = match serve(control, stdout, stderr) {
+                Ok(()) => 0,
+                Err(_) => FAILED,
+            };
+            std::process::exit(code);
+        }
+    }
+}
+
+/// Takes one order and carries it out.
+fn serve(control: OwnedFd, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<()> {
+    sys::reset_signals();
+    rustix::stdio::dup2_stdout(&stdout)?;
+    rustix::stdio::dup2_stderr(&stderr)?;
+    // The standing launcher's socket is not this one's.
+    rustix::stdio::dup2_stdin(&control)?;
+    drop((stdout, stderr));
     let (order, stdin) = receive(control.as_fd())?;
     let report = match order {
         Order::Probe { cgroups } => Report::Primitives(crate::probe::all(&cgroups)),
@@ -63,21 +96,21 @@ fn try_serve() -> io::Result<()> {
         }
     };
     let text = serde_json::to_vec(&report)?;
-    send(control.as_fd(), REPORT, &text, None)
+    send(control.as_fd(), REPORT, &text, &[])
 }
 
 /// Receives the order, and the program's input with it.
 fn receive(from: BorrowedFd<'_>) -> io::Result<(Order, Option<OwnedFd>)> {
-    let mut stdin = None;
+    let mut fds = Vec::new();
     let mut head_bytes = [0u8; HEAD_BYTES];
-    fill(from, &mut head_bytes, &mut stdin)?;
+    fill(from, &mut head_bytes, &mut fds)?;
     let (letter, length) = head(head_bytes);
     if letter != ORDER || length > FRAME_BYTES_MAX {
         return Err(io::Error::other("this is no order"));
     }
     let mut text = vec![0u8; length];
-    fill(from, &mut text, &mut stdin)?;
-    Ok((serde_json::from_slice(&text)?, stdin))
+    fill(from, &mut text, &mut fds)?;
+    Ok((serde_json::from_slice(&text)?, fds.pop()))
 }
 
 type Failure = (String, io::Error);
@@ -273,7 +306,7 @@ fn watch(
             match lines.next() {
                 Some(Word::Started) if !started => {
                     started = true;
-                    at("telling", send(control.as_fd(), STARTED, b"{}", None))?;
+                    at("telling", tell_started(control))?;
                 }
                 Some(Word::Started) => (),
                 Some(other) => word = Some(other),
@@ -309,7 +342,7 @@ fn watch(
         match last {
             Word::Started if !started => {
                 started = true;
-                at("telling", send(control.as_fd(), STARTED, b"{}", None))?;
+                at("telling", tell_started(control))?;
             }
             Word::Started => (),
             other => word = Some(other),
@@ -328,6 +361,11 @@ fn watch(
         Child::Program => own.or(word),
     };
     Ok(word.map_or_else(no_word, report))
+}
+
+fn tell_started(control: &OwnedFd) -> io::Result<()> {
+    let number = std::process::id().to_string();
+    send(control.as_fd(), STARTED, number.as_bytes(), &[])
 }
 
 fn report(word: Word) -> Report {
@@ -355,7 +393,7 @@ fn last_word(told: PipeReader) -> Option<Report> {
 /// What whoever ordered says next; `None` = nothing, ever again.
 fn order_to_end(control: BorrowedFd<'_>) -> Option<u8> {
     let mut head_bytes = [0u8; HEAD_BYTES];
-    fill(control, &mut head_bytes, &mut None).ok()?;
+    fill(control, &mut head_bytes, &mut Vec::new()).ok()?;
     let (letter, length) = head(head_bytes);
     // These words carry nothing.
     (length == 0).then_some(letter)
@@ -364,6 +402,12 @@ fn order_to_end(control: BorrowedFd<'_>) -> Option<u8> {
 /// Ends everything that was orphaned to this process, and what that leaves in turn.
 fn end_orphans() {
     loop {
+        // Mostly there are none, and looking for them takes longer than asking.
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) => continue,
+            Ok(None) => (),
+            Err(_) => return,
+        }
         for orphan in children() {
             let _ = kill_process(orphan, Signal::KILL);
         }

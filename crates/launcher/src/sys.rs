@@ -147,6 +147,12 @@ impl Waited {
     }
 }
 
+/// Lets children go without a word when they end.
+pub(crate) fn bury_no_child() {
+    // SAFETY: ignoring is no function of ours.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
 /// Gives signals their ordinary meaning again: a runtime may have ignored some, and that is
 /// inherited.
 pub(crate) fn reset_signals() {

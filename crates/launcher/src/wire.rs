@@ -5,6 +5,7 @@
 //! Path: 7. Doc: execution.md#the-launcher
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::net::{
@@ -20,13 +21,19 @@ pub const HEAD_BYTES: usize = 5;
 /// Longest document: command lines and environments are bounded by the kernel at less.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
 
+/// Descriptors that come with one frame.
+pub const FDS_MAX: usize = 3;
+
+/// To the standing launcher: one more is wanted. Its socket, and the program's standard output and
+/// standard error, come with it.
+pub const NEW: u8 = b'n';
 /// To the launcher: an order; its first byte carries the program's standard input.
 pub const ORDER: u8 = b'o';
 /// To the launcher: ask the program to end.
 pub const ASK_TO_END: u8 = b't';
 /// From the launcher: the proxy's listening socket comes with this frame.
 pub const LISTENER: u8 = b'l';
-/// From the launcher: the program has been started.
+/// From the launcher: the program has been started; the document is the launcher's own number.
 pub const STARTED: u8 = b's';
 /// From the launcher: how it ended; the last frame.
 pub const REPORT: u8 = b'r';
@@ -49,7 +56,7 @@ pub fn head(bytes: [u8; HEAD_BYTES]) -> (u8, usize) {
     (letter, usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX))
 }
 
-/// Sends a frame, and a descriptor with it.
+/// Sends a frame, and descriptors with it.
 ///
 /// # Errors
 /// Where the socket is gone or full.
@@ -57,14 +64,13 @@ pub fn send(
     to: BorrowedFd<'_>,
     letter: u8,
     document: &[u8],
-    fd: Option<BorrowedFd<'_>>,
+    fds: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let frame = frame(letter, document);
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut with = SendAncillaryBuffer::new(&mut space);
-    let fds = fd.as_slice();
-    if !fds.is_empty() {
-        with.push(SendAncillaryMessage::ScmRights(fds));
+    if !fds.is_empty() && !with.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::other("too many descriptors"));
     }
     let mut sent = 0;
     while sent < frame.len() {
@@ -79,14 +85,14 @@ pub fn send(
     Ok(())
 }
 
-/// Fills a buffer, and takes the descriptor that comes with it.
+/// Fills a buffer, and takes the descriptors that come with it.
 ///
 /// # Errors
 /// Where the socket ends before.
-pub fn fill(from: BorrowedFd<'_>, buffer: &mut [u8], fd: &mut Option<OwnedFd>) -> io::Result<()> {
+pub fn fill(from: BorrowedFd<'_>, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<()> {
     let mut filled = 0;
     while filled < buffer.len() {
-        match receive(from, buffer.get_mut(filled..).unwrap_or_default(), fd) {
+        match receive(from, buffer.get_mut(filled..).unwrap_or_default(), fds) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => filled += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
@@ -96,22 +102,22 @@ pub fn fill(from: BorrowedFd<'_>, buffer: &mut [u8], fd: &mut Option<OwnedFd>) -
     Ok(())
 }
 
-/// Receives some bytes, and the descriptor that comes with them; 0 = the end.
+/// Receives some bytes, and the descriptors that come with them; 0 = the end.
 ///
 /// # Errors
 /// Where the socket is broken, or has nothing yet and does not wait.
 pub fn receive(
     from: BorrowedFd<'_>,
     buffer: &mut [u8],
-    fd: &mut Option<OwnedFd>,
+    fds: &mut Vec<OwnedFd>,
 ) -> io::Result<usize> {
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut with = RecvAncillaryBuffer::new(&mut space);
     let mut buffers = [IoSliceMut::new(buffer)];
     let received = recvmsg(from, &mut buffers, &mut with, RecvFlags::CMSG_CLOEXEC)?;
     for message in with.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut fds) = message {
-            *fd = fds.next().or(fd.take());
+        if let RecvAncillaryMessage::ScmRights(came) = message {
+            fds.extend(came);
         }
     }
     Ok(received.bytes)

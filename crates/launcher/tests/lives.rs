@@ -164,10 +164,11 @@ const TESTS: &[(&str, Test)] = &[
             launched.until_started();
             until("the program has children", || processes(&mark) >= 2);
             // As the kernel does when the gateway is killed.
-            let Launched { control, stdin, mut launcher, .. } = launched;
+            let Launched { control, stdin, mut standing, .. } = launched;
             drop((control, stdin));
-            launcher.wait().unwrap();
-            equal(&processes(&mark), &0)?;
+            until("they are gone", || processes(&mark) == 0);
+            standing.kill().unwrap();
+            standing.wait().unwrap();
         }
         Ok(())
     }),
@@ -178,9 +179,11 @@ const TESTS: &[(&str, Test)] = &[
         let mut launched = launch(who, &Order::Run(Box::new(shell(&script, Some(own)))));
         launched.until_started();
         until("the program has children", || processes(&mark) >= 2);
-        launched.launcher.kill().unwrap();
-        launched.launcher.wait().unwrap();
+        let number = launched.started.and_then(rustix::process::Pid::from_raw).unwrap();
+        rustix::process::kill_process(number, rustix::process::Signal::KILL).unwrap();
         until("they are gone", || processes(&mark) == 0);
+        launched.standing.kill().unwrap();
+        launched.standing.wait().unwrap();
         Ok(())
     }),
     ("a program that is asked ends in its own way", |who| {
@@ -192,7 +195,7 @@ const TESTS: &[(&str, Test)] = &[
             // The trap is set once it has said so.
             let mut word = [0u8; 6];
             use std::io::Read;
-            launched.launcher.stdout.as_mut().unwrap().read_exact(&mut word).unwrap();
+            launched.stdout.read_exact(&mut word).unwrap();
             launched.ask_to_end();
             let ended = launched.end();
             equal(&ended.stdout.as_str(), &"bye\n")?;
@@ -209,23 +212,31 @@ const TESTS: &[(&str, Test)] = &[
         equal(&ended.stdout.as_str(), &"0 1 2 3 ")
     }),
     ("an order that is none ends the launcher", |who| {
-        use std::os::fd::{AsFd, OwnedFd};
+        use std::os::fd::AsFd;
         for text in ["", "{}", "{\"run\":{}}", "\u{0}"] {
+            let (mut standing, wishes) = stand(who);
             let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-            let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-            command.arg(toolbooth_launcher::WORD).stdin(OwnedFd::from(theirs));
-            let mut launcher = command.spawn().unwrap();
-            drop(command);
-            let sent = toolbooth_launcher::wire::send(
-                ours.as_fd(),
-                toolbooth_launcher::wire::ORDER,
-                text.as_bytes(),
-                None,
-            );
-            sent.unwrap();
-            equal(&launcher.wait().unwrap().code(), &Some(125))?;
+            let null = std::fs::File::open("/dev/null").unwrap();
+            let fds = [theirs.as_fd(), null.as_fd(), null.as_fd()];
+            toolbooth_launcher::wire::send(
+                wishes.as_fd(),
+                toolbooth_launcher::wire::NEW,
+                b"",
+                &fds,
+            )
+            .unwrap();
+            drop(theirs);
+            let order = toolbooth_launcher::wire::ORDER;
+            toolbooth_launcher::wire::send(ours.as_fd(), order, text.as_bytes(), &[]).unwrap();
+            // It hangs up without a word, and the standing one goes on.
+            let mut byte = [0u8];
+            equal(&std::io::Read::read(&mut &ours, &mut byte).unwrap_or_default(), &0)?;
+            equal(&standing.try_wait().unwrap(), &None)?;
+            // A wish without its descriptors ends that one too.
+            toolbooth_launcher::wire::send(wishes.as_fd(), toolbooth_launcher::wire::NEW, b"", &[])
+                .unwrap();
+            equal(&standing.wait().unwrap().code(), &Some(125))?;
         }
-        let _ = who;
         Ok(())
     }),
 ];

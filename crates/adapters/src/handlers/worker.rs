@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
-use tokio::process::{ChildStderr, ChildStdout};
 use toolbooth_contracts::Witness;
 use toolbooth_contracts::json::parse;
 use toolbooth_contracts::sandbox::SandboxProfile;
@@ -62,7 +61,7 @@ pub(super) struct Failure {
 pub(super) struct Worker {
     running: Running,
     stdin: pipe::Sender,
-    stdout: BufReader<ChildStdout>,
+    stdout: BufReader<pipe::Receiver>,
     stderr: Arc<Stderr>,
     next: u64,
     /// How it is contained.
@@ -320,7 +319,7 @@ impl Worker {
     }
 }
 
-async fn keep_stderr(mut stderr: ChildStderr, kept: Arc<Stderr>) {
+async fn keep_stderr(mut stderr: pipe::Receiver, kept: Arc<Stderr>) {
     let mut buffer = vec![0u8; 4 << 10];
     while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
         {

@@ -17,7 +17,6 @@ use rmcp::transport::Transport;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
-use tokio::process::{ChildStderr, ChildStdout};
 use tokio::time::Instant;
 use toolbooth_contracts::Witness;
 use toolbooth_contracts::witness::AppliedSandbox;
@@ -86,7 +85,7 @@ impl Shared {
 pub(super) struct ChildTransport {
     child: Running,
     stdin: Arc<tokio::sync::Mutex<Option<pipe::Sender>>>,
-    stdout: BufReader<ChildStdout>,
+    stdout: BufReader<pipe::Receiver>,
     buffer: Vec<u8>,
     exited: bool,
     probe: Option<(RequestId, Instant)>,
@@ -138,7 +137,7 @@ impl ChildTransport {
     }
 }
 
-async fn keep_stderr(mut stderr: ChildStderr, shared: Arc<Shared>) {
+async fn keep_stderr(mut stderr: pipe::Receiver, shared: Arc<Shared>) {
     let mut buffer = vec![0u8; 4 << 10];
     while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
         let mut kept = lock(&shared.stderr);

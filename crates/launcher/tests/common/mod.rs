@@ -28,11 +28,16 @@ pub(crate) fn is_root() -> bool {
 
 /// A launcher that has its order.
 pub(crate) struct Launched {
-    pub(crate) launcher: Child,
+    /// The standing one, of which the launcher is a copy.
+    pub(crate) standing: Child,
+    wishes: UnixStream,
     pub(crate) control: UnixStream,
     pub(crate) stdin: Option<std::io::PipeWriter>,
+    pub(crate) stdout: std::io::PipeReader,
+    pub(crate) stderr: std::io::PipeReader,
     pub(crate) listener: Option<OwnedFd>,
-    pub(crate) started: bool,
+    /// The launcher's number, once the program has been started.
+    pub(crate) started: Option<i32>,
 }
 
 /// How it ended, and what it said.
@@ -43,33 +48,42 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-pub(crate) fn launch(who: Who, order: &Order) -> Launched {
+pub(crate) fn stand(who: Who) -> (Child, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.arg(toolbooth_launcher::WORD).env_clear().process_group(0);
     command.stdin(Stdio::from(OwnedFd::from(theirs)));
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     if who == Who::Ordinary && is_root() {
         command.uid(ORDINARY).gid(ORDINARY);
     }
-    let launcher = command.spawn().unwrap();
+    (command.spawn().unwrap(), ours)
+}
+
+pub(crate) fn launch(who: Who, order: &Order) -> Launched {
+    let (standing, wishes) = stand(who);
+    let (control, theirs) = UnixStream::pair().unwrap();
+    let ((stdout, out), (stderr, err)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+    let fds = [theirs.as_fd(), out.as_fd(), err.as_fd()];
+    wire::send(wishes.as_fd(), wire::NEW, b"", &fds).unwrap();
     let (input, stdin) = std::io::pipe().unwrap();
     let text = serde_json::to_vec(order).unwrap();
-    wire::send(ours.as_fd(), wire::ORDER, &text, Some(input.as_fd())).unwrap();
-    Launched { launcher, control: ours, stdin: Some(stdin), listener: None, started: false }
+    wire::send(control.as_fd(), wire::ORDER, &text, &[input.as_fd()]).unwrap();
+    let (listener, started) = (None, None);
+    Launched { standing, wishes, control, stdin: Some(stdin), stdout, stderr, listener, started }
 }
 
 impl Launched {
     /// The next frame.
     pub(crate) fn next(&mut self) -> Option<(u8, Vec<u8>)> {
         let mut head = [0u8; wire::HEAD_BYTES];
-        let mut fd = None;
-        wire::fill(self.control.as_fd(), &mut head, &mut fd).ok()?;
+        let mut fds = Vec::new();
+        wire::fill(self.control.as_fd(), &mut head, &mut fds).ok()?;
         let (letter, length) = wire::head(head);
         let mut text = vec![0u8; length];
-        wire::fill(self.control.as_fd(), &mut text, &mut fd).ok()?;
-        if let Some(fd) = fd {
-            self.listener = Some(fd);
+        wire::fill(self.control.as_fd(), &mut text, &mut fds).ok()?;
+        self.listener = fds.pop().or(self.listener.take());
+        if letter == wire::STARTED {
+            self.started = std::str::from_utf8(&text).unwrap().parse().ok();
         }
         Some((letter, text))
     }
@@ -77,7 +91,6 @@ impl Launched {
     pub(crate) fn until_started(&mut self) {
         while let Some((letter, text)) = self.next() {
             if letter == wire::STARTED {
-                self.started = true;
                 return;
             }
             assert_eq!(letter, wire::LISTENER, "{}", String::from_utf8_lossy(&text));
@@ -92,32 +105,26 @@ impl Launched {
     /// Waits to the end.
     pub(crate) fn end(mut self) -> Ended {
         self.stdin = None;
-        let mut out = self.launcher.stdout.take().unwrap();
-        let mut err = self.launcher.stderr.take().unwrap();
-        let read = |mut stream: Box<dyn Read + Send>| {
+        let read = |mut stream: std::io::PipeReader| {
             std::thread::spawn(move || {
                 let mut text = Vec::new();
                 let _ = stream.read_to_end(&mut text);
                 String::from_utf8_lossy(&text).into_owned()
             })
         };
-        let (out, err) = (read(Box::new(move_out(&mut out))), read(Box::new(move_out(&mut err))));
+        let (out, err) =
+            (read(self.stdout.try_clone().unwrap()), read(self.stderr.try_clone().unwrap()));
         let mut report = None;
         while let Some((letter, text)) = self.next() {
-            match letter {
-                wire::REPORT => report = Some(serde_json::from_slice(&text).unwrap()),
-                wire::STARTED => self.started = true,
-                _ => (),
+            if letter == wire::REPORT {
+                report = Some(serde_json::from_slice(&text).unwrap());
             }
         }
-        self.launcher.wait().unwrap();
+        drop(self.wishes);
+        self.standing.wait().unwrap();
         let (stdout, stderr) = (out.join().unwrap(), err.join().unwrap());
         Ended { report: report.unwrap_or_else(|| panic!("no report: {stderr}")), stdout, stderr }
     }
-}
-
-fn move_out<T: Into<OwnedFd> + AsFd>(stream: &mut T) -> std::fs::File {
-    std::fs::File::from(stream.as_fd().try_clone_to_owned().unwrap())
 }
 
 pub(crate) fn run(who: Who, run: Run) -> Ended {
