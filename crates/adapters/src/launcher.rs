@@ -20,7 +20,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{OnceCell, watch};
 use toolbooth_contracts::Witness;
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
-use toolbooth_launcher::order::{Net, Order, Primitive, Run};
+use toolbooth_launcher::order::{Enclosure, Net, Order, Primitive, Run};
 use toolbooth_launcher::wire::{self, Found, Report, Unstarted};
 
 use crate::egress::{self, AllowList};
@@ -60,11 +60,11 @@ pub(crate) struct Setup {
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: PathBuf,
-    /// The program, as it was found, and the interpreters that run it.
-    pub(crate) programs: Vec<PathBuf>,
+    /// The program, as it was found.
+    pub(crate) program: PathBuf,
     pub(crate) home: Option<PathBuf>,
-    /// What the command line names.
-    pub(crate) named: Vec<PathBuf>,
+    /// Paths that an operator wrote on the command line.
+    pub(crate) words: Vec<PathBuf>,
 }
 
 /// How a command is contained.
@@ -136,9 +136,9 @@ impl Launcher {
         also: &[PathBuf],
     ) -> Result<Applied, StartError> {
         let found = self.primitives().await?;
-        let also = &[also, &setup.named].concat();
+        let words = [std::slice::from_ref(&setup.program), &setup.words].concat();
         let place = Place {
-            programs: &setup.programs,
+            words: &words,
             cwd: &setup.cwd,
             home: setup.home.as_deref(),
             also,
@@ -160,7 +160,7 @@ impl Launcher {
         let cwd = Path::new("/");
         sandbox::apply(
             profile,
-            &Place { programs: &[], cwd, home: None, also: &[], hidden: &[] },
+            &Place { words: &[], cwd, home: None, also: &[], hidden: &[] },
             found,
         )
         .map(drop)
@@ -176,6 +176,9 @@ impl Launcher {
             Some(profile) => Some(self.apply(profile, &setup, containment.also).await?),
             None => None,
         };
+        if let Some(applied) = &applied {
+            make_own_folders(&applied.enclosure, setup.home.as_deref());
+        }
         let Setup { argv, env, cwd, .. } = setup;
         let mut way_out = None;
         let (mut stdout_bytes, mut stderr_bytes) = (None, None);
@@ -229,11 +232,13 @@ impl Launcher {
         ours.set_nonblocking(true)?;
         let socket = Arc::new(UnixStream::from_std(ours)?);
         let (state, states) = watch::channel(State::default());
-        let listening = Listening { socket: Arc::clone(&socket), state, way_out };
+        let (cut, cutting) = watch::channel(false);
+        let listening = Listening { socket: Arc::clone(&socket), state, cut: cutting, way_out };
         tokio::spawn(listening.hear_out());
         let running = Running {
             socket,
             states,
+            cut,
             stdin: None,
             stdout: Some(stdout),
             stderr: Some(stderr),
@@ -269,6 +274,18 @@ impl Launcher {
     }
 }
 
+/// Folders beneath a home that a shipped profile may write, and that nobody has made yet.
+fn make_own_folders(enclosure: &Enclosure, home: Option<&Path>) {
+    use std::os::unix::fs::DirBuilderExt;
+    let Some(home) = home.filter(|home| home.is_dir()) else { return };
+    for bind in enclosure.binds.iter().filter(|bind| bind.writable && bind.optional) {
+        if bind.path.parent() == Some(home) && !bind.path.exists() {
+            // Where it cannot be made the program goes without.
+            let _ = std::fs::DirBuilder::new().mode(0o700).create(&bind.path);
+        }
+    }
+}
+
 /// The folders of the gateway's own cgroup, and the one above it, where memory is bounded.
 fn own_cgroups() -> Vec<PathBuf> {
     let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -294,6 +311,8 @@ fn own_cgroups() -> Vec<PathBuf> {
 #[derive(Debug, Clone, Default)]
 struct State {
     started: bool,
+    /// The launcher's number.
+    launcher: Option<i32>,
     report: Option<Report>,
     /// The launcher is gone, with or without a report.
     over: bool,
@@ -304,6 +323,7 @@ struct State {
 pub struct Running {
     socket: Arc<UnixStream>,
     states: watch::Receiver<State>,
+    cut: watch::Sender<bool>,
     /// Its standard input.
     pub stdin: Option<pipe::Sender>,
     /// Its standard output.
@@ -343,7 +363,7 @@ impl Running {
             Some(Report::MemoryLimit) => Ended::MemoryLimit,
             Some(Report::CpuLimit) => Ended::Timeout("its processor time"),
             Some(Report::WriteLimit { path, bytes_max }) => {
-                Ended::OutputLimit(format!("more than {bytes_max} bytes are beneath `{path}`"))
+                Ended::WriteLimit(format!("more than {bytes_max} bytes are beneath `{path}`"))
             }
             Some(Report::Unstarted(unstarted)) => Ended::Unstarted(unstarted),
             Some(Report::Primitives(_)) | None if !self.has_started() => {
@@ -365,6 +385,7 @@ impl Running {
 
     /// Ends it, and everything that it started.
     pub fn kill(&self) {
+        self.cut.send_replace(true);
         // The lifeline is cut; what the launcher still tells can be read.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
     }
@@ -380,20 +401,26 @@ impl Drop for Running {
 struct Listening {
     socket: Arc<UnixStream>,
     state: watch::Sender<State>,
+    /// Whether it was told to end.
+    cut: watch::Receiver<bool>,
     way_out: Option<(AllowList, Witness)>,
 }
 
 impl Listening {
     async fn hear_out(mut self) {
         let mut proxy = None;
-        let mut launcher: Option<i32> = None;
+        let mut cut = self.cut.clone();
+        let states = self.state.subscribe();
         let hearing = async {
             while let Ok((letter, text, fd)) = self.frame().await {
                 match letter {
                     wire::STARTED => {
-                        launcher =
+                        let pid =
                             std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
-                        self.state.send_modify(|state| state.started = true);
+                        self.state.send_modify(|state| {
+                            state.started = true;
+                            state.launcher = pid;
+                        });
                     }
                     wire::LISTENER => {
                         if let (Some(fd), Some((allowed, witness))) = (fd, self.way_out.take()) {
@@ -413,10 +440,24 @@ impl Listening {
                 }
             }
         };
-        hearing.await;
+        // Whoever was told to end and does not is ended itself.
+        let patience = async {
+            let _ = cut.wait_for(|cut| *cut).await;
+            tokio::time::sleep(BURIAL_TIMEOUT).await;
+        };
+        tokio::select! {
+            () = hearing => (),
+            () = patience => {
+                let pid = states.borrow().launcher.and_then(rustix::process::Pid::from_raw);
+                tracing::warn!(?pid, "a launcher does not end and is killed");
+                if let Some(pid) = pid {
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                }
+            }
+        }
         // After its report it has nothing left to do but to end, which the end of its socket tells.
         if tokio::time::timeout(BURIAL_TIMEOUT, self.frame()).await.is_err() {
-            tracing::warn!(launcher, "a launcher does not end");
+            tracing::warn!("a launcher does not end");
         }
         drop(proxy);
         self.state.send_modify(|state| state.over = true);

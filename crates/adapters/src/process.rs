@@ -38,6 +38,8 @@ pub const STDERR_BYTES_MAX: usize = 64 << 10;
 
 /// How long a program that was asked to end may take, before it is ended.
 pub(crate) const TERM_GRACE: Duration = Duration::from_millis(300);
+/// How close to its time a call is cancelled because of it.
+pub(crate) const CLOSE: Duration = Duration::from_millis(100);
 /// How long the launcher may take to tell how a program ended that it has ended.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -164,11 +166,11 @@ impl CommandLine {
             return Err(std::io::Error::other(message));
         }
         set(DEPTH, (depth + 1).to_string());
-        let written: Vec<String> =
-            self.argv.iter().map(exposed).take(self.written).collect::<Result<_, _>>()?;
-        let named = named_paths(&written, &cwd, home.as_deref());
-        let programs = with_interpreters(place, &cwd);
-        Ok(Setup { argv, env, cwd, programs, home, named })
+        let words = self.argv.iter().map(exposed).take(self.written).skip(1);
+        let words: Vec<String> = words.collect::<Result<_, _>>()?;
+        let words = words.iter().filter(|word| !word.starts_with('-')).map(|word| cwd.join(word));
+        let words = words.filter(|path| path.exists()).collect();
+        Ok(Setup { argv, env, cwd, program: place, home, words })
     }
 
     /// The same command with the secrets that a profile gives to it.
@@ -185,14 +187,21 @@ impl CommandLine {
 /// Interpreters of interpreters that are looked for.
 const INTERPRETERS_MAX: usize = 4;
 
-/// A program, and what the first lines of scripts say that runs them.
-fn with_interpreters(program: PathBuf, cwd: &Path) -> Vec<PathBuf> {
-    let mut programs = vec![program];
-    while let Some(interpreter) = programs.last().and_then(|last| interpreter(last, cwd)) {
-        if programs.contains(&interpreter) || programs.len() > INTERPRETERS_MAX {
+/// A program, and what the first lines of scripts say that runs them; nothing that follows from what
+/// `ours` says is not the operator's.
+pub(crate) fn with_interpreters(
+    program: &Path,
+    cwd: &Path,
+    ours: impl Fn(&Path) -> bool,
+) -> Vec<PathBuf> {
+    let mut programs: Vec<PathBuf> = Vec::new();
+    let mut next = Some(program.to_owned());
+    while let Some(program) = next.filter(|program| ours(program)) {
+        if programs.contains(&program) || programs.len() > INTERPRETERS_MAX {
             break;
         }
-        programs.push(interpreter);
+        next = interpreter(&program, cwd);
+        programs.push(program);
     }
     programs
 }
@@ -212,21 +221,14 @@ fn interpreter(script: &Path, cwd: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(first))
 }
 
-/// What the words of a command line name that is there: files, with the project that they belong to.
-///
-/// Only for words that an operator wrote; an agent's never open anything.
-#[must_use]
-pub fn named_paths(words: &[String], cwd: &Path, home: Option<&Path>) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for word in words.iter().skip(1).filter(|word| !word.starts_with('-')) {
-        let path = cwd.join(word);
-        match path.metadata() {
-            Ok(data) if data.is_file() => found.push(project_of(&path, home)),
-            Ok(_) if !is_wide(&path, home) => found.push(path),
-            _ => (),
-        }
+/// What has to be readable for a path that an operator wrote on a command line: a file with its
+/// project, a folder that does not hold all kinds of things.
+pub(crate) fn named(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    let real = path.canonicalize().ok()?;
+    if real.is_file() {
+        return Some(project_of(&real, home));
     }
-    found
+    (real.is_dir() && !is_wide(&real, home)).then_some(real)
 }
 
 /// Files by which a folder is known as a project's.
@@ -236,7 +238,7 @@ const PROJECT_FILES: [&str; 6] =
 const PROJECT_DEPTH: usize = 6;
 
 /// The folder of the project that a program's file belongs to; else the file's own, or the file.
-pub(crate) fn project_of(file: &Path, home: Option<&Path>) -> PathBuf {
+fn project_of(file: &Path, home: Option<&Path>) -> PathBuf {
     let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
     // What is installed together is found together.
     let installed = file.ancestors().filter(|folder| folder.ends_with("node_modules")).last();
@@ -251,10 +253,10 @@ pub(crate) fn project_of(file: &Path, home: Option<&Path>) -> PathBuf {
 }
 
 /// Whether a folder holds much that has nothing to do with one program.
-fn is_wide(folder: &Path, home: Option<&Path>) -> bool {
-    const WIDE: [&str; 12] = [
-        "/", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var",
-        "/var/tmp",
+pub(crate) fn is_wide(folder: &Path, home: Option<&Path>) -> bool {
+    const WIDE: [&str; 17] = [
+        "/boot", "/dev", "/proc", "/sys", "/usr", "/", "/etc", "/home", "/media", "/mnt", "/opt",
+        "/root", "/run", "/srv", "/tmp", "/var", "/var/tmp",
     ];
     WIDE.iter().any(|wide| Path::new(wide) == folder)
         || home.is_some_and(|home| home.starts_with(folder))
@@ -303,8 +305,10 @@ pub enum Ended {
     Signal(i32),
     /// Its wall time or its processor time was used up; it was ended.
     Timeout(&'static str),
-    /// Its output, or what it wrote beneath a path, was over the limit; it was ended.
+    /// Its output was over the limit; it was ended.
     OutputLimit(String),
+    /// What it wrote beneath a path was over the limit; it was ended.
+    WriteLimit(String),
     /// The kernel ended it for its memory.
     MemoryLimit,
     /// The call was cancelled; it was ended.
@@ -323,7 +327,7 @@ impl Ended {
             Self::Exit(_) => "exit",
             Self::Signal(_) => "signal",
             Self::Timeout(_) => "timeout",
-            Self::OutputLimit(_) => "output-limit",
+            Self::OutputLimit(_) | Self::WriteLimit(_) => "output-limit",
             Self::MemoryLimit => "memory-limit",
             Self::Cancelled => "cancelled",
             Self::Unstarted(_) | Self::Lost => "launcher-error",
@@ -409,6 +413,8 @@ pub async fn run(
     let stderr_max = running
         .stderr_bytes
         .map_or(STDERR_BYTES_MAX, |own| usize::try_from(own).unwrap_or(usize::MAX));
+    let began = tokio::time::Instant::now();
+    let flood = tokio::sync::Notify::new();
     let (stdin, stdout, stderr) =
         (running.stdin.take(), running.stdout.take(), running.stderr.take());
     let feed = async move {
@@ -420,7 +426,7 @@ pub async fn run(
     };
     let work = async {
         let (out, err, ()) =
-            tokio::join!(capped(stdout, stdout_max), drained(stderr, stderr_max), feed);
+            tokio::join!(capped(stdout, stdout_max, &flood), drained(stderr, stderr_max), feed);
         (out, err)
     };
     tokio::pin!(work);
@@ -436,7 +442,15 @@ pub async fn run(
     loop {
         tokio::select! {
             biased;
-            () = conversation.cancelled() => cut = Some(Ended::Cancelled),
+            () = conversation.cancelled() => {
+                // Whoever cancels at the tool's time does it because of that time.
+                let late = timeout.is_some_and(|timeout| began.elapsed() + CLOSE >= timeout);
+                cut = Some(if late { Ended::Timeout("its time") } else { Ended::Cancelled });
+            }
+            // It is ended at once, whatever else it does.
+            () = flood.notified() => {
+                cut = Some(Ended::OutputLimit(format!("it printed more than {stdout_max} bytes")));
+            }
             () = &mut timer => cut = Some(Ended::Timeout("its time")),
             done = &mut work, if output.is_none() => {
                 if done.0.is_err() {
@@ -457,12 +471,13 @@ pub async fn run(
         Err(_) => Ended::Lost,
     };
     // Nobody holds the pipes any more once the launcher has told.
-    let (stdout, stderr) = match output {
-        Some(done) => done,
-        None => tokio::time::timeout(TERM_GRACE, work)
-            .await
-            .unwrap_or_else(|_| (Ok(Vec::new()), Vec::new())),
+    let read = match output {
+        Some(done) => Some(done),
+        None => tokio::time::timeout(END_TIMEOUT, work).await.ok(),
     };
+    // An answer that is not whole is none.
+    let unread = read.is_none();
+    let (stdout, stderr) = read.unwrap_or_else(|| (Ok(Vec::new()), Vec::new()));
     let (over, stdout) = match stdout {
         Ok(stdout) => (false, stdout),
         Err(stdout) => (true, stdout),
@@ -472,6 +487,7 @@ pub async fn run(
         (_, ended @ Ended::Unstarted(_)) => ended,
         (Some(cut), _) => cut,
         (None, _) if over => Ended::OutputLimit(format!("it printed more than {stdout_max} bytes")),
+        (None, _) if unread => Ended::Lost,
         (None, ended) => ended,
     };
     Ok(Finished { ended, started, stdout, stderr })
@@ -489,13 +505,21 @@ async fn end(running: &Running) {
 type Capped = Result<Vec<u8>, Vec<u8>>;
 
 /// All of a stream, or `Err` with its beginning where it is longer than `max`.
-async fn capped(stream: Option<impl AsyncRead + Unpin>, max: usize) -> Capped {
+async fn capped(
+    stream: Option<impl AsyncRead + Unpin>,
+    max: usize,
+    flood: &tokio::sync::Notify,
+) -> Capped {
     let mut out = Vec::new();
     let Some(stream) = stream else { return Ok(out) };
     let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
     // A stream that breaks ends there.
     let _ = stream.take(limit).read_to_end(&mut out).await;
-    if out.len() > max { Err(out) } else { Ok(out) }
+    if out.len() <= max {
+        return Ok(out);
+    }
+    flood.notify_one();
+    Err(out)
 }
 
 /// The beginning of a stream, which is read to its end all the same.

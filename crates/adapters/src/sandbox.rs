@@ -16,8 +16,10 @@ use toolbooth_contracts::witness::AppliedSandbox;
 use toolbooth_launcher::order::{Bind, Enclosure, Limits, Net, Primitive};
 use toolbooth_launcher::wire::Found;
 
+use crate::process::{is_wide, named, with_interpreters};
+
 /// What any program needs of a system: never a home, never what only an administrator reads.
-const BASE: [&str; 24] = [
+const BASE: [&str; 28] = [
     "/usr",
     "/bin",
     "/sbin",
@@ -38,10 +40,14 @@ const BASE: [&str; 24] = [
     "/etc/localtime",
     "/etc/mime.types",
     "/etc/nsswitch.conf",
-    "/etc/pki",
+    "/etc/pki/ca-trust",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/openssl.cnf",
     "/etc/protocols",
     "/etc/services",
-    "/etc/ssl",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
 ];
 /// What finding names on an open network needs beside it.
 const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
@@ -133,6 +139,18 @@ pub fn of_call(own: Option<&SandboxProfile>, trust: TrustLevel) -> Option<Sandbo
         None if trust.is_free() => return None,
         None => default_profile(),
     };
+    if !trust.is_free() {
+        // What a profile leaves open is bounded all the same.
+        let own = profile.limits.take().unwrap_or_default();
+        let floor = default_profile().limits.unwrap_or_default();
+        profile.limits = Some(SandboxLimits {
+            memory_mb: own.memory_mb.or(floor.memory_mb),
+            pids: own.pids.or(floor.pids),
+            open_files: own.open_files.or(floor.open_files),
+            file_mb: own.file_mb.or(floor.file_mb),
+            ..own
+        });
+    }
     if trust == TrustLevel::Untrusted {
         profile.enforce = Enforce::Required;
     }
@@ -202,7 +220,34 @@ pub fn exceeds(has: Option<&SandboxProfile>, wanted: &SandboxProfile) -> Vec<Str
             more.push(format!("it sees the variable `{name}`"));
         }
     }
+    if fs.tmp_mb > own_fs_tmp(wanted) {
+        more.push("it has more temporary space".to_owned());
+    }
+    let own_env = env(wanted);
+    for name in env(has).set.keys().chain(env(has).secrets.keys()) {
+        if !own_env.set.contains_key(name) && !own_env.secrets.contains_key(name) {
+            more.push(format!("it is given the variable `{name}`"));
+        }
+    }
+    let (has, wanted) =
+        (has.limits.clone().unwrap_or_default(), wanted.limits.clone().unwrap_or_default());
+    for (name, has, wanted) in [
+        ("memoryMb", has.memory_mb, wanted.memory_mb),
+        ("pids", has.pids, wanted.pids),
+        ("openFiles", has.open_files, wanted.open_files),
+        ("fileMb", has.file_mb, wanted.file_mb),
+    ] {
+        if let Some(wanted) = wanted
+            && has.is_none_or(|has| has > wanted)
+        {
+            more.push(format!("its limit `{name}` is wider"));
+        }
+    }
     more
+}
+
+fn own_fs_tmp(profile: &SandboxProfile) -> Option<u64> {
+    profile.fs.as_ref().and_then(|fs| fs.tmp_mb)
 }
 
 fn within<'p>(path: &str, mut beneath: impl Iterator<Item = &'p str>) -> bool {
@@ -234,8 +279,8 @@ pub struct Unavailable {
 /// Where a program stands that is to be contained.
 #[derive(Debug, Clone)]
 pub struct Place<'a> {
-    /// The program, as it was found, and the interpreters that run it.
-    pub programs: &'a [PathBuf],
+    /// What an operator wrote on the command line that is there: the program first.
+    pub words: &'a [PathBuf],
     /// Where it runs; what relative paths are relative to.
     pub cwd: &'a Path,
     /// The home of whoever runs the gateway.
@@ -256,7 +301,7 @@ pub fn apply(
     found: &[Found],
 ) -> Result<Applied, Unavailable> {
     let hosts = profile.net.as_ref().map(|net| net.hosts.as_slice()).unwrap_or_default();
-    let net = match hosts {
+    let mut net = match hosts {
         [] => Net::None,
         hosts if hosts.iter().any(|host| host == EVERYWHERE) => Net::Open,
         _ => Net::Proxied,
@@ -283,6 +328,10 @@ pub fn apply(
             format!("this machine has no {}: {why}; {}", primitive.as_str(), primitive.remedy());
         return Err(Unavailable { what });
     }
+    if net == Net::Proxied && !primitives.contains(&Primitive::NetworkNamespace) {
+        // Without a network of its own there is no proxy that it could not walk around.
+        net = Net::None;
+    }
     let binds = binds(profile, place, net);
     let limits = profile.limits.clone().unwrap_or_default();
     let cgroup = found
@@ -293,7 +342,7 @@ pub fn apply(
     let user = primitives.contains(&Primitive::UserNamespace);
     let missing: Vec<String> =
         missing.into_iter().map(|(primitive, _)| primitive.as_str().to_owned()).collect();
-    let sandbox = AppliedSandbox { digest: digest(profile, place, &primitives), missing };
+    let sandbox = AppliedSandbox { digest: digest(profile, place, &primitives, &binds), missing };
     let enclosure = Enclosure {
         primitives,
         binds,
@@ -322,9 +371,14 @@ fn memory_bytes(profile: &SandboxProfile) -> Option<u64> {
     profile.limits.as_ref().and_then(|limits| limits.memory_mb).map(mebibytes)
 }
 
-/// A digest of everything that was applied: the profile with its paths as they are here, and the
+/// A digest of everything that was applied: the profile, every path that is seen, and the
 /// primitives by which it holds. Values of variables are not in it, their names are.
-fn digest(profile: &SandboxProfile, place: &Place<'_>, primitives: &[Primitive]) -> String {
+fn digest(
+    profile: &SandboxProfile,
+    place: &Place<'_>,
+    primitives: &[Primitive],
+    binds: &[Bind],
+) -> String {
     let mut profile = profile.clone();
     if let Some(fs) = &mut profile.fs {
         let shown = |path: &str| absolute(path, place).display().to_string();
@@ -337,7 +391,10 @@ fn digest(profile: &SandboxProfile, place: &Place<'_>, primitives: &[Primitive])
         env.set.values_mut().for_each(String::clear);
     }
     let names: Vec<&str> = primitives.iter().map(|primitive| primitive.as_str()).collect();
-    let document = json!({ "profile": profile, "primitives": names });
+    let seen: Vec<_> = binds.iter().map(|bind| (&bind.path, bind.writable)).collect();
+    let document = json!({
+        "profile": profile, "primitives": names, "paths": seen, "hidden": place.hidden,
+    });
     let text = toolbooth_contracts::json::canonical(&document);
     let digest = Sha256::digest(text.as_bytes());
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -347,7 +404,8 @@ fn digest(profile: &SandboxProfile, place: &Place<'_>, primitives: &[Primitive])
 fn binds(profile: &SandboxProfile, place: &Place<'_>, net: Net) -> Vec<Bind> {
     let mut binds: BTreeMap<PathBuf, Bind> = BTreeMap::new();
     let mut add = |path: PathBuf, writable: bool, optional: bool, bytes_max: Option<u64>| {
-        let bind = Bind { path: path.clone(), writable, optional, bytes_max };
+        let mapped = !BASE.iter().chain(&NAMES).any(|base| Path::new(base) == path);
+        let bind = Bind { path: path.clone(), writable, optional, mapped, bytes_max };
         let known = binds.entry(path).or_insert_with(|| bind.clone());
         if writable && !known.writable {
             *known = bind;
@@ -357,16 +415,35 @@ fn binds(profile: &SandboxProfile, place: &Place<'_>, net: Net) -> Vec<Bind> {
     for path in BASE.iter().chain(names) {
         add(PathBuf::from(path), false, true, None);
     }
-    for program in place.programs {
-        for path in installation(program, place.home) {
+    let fs = profile.fs.clone().unwrap_or_default();
+    let written: Vec<PathBuf> = fs
+        .write
+        .iter()
+        .map(|write| absolute(&write.path, place))
+        .flat_map(|path| [path.canonicalize().ok(), Some(path)])
+        .flatten()
+        .collect();
+    // What a program may write it may have put there: nothing follows from that.
+    let ours = |path: &Path| !written.iter().any(|written| path.starts_with(written));
+    if let Some(program) = place.words.first() {
+        for program in with_interpreters(program, place.cwd, ours) {
+            for path in installation(&program, place.home) {
+                add(path, false, true, None);
+            }
+        }
+    }
+    for word in place.words.iter().skip(1).filter(|word| ours(word)) {
+        if let Some(path) = named(word, place.home) {
             add(path, false, true, None);
         }
     }
     for path in place.also {
         add(path.clone(), false, true, None);
     }
-    let fs = profile.fs.clone().unwrap_or_default();
-    for path in &fs.read {
+    // A shipped profile means the folder of a project, not a home that somebody started it in.
+    let shipped = [default_profile().fs, server_profile().fs].contains(&profile.fs);
+    let wide = is_wide(place.cwd, place.home);
+    for path in fs.read.iter().filter(|path| !(shipped && wide && *path == ".")) {
         // What a shipped profile names beneath a home is there or not.
         add(absolute(path, place), false, path.starts_with("~/"), None);
     }
@@ -441,7 +518,7 @@ mod tests {
 
     fn place() -> Place<'static> {
         Place {
-            programs: &[],
+            words: &[],
             cwd: Path::new("/srv/tools"),
             home: Some(Path::new("/home/me")),
             also: &[],

@@ -110,6 +110,11 @@ impl Place {
         Ok(Self { path, optional })
     }
 
+    /// Whether the argument may be missing.
+    pub(crate) fn is_optional(&self) -> bool {
+        self.optional
+    }
+
     /// The argument that it stands for, as people write it.
     pub(crate) fn shown(&self) -> String {
         self.path.join(".")

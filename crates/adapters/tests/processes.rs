@@ -231,7 +231,7 @@ async fn each_limit_has_its_word_and_its_code() {
         ("while :; do :; done", "timeout", ErrorCode::Timeout, None),
         ("yes", "output-limit", ErrorCode::ResultTooLarge, None),
         (
-            "for i in 1 2 3 4; do (head -c 30000000 /dev/zero | tail | sleep 1) & done; wait",
+            "for i in 1 2 3 4; do (head -c 30000000 /dev/zero | tail | sleep 1) & done; wait; exit 1",
             "memory-limit",
             ErrorCode::AdapterFailed,
             Some("memory"),

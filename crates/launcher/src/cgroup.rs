@@ -26,12 +26,9 @@ pub(crate) struct Cgroup(PathBuf);
 impl Cgroup {
     /// Makes one beneath `parent` with this much memory.
     pub(crate) fn make(parent: &Path, memory_bytes: u64) -> io::Result<Self> {
-        let folder = parent.join(format!("{PREFIX}{}", std::process::id()));
-        match fs::create_dir(&folder) {
-            // A launcher of this number left it.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (),
-            made => made?,
-        }
+        let name = format!("{PREFIX}{}-{}", std::process::id(), crate::sys::nanoseconds());
+        let folder = parent.join(name);
+        fs::create_dir(&folder)?;
         let cgroup = Self(folder);
         let bytes = memory_bytes.to_string();
         if cgroup.0.join("memory.max").exists() {
@@ -85,13 +82,28 @@ pub(crate) fn probe(parent: &Path) -> io::Result<()> {
         // With processes of its own it refuses, and another folder is tried.
         fs::write(events, "+memory")?;
     }
-    Cgroup::make(parent, 1 << 30).map(drop)
+    let cgroup = Cgroup::make(parent, 1 << 30)?;
+    // Making one is not yet being allowed to move anybody into it.
+    let (mut gate, open) = io::pipe()?;
+    let Some(child) = crate::sys::fork_into(0)? else {
+        drop(open);
+        let _ = io::copy(&mut gate, &mut io::sink());
+        std::process::exit(0);
+    };
+    let taken = cgroup.take_in(child);
+    drop((gate, open));
+    let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+    taken
 }
 
 /// Removes what killed launchers left; the kernel keeps those that are in use.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+        let launcher = rest.split('-').next().unwrap_or_default();
+        // One that lives may not have moved its program in yet.
+        if !Path::new("/proc").join(launcher).exists() {
             let _ = fs::remove_dir(entry.path());
         }
     }

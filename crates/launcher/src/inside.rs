@@ -6,6 +6,7 @@
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use rustix::process::{
@@ -53,6 +54,8 @@ pub(crate) struct Start<'a> {
     pub(crate) control: Option<OwnedFd>,
     /// Paths that were taken outside already.
     pub(crate) trees: Option<Vec<Tree>>,
+    /// A temporary folder, where there is no private root to have one in.
+    pub(crate) scratch: Option<&'a Path>,
 }
 
 fn at<T, E: Into<io::Error>>(what: &str, done: Result<T, E>) -> Result<T, Failure> {
@@ -113,7 +116,7 @@ fn prepare_and_run(
         root::enter(enclosure, trees, &start.run.cwd)?;
     }
     let signals = at("blocking signals", Waited::block())?;
-    let program = start_program(start.run, &env, &start.stdin, Some(signals), told)?;
+    let program = start_program(start.run, &env, &start.stdin, Some(signals), start.scratch, told)?;
     drop(start.stdin);
     if let Some(program) = program {
         bury(signals, program, told);
@@ -128,12 +131,15 @@ pub(crate) fn start_program(
     env: &[(String, String)],
     stdin: &OwnedFd,
     signals: Option<Waited>,
+    scratch: Option<&Path>,
     told: &mut PipeWriter,
 ) -> Result<Option<Pid>, Failure> {
+    // From here on something of it may run; that it did not is told if so.
+    tell(told, &Word::Started);
     let (mut failed, failure) = at("making a pipe", io::pipe())?;
     let Some(program) = at("starting a process", sys::fork_into(0))? else {
         drop(failed);
-        let unstarted = become_program(run, env, stdin, signals, &failure);
+        let unstarted = become_program(run, env, stdin, signals, scratch);
         let mut failure = failure;
         let _ = failure.write_all(&serde_json::to_vec(&unstarted).unwrap_or_default());
         std::process::exit(BROKEN);
@@ -143,7 +149,6 @@ pub(crate) fn start_program(
     let mut text = Vec::new();
     at("waiting for the program", failed.read_to_end(&mut text))?;
     if text.is_empty() {
-        tell(told, &Word::Started);
         return Ok(Some(program));
     }
     let unstarted = serde_json::from_slice(&text).unwrap_or_else(|_| Unstarted {
@@ -206,15 +211,14 @@ fn become_program(
     env: &[(String, String)],
     stdin: &OwnedFd,
     signals: Option<Waited>,
-    failure: &PipeWriter,
+    scratch: Option<&Path>,
 ) -> Unstarted {
-    match settle_in(run, stdin, signals) {
+    match settle_in(run, stdin, signals, scratch) {
         Ok(()) => (),
         Err((step, error)) => {
             return Unstarted { step, cause: error.to_string(), program: false };
         }
     }
-    let _ = failure;
     let mut argv = run.argv.iter();
     let name = argv.next().map_or("", String::as_str);
     let mut command = Command::new(name);
@@ -223,7 +227,12 @@ fn become_program(
     Unstarted { step: format!("running `{name}`"), cause: error.to_string(), program: true }
 }
 
-fn settle_in(run: &Run, stdin: &OwnedFd, signals: Option<Waited>) -> Result<(), Failure> {
+fn settle_in(
+    run: &Run,
+    stdin: &OwnedFd,
+    signals: Option<Waited>,
+    scratch: Option<&Path>,
+) -> Result<(), Failure> {
     at("beginning a session", setsid())?;
     at("taking the input", rustix::stdio::dup2_stdin(stdin))?;
     // What was open closes when the program takes over; the pipe that tells failures too.
@@ -240,12 +249,15 @@ fn settle_in(run: &Run, stdin: &OwnedFd, signals: Option<Waited>) -> Result<(), 
         // The end of the launcher is the end of the program.
         return at("tying to the launcher", set_parent_process_death_signal(Some(Signal::KILL)));
     };
-    contain(enclosure)
+    contain(enclosure, scratch)
 }
 
 /// Gives up what the program must not have, in the one order that works.
-fn contain(enclosure: &Enclosure) -> Result<(), Failure> {
-    at("setting limits", limits::apply(&enclosure.limits))?;
+fn contain(enclosure: &Enclosure, scratch: Option<&Path>) -> Result<(), Failure> {
+    let has = |primitive| enclosure.primitives.contains(&primitive);
+    let grouped = has(Primitive::MemoryCgroup) && enclosure.cgroup.is_some();
+    let alone = has(Primitive::UserNamespace);
+    at("setting limits", limits::apply(&enclosure.limits, alone, grouped))?;
     if enclosure.primitives.contains(&Primitive::UserNamespace) {
         // While still all-powerful in the namespace: nothing may be gained again later.
         at("dropping capabilities", drop_bounding_set())?;
@@ -262,7 +274,7 @@ fn contain(enclosure: &Enclosure) -> Result<(), Failure> {
     // Changing the user forgets who the parent is.
     at("tying to the launcher", set_parent_process_death_signal(Some(Signal::KILL)))?;
     if enclosure.primitives.contains(&Primitive::Landlock) {
-        at("applying Landlock", landlocked::apply(enclosure))?;
+        at("applying Landlock", landlocked::apply(enclosure, scratch))?;
     }
     if enclosure.primitives.contains(&Primitive::Seccomp) {
         at("applying seccomp", syscalls::apply(enclosure.net))?;

@@ -67,6 +67,8 @@ pub struct Bind {
     pub writable: bool,
     /// Whether it may be missing.
     pub optional: bool,
+    /// Whether root's files in it are the program's, where it runs as another user.
+    pub mapped: bool,
     /// Most that may be beneath it, in bytes.
     pub bytes_max: Option<u64>,
 }

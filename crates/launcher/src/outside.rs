@@ -9,10 +9,11 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Gid, Uid};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, kill_process, kill_process_group, pidfd_open,
     set_child_subreaper, wait, waitpid,
@@ -30,8 +31,13 @@ use crate::wire::{
 
 /// How often the size of a folder with a bound is looked at.
 const WEIGHING_INTERVAL: Duration = Duration::from_millis(100);
+/// How often the orphans of a program without a namespace are buried.
+const BURYING_INTERVAL: Duration = Duration::from_secs(1);
 /// Entries that are weighed; a folder with more is over its bound.
 const ENTRIES_MAX: usize = 100_000;
+
+/// Orphans that are stopped at a time.
+const ORPHANS_MAX: usize = 10_000;
 
 /// What the launcher ends with when it could not do its work.
 const FAILED: i32 = 125;
@@ -126,8 +132,15 @@ fn carry_out(run: &Run, stdin: OwnedFd, control: &OwnedFd) -> Result<Report, Fai
     let enclosed = run.enclosure.as_ref();
     let separate =
         enclosed.is_some_and(|enclosure| enclosure.primitives.contains(&Primitive::UserNamespace));
-    if let (true, Some(enclosure)) = (separate, enclosed) {
-        let (child, cgroup) = start_first(run, enclosure, stdin, control, tell)?;
+    let scratch = match enclosed {
+        Some(enclosure) => Scratch::make(enclosure)?,
+        None => None,
+    };
+    let settled = scratch.as_ref().map(|scratch| scratch.settle(run));
+    let run = settled.as_ref().unwrap_or(run);
+    let folder = scratch.as_ref().map(|scratch| scratch.0.as_path());
+    if let (true, Some(enclosure)) = (separate, run.enclosure.as_ref()) {
+        let (child, cgroup) = start_first(run, enclosure, stdin, folder, control, tell)?;
         return watch(run, child, Child::First, told, cgroup.as_ref(), control);
     }
     let cgroup = match enclosed {
@@ -139,11 +152,48 @@ fn carry_out(run: &Run, stdin: OwnedFd, control: &OwnedFd) -> Result<Report, Fai
         at("entering the cgroup", cgroup.take_in(rustix::process::getpid()))?;
     }
     let mut tell = tell;
-    let started = inside::start_program(run, &run.env, &stdin, None, &mut tell)?;
+    let started = inside::start_program(run, &run.env, &stdin, None, folder, &mut tell)?;
     drop((stdin, tell));
     match started {
         Some(program) => watch(run, program, Child::Program, told, cgroup.as_ref(), control),
         None => Ok(last_word(told).unwrap_or_else(no_word)),
+    }
+}
+
+/// A temporary folder of the program's own, where there is no private root; removed in the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make(enclosure: &Enclosure) -> Result<Option<Self>, Failure> {
+        if enclosure.primitives.contains(&Primitive::PrivateRoot) || enclosure.tmp_mb == 0 {
+            return Ok(None);
+        }
+        use std::os::unix::fs::{DirBuilderExt, chown};
+        let name = format!("toolbooth-{}-{}", std::process::id(), sys::nanoseconds());
+        let folder = std::env::temp_dir().join(name);
+        at("making a temporary folder", fs::DirBuilder::new().mode(0o700).create(&folder))?;
+        let scratch = Self(folder);
+        if let Some(uid) = fresh_uid(enclosure) {
+            at("giving the temporary folder", chown(&scratch.0, Some(uid), Some(uid)))?;
+        }
+        Ok(Some(scratch))
+    }
+
+    /// The same order, with this folder in place of the private one.
+    fn settle(&self, run: &Run) -> Run {
+        let mut run = run.clone();
+        for (name, value) in &mut run.env {
+            if matches!(name.as_str(), "TMPDIR" | "HOME") && value == "/tmp" {
+                *value = self.0.display().to_string();
+            }
+        }
+        run
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -161,9 +211,18 @@ fn start_first(
     run: &Run,
     enclosure: &Enclosure,
     stdin: OwnedFd,
+    scratch: Option<&Path>,
     control: &OwnedFd,
     tell: PipeWriter,
 ) -> Result<(Pid, Option<Cgroup>), Failure> {
+    if let Some(uid) = fresh_uid(enclosure) {
+        // Programs open their streams anew by /dev/stdout, as the user that they are then.
+        let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)));
+        for stream in [stdin.as_fd(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
+            // A stream that is no pipe belongs to somebody.
+            let _ = rustix::fs::fchown(stream, uid, gid);
+        }
+    }
     let trees = trees_for_another(enclosure)?;
     let cgroup = make_cgroup(enclosure)?;
     let (gate, mut open) = at("making a pipe", io::pipe())?;
@@ -171,7 +230,7 @@ fn start_first(
     let Some(child) = child else {
         drop(open);
         let control = rustix::io::fcntl_dupfd_cloexec(control, 3).ok();
-        inside::live(Start { run, stdin, control, trees }, gate, tell);
+        inside::live(Start { run, stdin, control, trees, scratch }, gate, tell);
     };
     let readied = map_ids(child, fresh_uid(enclosure)).and_then(|()| match &cgroup {
         Some(cgroup) => at("entering the cgroup", cgroup.take_in(child)),
@@ -288,9 +347,23 @@ fn watch(
     let mut word = None;
     let mut started = false;
     let mut listening = true;
+    let mut status = None;
     loop {
-        let interval = Timespec::try_from(WEIGHING_INTERVAL).ok();
-        let timeout = interval.as_ref().filter(|_| !bounded.is_empty());
+        if kind == Child::Program {
+            // Orphans that ended; in a namespace its first process buries them.
+            while let Ok(Some((pid, ended))) = wait(WaitOptions::NOHANG) {
+                if pid == child {
+                    status = Some(ended);
+                }
+            }
+        }
+        let interval = match kind {
+            _ if !bounded.is_empty() => Some(WEIGHING_INTERVAL),
+            Child::Program => Some(BURYING_INTERVAL),
+            Child::First => None,
+        };
+        let interval = interval.and_then(|interval| Timespec::try_from(interval).ok());
+        let timeout = interval.as_ref();
         let mut fds = vec![PollFd::new(&ended, PollFlags::IN), PollFd::new(control, PollFlags::IN)];
         if listening {
             fds.push(PollFd::from_borrowed_fd(lines.as_fd(), PollFlags::IN));
@@ -314,7 +387,7 @@ fn watch(
             }
             continue;
         }
-        if gone {
+        if gone || status.is_some() {
             break;
         }
         if asked {
@@ -335,8 +408,11 @@ fn watch(
             break;
         }
     }
-    let _ = kill_process(child, Signal::KILL);
-    let status = at("burying", waitpid(Some(child), WaitOptions::empty()))?;
+    if status.is_none() {
+        let _ = kill_process(child, Signal::KILL);
+        let buried = at("burying", waitpid(Some(child), WaitOptions::empty()))?;
+        status = buried.map(|(_, status)| status);
+    }
     end_orphans();
     while let Some(last) = lines.next() {
         match last {
@@ -352,14 +428,16 @@ fn watch(
     if let Some(report) = over {
         return Ok(report);
     }
-    if cgroup.is_some_and(Cgroup::has_run_out) {
-        return Ok(Report::MemoryLimit);
-    }
-    let own = status.map(|(_, status)| inside::ended(status));
+    let own = status.map(inside::ended);
     let word = match kind {
         Child::First => word.or(own),
         Child::Program => own.or(word),
     };
+    // What lost one of its processes to the kernel and came to a good end nevertheless has one.
+    let good = matches!(word, Some(Word::Exit(0) | Word::Unstarted(_)));
+    if !good && cgroup.is_some_and(Cgroup::has_run_out) {
+        return Ok(Report::MemoryLimit);
+    }
     Ok(word.map_or_else(no_word, report))
 }
 
@@ -387,7 +465,9 @@ fn no_word() -> Report {
 }
 
 fn last_word(told: PipeReader) -> Option<Report> {
-    Lines::new(told).next().map(report)
+    let mut lines = Lines::new(told);
+    let words = std::iter::from_fn(|| lines.next());
+    words.filter(|word| !matches!(word, Word::Started)).last().map(report)
 }
 
 /// What whoever ordered says next; `None` = nothing, ever again.
@@ -408,7 +488,20 @@ fn end_orphans() {
             Ok(None) => (),
             Err(_) => return,
         }
-        for orphan in children() {
+        // Those that make new ones all the time are stopped before they are ended.
+        let mut found = HashSet::new();
+        loop {
+            let now = children();
+            let fresh: Vec<Pid> = now.difference(&found).copied().collect();
+            for orphan in &fresh {
+                let _ = kill_process(*orphan, Signal::STOP);
+            }
+            found.extend(now);
+            if fresh.is_empty() || found.len() > ORPHANS_MAX {
+                break;
+            }
+        }
+        for orphan in found {
             let _ = kill_process(orphan, Signal::KILL);
         }
         match wait(WaitOptions::empty()) {
@@ -445,18 +538,33 @@ fn overweight(bind: &Bind) -> Option<Report> {
     let mut bytes = 0u64;
     let mut folders = vec![bind.path.clone()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+        let over = || {
+            let path = bind.path.display().to_string();
+            Some(Report::WriteLimit { path, bytes_max })
+        };
+        let list = match fs::read_dir(&folder) {
+            Ok(list) => list,
+            // It went while it was looked at.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            // What cannot be weighed is too much.
+            Err(_) => return over(),
+        };
+        for entry in list {
+            let Ok(entry) = entry else { return over() };
             entries += 1;
             // Links are not followed: what they lead to is bounded where it is.
-            let Ok(metadata) = entry.metadata() else { continue };
-            if metadata.is_dir() {
-                folders.push(entry.path());
-            } else {
-                bytes = bytes.saturating_add(metadata.len());
+            match entry.metadata() {
+                Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
+                Ok(metadata) => {
+                    use std::os::unix::fs::MetadataExt;
+                    let taken = metadata.len().max(metadata.blocks().saturating_mul(512));
+                    bytes = bytes.saturating_add(taken);
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => (),
+                Err(_) => return over(),
             }
             if bytes > bytes_max || entries > ENTRIES_MAX {
-                let path = bind.path.display().to_string();
-                return Some(Report::WriteLimit { path, bytes_max });
+                return over();
             }
         }
     }

@@ -57,7 +57,7 @@ fn try_one(primitive: Primitive, cgroups: &[PathBuf]) -> io::Result<Option<Strin
         }
         Primitive::Landlock => {
             let version = sys::landlock_version()?;
-            elsewhere(0, || landlocked::apply(&Enclosure::default()))?;
+            elsewhere(0, || landlocked::apply(&Enclosure::default(), None))?;
             Ok(Some(format!("version {version}")))
         }
         Primitive::Seccomp => elsewhere(0, || syscalls::apply(Net::None)).map(|()| None),

@@ -10,7 +10,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, mkdirat, openat, stat, statat, symlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, stat, statat,
+    symlinkat,
+};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
     OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
@@ -28,6 +31,8 @@ const LINKS: [&str; 6] = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 /// Of the root itself: room for folders, links and two small files.
 const ROOT_BYTES: &str = "1048576";
+/// Files of a temporary file system: empty ones take memory too.
+const INODES: &str = "65536";
 /// The name under which a program knows itself.
 const USERS: &str = "tool:x:1000:1000::/tmp:/bin/false\nnobody:x:65534:65534::/:/bin/false\n";
 const GROUPS: &str = "tool:x:1000:\nnogroup:x:65534:\n";
@@ -63,6 +68,7 @@ fn at<T, E: Into<io::Error>>(what: impl Into<String>, done: Result<T, E>) -> Res
 pub(crate) fn trees(binds: &[Bind], owners: Option<BorrowedFd<'_>>) -> Result<Vec<Tree>, Failure> {
     let mut trees = Vec::new();
     for bind in binds {
+        check_form(&bind.path)?;
         if LINKS.iter().any(|link| Path::new(link) == bind.path) && bind.path.is_symlink() {
             continue;
         }
@@ -71,6 +77,7 @@ pub(crate) fn trees(binds: &[Bind], owners: Option<BorrowedFd<'_>>) -> Result<Ve
             Err(_) if bind.optional => continue,
             Err(error) => return Err((format!("finding `{}`", bind.path.display()), error)),
         };
+        stays_within(bind, &real, binds)?;
         let seen = is_seen(&bind.path, bind, binds);
         if bind.path.is_symlink() {
             // A link stays one: programs look beside the file that it leads to.
@@ -92,17 +99,55 @@ pub(crate) fn trees(binds: &[Bind], owners: Option<BorrowedFd<'_>>) -> Result<Ve
 
 /// Whether a path stands beneath a named one, with the same rights, anyhow.
 fn is_seen(path: &Path, bind: &Bind, binds: &[Bind]) -> bool {
-    binds.iter().any(|other| {
-        other.path != path
-            && other.writable == bind.writable
-            && path.starts_with(&other.path)
-            && !other.path.is_symlink()
-    })
+    let around = binds.iter().filter(|other| {
+        other.path != path && path.starts_with(&other.path) && !other.path.is_symlink()
+    });
+    // The nearest one around it rules; and what may be written is a mount of its own, which cannot
+    // be moved away.
+    let nearest = around.max_by_key(|other| other.path.components().count());
+    nearest.is_some_and(|nearest| !bind.writable && !nearest.writable)
+}
+
+/// Paths are absolute and lead straight down.
+fn check_form(path: &Path) -> Result<(), Failure> {
+    let straight = path.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
+    if path.is_absolute() && straight && path.parent().is_some() {
+        return Ok(());
+    }
+    let shown = format!("reading the path `{}`", path.display());
+    Err((shown, io::Error::other("it must lead down from the root, and not be the root itself")))
+}
+
+/// A path beneath one that a program may write must still be there: the program may have put a
+/// link in its place, which would open what the link leads to.
+fn stays_within(bind: &Bind, real: &Path, binds: &[Bind]) -> Result<(), Failure> {
+    for around in binds.iter().filter(|other| other.writable && other.path != bind.path) {
+        if !bind.path.starts_with(&around.path) {
+            continue;
+        }
+        let within = around.path.canonicalize().is_ok_and(|around| real.starts_with(around));
+        if !within {
+            let shown = bind.path.display();
+            let cause = "something that the program may write leads elsewhere";
+            return Err((format!("finding `{shown}`"), io::Error::other(cause)));
+        }
+    }
+    Ok(())
 }
 
 fn tree(path: &Path, bind: &Bind, owners: Option<BorrowedFd<'_>>) -> Result<Option<Tree>, Failure> {
     let shown = path.display();
-    let fd = match open_tree(CWD, path, CLONED | OpenTreeFlags::AT_RECURSIVE) {
+    // The path was resolved a moment ago: a link that has come since is not followed.
+    let straight = |path: &Path| {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+    };
+    let opened = straight(path).or_else(|_| {
+        let real = path.canonicalize().map_err(|_| rustix::io::Errno::NOENT)?;
+        straight(&real)
+    });
+    let flags = CLONED | OpenTreeFlags::AT_RECURSIVE | OpenTreeFlags::AT_EMPTY_PATH;
+    let fd = match opened.and_then(|opened| open_tree(&opened, "", flags)) {
         Ok(fd) => fd,
         Err(_) if bind.optional => return Ok(None),
         Err(error) => return Err((format!("taking `{shown}`"), error.into())),
@@ -112,8 +157,9 @@ fn tree(path: &Path, bind: &Bind, owners: Option<BorrowedFd<'_>>) -> Result<Opti
         no_devices: true,
         ..MountAttributes::default()
     };
-    let mapped =
-        owners.is_some() && set_mounts(fd.as_fd(), MountAttributes { owners, ..plain }).is_ok();
+    let mapped = owners.is_some()
+        && bind.mapped
+        && set_mounts(fd.as_fd(), MountAttributes { owners, ..plain }).is_ok();
     if !mapped {
         // File systems that map no owners show their files as they are.
         at(format!("setting `{shown}`"), set_mounts(fd.as_fd(), plain))?;
@@ -130,6 +176,7 @@ fn tree(path: &Path, bind: &Bind, owners: Option<BorrowedFd<'_>>) -> Result<Opti
 fn tmpfs(bytes: &str, mode: &str, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "size", bytes)?;
+    fsconfig_set_string(context.as_fd(), "nr_inodes", INODES)?;
     fsconfig_set_string(context.as_fd(), "mode", mode)?;
     fsconfig_create(context.as_fd())?;
     Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)

@@ -162,6 +162,12 @@ pub(crate) fn reset_signals() {
     }
 }
 
+/// A number that no two launchers of the same process number share.
+pub(crate) fn nanoseconds() -> u128 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map(|since| since.as_nanos()).unwrap_or_default()
+}
+
 /// Which version of Landlock the running kernel has.
 pub(crate) fn landlock_version() -> io::Result<i64> {
     const VERSION: libc::c_uint = 1;

@@ -24,6 +24,8 @@ const REFUSED: &[c_long] = &[
     libc::SYS_process_madvise,
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
+    libc::SYS_process_mrelease,
+    libc::SYS_personality,
     // Namespaces and mounts.
     libc::SYS_unshare,
     libc::SYS_setns,
@@ -42,7 +44,9 @@ const REFUSED: &[c_long] = &[
     libc::SYS_open_by_handle_at,
     libc::SYS_name_to_handle_at,
     libc::SYS_fanotify_init,
+    libc::SYS_fanotify_mark,
     libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
     libc::SYS_acct,
     libc::SYS_swapon,
     libc::SYS_swapoff,
@@ -53,10 +57,12 @@ const REFUSED: &[c_long] = &[
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
+    libc::SYS_memfd_secret,
     libc::SYS_init_module,
     libc::SYS_finit_module,
     libc::SYS_delete_module,
     libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
     libc::SYS_reboot,
     libc::SYS_syslog,
     libc::SYS_vhangup,
@@ -111,12 +117,21 @@ fn programs(net: Net) -> io::Result<Vec<BpfProgram>> {
         let flag = u64::try_from(*flag).unwrap_or_default();
         argument(0, SeccompCmpOp::MaskedEq(flag), flag)
     });
+    #[cfg(target_arch = "x86_64")]
+    for call in [libc::SYS_modify_ldt, libc::SYS_iopl, libc::SYS_ioperm] {
+        refused.insert(call, Vec::new());
+    }
     refused.insert(libc::SYS_clone, made.map(|it| rule(vec![it?])).collect::<Result<_, _>>()?);
     refused.insert(libc::SYS_socket, sockets(net)?);
-    // A pair is connected from birth; but one of datagrams may still name any other address.
-    let stream = u64::try_from(libc::SOCK_DGRAM).unwrap_or_default();
-    let kind = argument(1, SeccompCmpOp::MaskedEq(0xf), stream)?;
-    refused.insert(libc::SYS_socketpair, vec![rule(vec![kind])?]);
+    // A pair is connected from birth; but one of datagrams may still name any other address, and a
+    // raw one is one of datagrams.
+    let mut pairs = vec![rule(vec![argument(0, SeccompCmpOp::Ne, number(libc::AF_UNIX))?])?];
+    for kind in 0..=0xf {
+        if kind != number(libc::SOCK_STREAM) && kind != number(libc::SOCK_SEQPACKET) {
+            pairs.push(rule(vec![argument(1, SeccompCmpOp::MaskedEq(0xf), kind)?])?);
+        }
+    }
+    refused.insert(libc::SYS_socketpair, pairs);
     // Typing into the terminal of whoever started the gateway.
     let typing = [libc::TIOCSTI, libc::TIOCLINUX].map(|request| {
         argument(1, SeccompCmpOp::Eq, request).and_then(|condition| rule(vec![condition]))
@@ -159,6 +174,10 @@ fn sockets(net: Net) -> io::Result<Vec<SeccompRule>> {
             Ok(vec![rule(families)?, questions])
         }
     }
+}
+
+fn number(value: libc::c_int) -> u64 {
+    u64::try_from(value).unwrap_or_default()
 }
 
 fn argument(at: u8, compare: SeccompCmpOp, value: u64) -> io::Result<SeccompCondition> {

@@ -116,7 +116,10 @@ const ATTACKS: &[(&str, Attack)] = &[
         let path = CString::new(path.to_str().unwrap()).unwrap();
         call(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), std::ptr::null(), 0) })
     }),
-    ("writing the root", |_| std::fs::write("/toolbooth-escaped", "x")),
+    ("writing the root", |_| {
+        std::fs::write("/toolbooth-escaped", "x")?;
+        std::fs::remove_file("/toolbooth-escaped")
+    }),
     ("writing to the kernel's settings", |_| {
         std::fs::OpenOptions::new().write(true).open("/proc/sys/kernel/core_pattern").map(drop)
     }),
@@ -137,6 +140,10 @@ const ATTACKS: &[(&str, Attack)] = &[
     ("a pair of datagram sockets", |_| {
         let mut fds = [0; 2];
         call(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_DGRAM, 0, fds.as_mut_ptr()) })
+    }),
+    ("a pair of raw sockets", |_| {
+        let mut fds = [0; 2];
+        call(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_RAW, 0, fds.as_mut_ptr()) })
     }),
     ("a raw packet socket", |_| call(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) })),
     ("a netlink socket", |_| {

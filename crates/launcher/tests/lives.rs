@@ -46,8 +46,7 @@ const TESTS: &[(&str, Test)] = &[
         let mut own = enclosure(who, &found);
         own.limits.memory_bytes = Some(32 << 20);
         // Several processes, none of which has much.
-        let script =
-            "for i in 1 2 3 4 5 6; do (head -c 12000000 /dev/zero | tail | sleep 5) & done; wait";
+        let script = "for i in 1 2 3 4 5 6; do (head -c 12000000 /dev/zero | tail | sleep 5) & done; wait; exit 1";
         let ended = run(who, shell(script, Some(own.clone())));
         if own.primitives.contains(&Primitive::MemoryCgroup) {
             expect(ended, &Report::MemoryLimit)?;
@@ -105,13 +104,14 @@ const TESTS: &[(&str, Test)] = &[
             path: path.clone(),
             writable: true,
             optional: false,
-            bytes_max: Some(1000),
+            mapped: true,
+            bytes_max: Some(6000),
         });
         let script = format!("head -c 500 /dev/zero > {0}/a; exit 0", path.display());
         expect(run(who, shell(&script, Some(own.clone()))), &Report::Exit(0))?;
-        let script = format!("head -c 600 /dev/zero > {0}/b; sleep 60", path.display());
+        let script = format!("head -c 3000 /dev/zero > {0}/b; sleep 60", path.display());
         match run(who, shell(&script, Some(own))).report {
-            Report::WriteLimit { bytes_max: 1000, .. } => Ok(()),
+            Report::WriteLimit { bytes_max: 6000, .. } => Ok(()),
             other => Err(format!("{other:?}").into()),
         }
     }),

@@ -41,7 +41,13 @@ pub(crate) fn launcher(loaded: &Loaded) -> Launcher {
 
 /// What no tool sees: records and keys, and settings that may hold what nobody should know.
 fn hidden(loaded: &Loaded) -> Vec<PathBuf> {
-    std::iter::once(loaded.data.clone()).chain(loaded.file.clone()).collect()
+    let own = std::iter::once(&loaded.data).chain(&loaded.file);
+    own.map(|path| {
+        // What is not there yet has a folder that is.
+        let beside = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+        path.canonicalize().ok().or_else(beside).unwrap_or_else(|| path.clone())
+    })
+    .collect()
 }
 
 /// What words for trust mean.

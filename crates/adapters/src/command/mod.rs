@@ -195,7 +195,7 @@ fn told(ended: &Ended) -> String {
         Ended::Exit(code) => format!("ended with exit code {code}"),
         Ended::Signal(signal) => format!("was ended by signal {signal}"),
         Ended::Timeout(what) => format!("used up {what}"),
-        Ended::OutputLimit(what) => format!("was ended: {what}"),
+        Ended::OutputLimit(what) | Ended::WriteLimit(what) => format!("was ended: {what}"),
         Ended::MemoryLimit => "used more memory than it may".to_owned(),
         Ended::Cancelled => "was told to stop".to_owned(),
         Ended::Unstarted(unstarted) => {
@@ -295,6 +295,7 @@ impl Executor for CommandExecutor {
         let confided = line.clone().with_secrets_of(profile.as_ref());
         let bounds = Bounds {
             profile: profile.as_ref(),
+            timeout: Some(dispatch.timeout),
             witness: dispatch.witness.clone(),
             ..Bounds::free(OUTPUT_BYTES_MAX)
         };
@@ -361,7 +362,14 @@ pub(crate) fn not_run(error: &StartError, shown: &str) -> ExecutionError {
 fn answer(finished: process::Finished, error_text: ErrorText) -> Outcome {
     let stdout = plain(&finished.stdout);
     let stderr = plain(&finished.stderr);
-    let internal = (!stderr.trim().is_empty()).then(|| format!("stderr: {stderr}"));
+    let said = (!stderr.trim().is_empty()).then(|| format!("stderr: {stderr}"));
+    let internal = match (&finished.ended, said) {
+        (Ended::Exit(0), said) => said,
+        (ended, said) => {
+            let how = format!("{}: the command {}", ended.kind(), told(ended));
+            Some([Some(how), said].into_iter().flatten().collect::<Vec<_>>().join("\n"))
+        }
+    };
     let failed = |how: String| {
         let mut text = how;
         if !stdout.trim().is_empty() {
@@ -393,10 +401,14 @@ fn answer(finished: process::Finished, error_text: ErrorText) -> Outcome {
 
 /// What an ended process means where it gave no answer.
 pub(crate) fn cut(ended: &Ended, started: bool, stderr: &str) -> ExecutionError {
-    let effect = if started { Effect::Unknown } else { Effect::NotStarted };
+    let ran = started && !matches!(ended, Ended::Unstarted(_));
+    let effect = if ran { Effect::Unknown } else { Effect::NotStarted };
     let (code, safe) = match ended {
         Ended::Timeout(_) => (ErrorCode::Timeout, None),
         Ended::OutputLimit(_) => (ErrorCode::ResultTooLarge, None),
+        Ended::WriteLimit(_) => {
+            (ErrorCode::ResultTooLarge, Some("the tool wrote more than it may".to_owned()))
+        }
         Ended::Cancelled => (ErrorCode::Cancelled, None),
         Ended::MemoryLimit => {
             (ErrorCode::AdapterFailed, Some("the tool used more memory than it may".to_owned()))
@@ -438,6 +450,7 @@ mod tests {
             (Ended::OutputLimit(String::new()), "output-limit", ErrorCode::ResultTooLarge),
             (Ended::MemoryLimit, "memory-limit", ErrorCode::AdapterFailed),
             (Ended::Cancelled, "cancelled", ErrorCode::Cancelled),
+            (Ended::WriteLimit(String::new()), "output-limit", ErrorCode::ResultTooLarge),
             (unstarted(true), "launcher-error", ErrorCode::NotConfigured),
             (unstarted(false), "launcher-error", ErrorCode::SandboxUnavailable),
             (Ended::Lost, "launcher-error", ErrorCode::AdapterFailed),

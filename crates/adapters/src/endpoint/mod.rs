@@ -216,7 +216,7 @@ impl Endpoint {
             };
             let status = response.status();
             if !status.is_redirection() || status == StatusCode::NOT_MODIFIED {
-                return self.answer(response).await;
+                return self.answer(response, before).await;
             }
             before = Effect::Unknown;
             if hops >= self.settings.redirects {
@@ -231,7 +231,11 @@ impl Endpoint {
         }
     }
 
-    async fn answer(&self, response: reqwest::Response) -> Result<ToolOutput, ExecutionError> {
+    async fn answer(
+        &self,
+        response: reqwest::Response,
+        before: Effect,
+    ) -> Result<ToolOutput, ExecutionError> {
         let status = response.status();
         let media_type = response
             .headers()
@@ -245,7 +249,7 @@ impl Endpoint {
             ExecutionError::adapter(Effect::Unknown, format!("the response broke off: {error}"))
         })?;
         if !fine {
-            return Err(self.refusal(status, &bytes));
+            return Err(self.refusal(status, &bytes, before));
         }
         if !whole {
             return Err(ExecutionError {
@@ -288,7 +292,7 @@ impl Endpoint {
     }
 
     /// A status of 400 or more.
-    fn refusal(&self, status: StatusCode, bytes: &[u8]) -> ExecutionError {
+    fn refusal(&self, status: StatusCode, bytes: &[u8], before: Effect) -> ExecutionError {
         let settings = self.settings.headers.iter().map(|(_, value)| value);
         let text = Setting::conceal_all(settings, &plain(bytes));
         let problem = parse(text.as_bytes()).unwrap_or_default();
@@ -300,7 +304,8 @@ impl Endpoint {
         // These say that the request was not taken; whatever else failed may have begun.
         let effect = match status.as_u16() {
             400 | 401 | 403..=407 | 410 | 411 | 413..=417 | 422 | 426 | 428 | 429 | 431 => {
-                Effect::NotStarted
+                // What answered before with a redirect may have taken it.
+                before
             }
             _ => Effect::Unknown,
         };

@@ -142,6 +142,14 @@ fn check_authority(url: &Template) -> Result<(), String> {
     let Some(rest) = rest else {
         return Err("the URL must begin with `https://` or `http://`".to_owned());
     };
+    if rest.is_empty() || rest.starts_with(['/', '\\', '?', '#', ':']) {
+        return Err("the URL names no host".to_owned());
+    }
+    if url.places().any(|place| place.is_optional()) {
+        let message =
+            "an argument that may be missing cannot be part of the URL; say it in `query`";
+        return Err(message.to_owned());
+    }
     if url.0.len() > 1 && !rest.contains(['/', '?']) {
         return Err(
             "an argument must not be part of the URL's host; end the host with `/`".to_owned()
@@ -261,6 +269,9 @@ mod tests {
     #[test]
     fn arguments_never_choose_where_a_request_goes() {
         for url in [
+            "https:///{x}",
+            "http://?{x}",
+            "https://a.example/{x?}",
             "https://{host}/x",
             "https://a.example{x}/",
             "{url}",

@@ -26,6 +26,7 @@ use toolbooth_contracts::{
 };
 
 use crate::launcher::Launcher;
+use crate::process::{CLOSE, Ended};
 use crate::sandbox::{self, Standing};
 use crate::secrets::Setting;
 
@@ -240,6 +241,7 @@ fn modified(path: &Path) -> SystemTime {
 #[async_trait]
 impl Executor for Handlers {
     async fn execute(&self, dispatch: Dispatch, conversation: Conversation) -> Outcome {
+        let began = tokio::time::Instant::now();
         let (domain, handler) = domain_and_handler(dispatch.target());
         let file = match self.file(domain) {
             Ok(file) => file,
@@ -295,11 +297,21 @@ impl Executor for Handlers {
                         safe: None,
                         internal,
                     },
-                    Failure { out_of_memory: true, internal, .. } => {
+                    Failure { ended: Some(Ended::MemoryLimit), internal, .. } => {
                         ExecutionError::adapter(effect, internal)
                             .with_safe("the tool used more memory than it may")
                     }
+                    Failure { ended: Some(Ended::Timeout(_)), internal, .. } => {
+                        ExecutionError { code: ErrorCode::Timeout, effect, safe: None, internal }
+                    }
                     Failure { internal, .. } => ExecutionError::adapter(effect, internal),
+                })
+            }
+            None if began.elapsed() + CLOSE >= dispatch.timeout => {
+                Outcome::Failed(ExecutionError {
+                    code: ErrorCode::Timeout,
+                    internal: "timeout: the handler used up its time".to_owned(),
+                    ..cancelled(Effect::Unknown)
                 })
             }
             None => Outcome::Failed(cancelled(Effect::Unknown)),

@@ -6,7 +6,9 @@ import { createRequire } from "node:module";
 
 import { writeSync } from "node:fs";
 
-const send = (message) => process.stdout.write(JSON.stringify(message) + "\n");
+const write = process.stdout.write.bind(process.stdout);
+const send = (message) => write(JSON.stringify(message) + "\n");
+process.stdout.write = process.stderr.write.bind(process.stderr);
 // Says on stderr that a call's words end here, so that they are told from the next one's.
 const mark = (id) => writeSync(2, `\0${id}\0`);
 for (const method of ["log", "info", "debug", "warn", "table", "dir"]) {

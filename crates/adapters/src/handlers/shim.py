@@ -8,12 +8,15 @@ import os
 import sys
 import traceback
 
+# Programs that a handler starts inherit neither the messages in nor those out.
 out = os.fdopen(os.dup(1), "w", encoding="utf-8")
 os.dup2(2, 1)
+messages = os.fdopen(os.dup(0), "r", encoding="utf-8")
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
 
 def send(message):
-    out.write(json.dumps(message) + "\n")
+    out.write(json.dumps(message, allow_nan=False) + "\n")
     out.flush()
 
 
@@ -41,7 +44,7 @@ handlers = {
 }
 send({"ready": True, "handlers": sorted(handlers)})
 
-for line in sys.stdin:
+for line in messages:
     message = json.loads(line)
     handler = handlers.get(message["handler"])
     if handler is None:

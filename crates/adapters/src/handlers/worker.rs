@@ -51,8 +51,8 @@ pub(super) struct Failure {
     pub(super) sent: bool,
     /// Whether the answer was over the limit.
     pub(super) too_large: bool,
-    /// Whether the worker was ended for its memory.
-    pub(super) out_of_memory: bool,
+    /// How the worker ended, where it did.
+    pub(super) ended: Option<Ended>,
     /// For operators.
     pub(super) internal: String,
 }
@@ -135,10 +135,11 @@ impl Worker {
         let unstarted = |error: &dyn std::fmt::Display| {
             format!("`{}` cannot be started: {error}", line.program())
         };
-        let setup = line.setup(profile).map_err(|error| unstarted(&error))?;
+        let mut setup = line.setup(profile).map_err(|error| unstarted(&error))?;
         let applied = Witness::default();
         // The project that the file belongs to is its program.
-        let also = [crate::process::project_of(&file, setup.home.as_deref()), home];
+        setup.words.push(file.clone());
+        let also = [home];
         let containment = Containment {
             profile,
             also: &also,
@@ -217,12 +218,8 @@ impl Worker {
             // One message is one line; JSON has no line breaks but between tokens.
             arguments.replace(['\n', '\r'], " "),
         );
-        let failed = |sent, internal: String| Failure {
-            sent,
-            too_large: false,
-            out_of_memory: false,
-            internal,
-        };
+        let failed =
+            |sent, internal: String| Failure { sent, too_large: false, ended: None, internal };
         let written = async {
             self.stdin.write_all(message.as_bytes()).await?;
             self.stdin.flush().await
@@ -234,12 +231,8 @@ impl Worker {
         let line = match self.line().await {
             Ok(line) => line,
             Err(failure) => {
-                let (out_of_memory, words) = self.last_words().await;
-                return Err(Failure {
-                    internal: format!("{}\n{words}", failure.internal),
-                    out_of_memory,
-                    ..failure
-                });
+                let (ended, words) = self.last_words().await;
+                return Err(Failure { internal: words, ended, ..failure });
             }
         };
         let reply = parse(&line)
@@ -271,23 +264,22 @@ impl Worker {
         Ok((reply, stderr))
     }
 
-    /// Whether a worker that ended ran out of memory, and what it printed last.
-    async fn last_words(&mut self) -> (bool, String) {
+    /// How a worker ended that gives no answer any more, and what it printed last.
+    async fn last_words(&mut self) -> (Option<Ended>, String) {
         let ended = tokio::time::timeout(Duration::from_millis(500), self.running.ended()).await;
-        let (out_of_memory, how) = match ended {
-            Ok(Ended::Exit(code)) => (false, format!("exit: the worker ended with code {code}")),
-            Ok(Ended::Signal(signal)) => {
-                (false, format!("signal: the worker was ended by signal {signal}"))
+        let ended = ended.ok();
+        let how = match &ended {
+            Some(Ended::Exit(code)) => format!("exit: the worker ended with code {code}"),
+            Some(Ended::Signal(signal)) => {
+                format!("signal: the worker was ended by signal {signal}")
             }
-            Ok(Ended::Unstarted(unstarted)) => {
-                (false, format!("launcher-error: {}: {}", unstarted.step, unstarted.cause))
+            Some(Ended::Unstarted(unstarted)) => {
+                format!("launcher-error: {}: {}", unstarted.step, unstarted.cause)
             }
-            Ok(ended) => {
-                (ended == Ended::MemoryLimit, format!("{}: the worker ended", ended.kind()))
-            }
-            Err(_) => (false, "the worker closed its output".to_owned()),
+            Some(ended) => format!("{}: the worker was ended", ended.kind()),
+            None => "the worker closed its output".to_owned(),
         };
-        (out_of_memory, format!("{how}\nstderr: {}", self.take_stderr()))
+        (ended, format!("{how}\nstderr: {}", self.take_stderr()))
     }
 
     async fn line(&mut self) -> Result<Vec<u8>, Failure> {
@@ -300,21 +292,18 @@ impl Worker {
             Ok(_) if too_large => Err(Failure {
                 sent: true,
                 too_large,
-                out_of_memory: false,
+                ended: None,
                 internal: format!("the answer has more than {REPLY_BYTES_MAX} bytes"),
             }),
             Ok(_) => Err(Failure {
                 sent: true,
                 too_large,
-                out_of_memory: false,
+                ended: None,
                 internal: "the worker ended without an answer".to_owned(),
             }),
-            Err(error) => Err(Failure {
-                sent: true,
-                too_large,
-                out_of_memory: false,
-                internal: error.to_string(),
-            }),
+            Err(error) => {
+                Err(Failure { sent: true, too_large, ended: None, internal: error.to_string() })
+            }
         }
     }
 }
