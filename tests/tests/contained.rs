@@ -448,3 +448,113 @@ fn pdf(packed: &[u8]) -> Vec<u8> {
     );
     out
 }
+
+#[test]
+fn what_a_tool_puts_in_the_place_of_a_path_opens_nothing() {
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::write(outside.path().join("secret"), "TOPSECRET").unwrap();
+    let place = Place::new();
+    std::fs::create_dir_all(place.path().join("work/out")).unwrap();
+    let profile =
+        json!({"fs": {"read": ["."], "write": [{"path": "./work"}, {"path": "./work/out"}]}});
+    let script = "[runtimes.sh]\nkind = \"command\"\ncommand = [\"/bin/sh\", \"./work/run.sh\", \"./work/settings.json\", \"{script}\"]\n";
+    place
+        .write("toolbooth.toml", script)
+        .write("work/run.sh", "eval \"$2\"\n")
+        .write("work/settings.json", "{}")
+        .write(
+            "tools.registry.json",
+            &registry(&[tool("t.run", "sh", "sandbox", 10_000, Some(profile))]),
+        );
+    let run = |script: &str| {
+        let arguments = json!({ "script": script }).to_string();
+        place.json(&["call", "t.run", "--args", &arguments]).0
+    };
+    let target = outside.path().display();
+    // A word of the command line, beneath a path that the tool may write.
+    let swap =
+        format!("rm work/settings.json; ln -s {target}/secret work/settings.json; echo done");
+    assert_eq!(run(&swap)["status"], "succeeded");
+    let read = run(&format!("cat {target}/secret; cat work/settings.json"));
+    assert!(!read.to_string().contains("TOPSECRET"), "{read}");
+    // A path of the profile, beneath another.
+    let swap = format!("rmdir work/out && ln -s {target} work/out; ls work");
+    run(&swap);
+    let _ = std::fs::remove_dir(place.path().join("work/out"));
+    let _ = std::os::unix::fs::symlink(outside.path(), place.path().join("work/out"));
+    let read = run(&format!("cat work/out/secret {target}/secret; echo x > work/out/new"));
+    assert!(!read.to_string().contains("TOPSECRET"), "{read}");
+    assert_eq!(read["error"]["code"], "sandbox-unavailable", "{read}");
+    assert!(!outside.path().join("new").exists());
+}
+
+#[test]
+fn the_gateways_own_files_are_seen_by_no_tool() {
+    let place = Place::new();
+    place
+        .write("toolbooth.toml", &format!("# OWNSECRET\n{SCRIPTS}"))
+        .write("open.txt", "open")
+        .write("tools.registry.json", &registry(&[tool("t.run", "sh", "sandbox", 10_000, None)]));
+    let script =
+        r#"{"script":"cat toolbooth.toml .toolbooth/* open.txt /etc/passwd; ls -la .toolbooth"}"#;
+    place.json(&["call", "calculator", "--args", r#"{"expression":"1"}"#]);
+    // From another folder, by a name that leads around; and where namespaces are missing.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let name = place.path().file_name().unwrap().to_str().unwrap();
+    let around = format!("../{name}/toolbooth.toml");
+    let output = std::process::Command::new(binary())
+        .args(["--config", &around, "call", "t.run", "--args", script, "--format", "json"])
+        .current_dir(elsewhere.path())
+        .output()
+        .unwrap();
+    let by_another_name = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (without, _) = without_namespaces(&place, &["call", "t.run", "--args", script]);
+    let (whole, _) = place.json(&["call", "t.run", "--args", script]);
+    for said in [by_another_name, without.to_string(), whole.to_string()] {
+        assert!(said.contains("open"), "{said}");
+        for own in ["OWNSECRET", "signing", "SQLite format"] {
+            assert!(!said.contains(own), "{own}: {said}");
+        }
+    }
+    assert!(whole.to_string().contains("tool:x:1000"), "{whole}");
+}
+
+#[test]
+fn without_namespaces_a_tool_has_a_temporary_folder_of_its_own_and_no_hosts() {
+    let place = Place::new();
+    let hosts = json!({"enforce": "best-effort", "fs": {"tmpMb": 4}, "net": {"hosts": ["example.com:443"]}});
+    place.write("toolbooth.toml", SCRIPTS).write(
+        "tools.registry.json",
+        &registry(&[tool("t.run", "sh", "sandbox", 10_000, Some(hosts))]),
+    );
+    let marker = format!("/tmp/toolbooth-marker-{}", mark());
+    let script = format!(
+        "echo own > $TMPDIR/x && cat $TMPDIR/x; touch {marker}; ls /tmp; python3 -c 'import socket; socket.socket()' && echo net; echo $TMPDIR"
+    );
+    let arguments = json!({ "script": script }).to_string();
+    let (ran, _) = without_namespaces(&place, &["call", "t.run", "--args", &arguments]);
+    let said = ran["content"][0]["text"].as_str().unwrap();
+    assert!(said.starts_with("own\n") && !said.contains("net\n"), "{ran}");
+    assert!(!Path::new(&marker).exists(), "{said}");
+    let folder = said.lines().last().unwrap();
+    assert!(folder.contains("toolbooth-") && !Path::new(folder).exists(), "{said}");
+}
+
+#[test]
+fn package_runners_start_in_a_home_that_nobody_has_used() {
+    if toolbooth_tests::set_up("npm/node_modules/.bin").is_none() {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let place = Place::new();
+    place.write(
+        "toolbooth.toml",
+        "[servers.ev]\ncommand = \"npx\"\nargs = [\"-y\", \"@modelcontextprotocol/server-sequential-thinking@2026.8.31\"]\nstartup_timeout_ms = 90000\n",
+    );
+    let mut command = place.command(&["lock", "--format", "json"]);
+    let output = command.env("HOME", home.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let done: Value = serde_json::from_str(&said)
+        .unwrap_or_else(|_| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)));
+    assert_eq!(done["approved"], 1, "{done}{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -116,10 +116,55 @@ impl Setting {
         out
     }
 
+    /// The values of secrets among `settings`, with what configuration calls them; for looking for
+    /// them often.
+    #[must_use]
+    pub fn known<'s>(settings: impl Iterator<Item = &'s Self>) -> KnownSecrets {
+        let known =
+            settings.filter(|setting| matches!(setting, Self::Secret(_))).filter_map(|setting| {
+                let value = setting.resolve().ok()?;
+                let long = value.expose_secret().len() >= CONCEALED_BYTES_MIN;
+                long.then(|| (value, setting.shown()))
+            });
+        KnownSecrets(known.collect())
+    }
+
     /// The value, to be handed on.
     #[cfg(any(feature = "process", feature = "endpoint", test))]
     pub(crate) fn expose(&self) -> Result<String, SecretError> {
         Ok(self.resolve()?.expose_secret().to_owned())
+    }
+}
+
+/// Secrets that something was given in confidence.
+#[derive(Clone, Default)]
+pub struct KnownSecrets(Vec<(SecretString, String)>);
+
+impl fmt::Debug for KnownSecrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("KnownSecrets").field(&self.0.len()).finish()
+    }
+}
+
+impl KnownSecrets {
+    /// Replaces their values in every text of a document by what configuration calls them.
+    pub fn conceal(&self, value: &mut serde_json::Value) {
+        use serde_json::Value;
+        if self.0.is_empty() {
+            return;
+        }
+        match value {
+            Value::String(text) => {
+                for (secret, shown) in &self.0 {
+                    if text.contains(secret.expose_secret()) {
+                        *text = text.replace(secret.expose_secret(), shown);
+                    }
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.conceal(item)),
+            Value::Object(members) => members.values_mut().for_each(|member| self.conceal(member)),
+            _ => (),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 use toolbooth_adapters::builtin;
 use toolbooth_adapters::command::{CallLine, CommandExecutor, CommandSettings, CommandSource};
-use toolbooth_adapters::endpoint::Endpoint;
+use toolbooth_adapters::endpoint::{Endpoint, NotConfigured};
 use toolbooth_adapters::handlers::Handlers;
 use toolbooth_adapters::mcp::McpServer;
 use toolbooth_adapters::{declarations, secret_rules};
@@ -44,8 +44,8 @@ pub(crate) struct Frame {
     pub(crate) catalogue: Arc<Catalogue>,
     /// Tools of other sources that the registry file has taken the place of.
     pub(crate) replaced: Vec<(ToolId, Source)>,
-    /// Ways out that were refused to processes of many calls.
-    refusals: Witness,
+    /// Ways out that were refused to processes of many calls, by source.
+    refusals: Vec<(String, Witness)>,
     executors: Executors,
 }
 
@@ -181,7 +181,8 @@ impl Frame {
         world.names = WireNames::new(naming, prefix, remembered_names(&loaded));
         world.unmet = unmet(config);
         let launcher = reach::launcher(&loaded);
-        let refusals = Witness::default();
+        let mut refusals = vec![("handlers".to_owned(), Witness::default())];
+        let of_handlers = refusals.first().map(|(_, witness)| witness.clone()).unwrap_or_default();
         let (builtins, entries) = builtin::tools(reach::builtin_settings(&loaded, &launcher)?);
         let tools: Result<Vec<RegisteredTool>, _> = entries
             .iter()
@@ -202,7 +203,7 @@ impl Frame {
         let folders = reach::handler_folders(&loaded)?;
         let handlers: Arc<dyn Executor> = Arc::new(
             Handlers::new(folders, reach::levels(config), launcher.clone())
-                .with_witness(refusals.clone()),
+                .with_witness(of_handlers),
         );
         let mut executors = Executors::default()
             .with(AdapterId::Local(BUILTIN_RUNTIME.to_owned()), Arc::new(builtins))
@@ -218,8 +219,11 @@ impl Frame {
             executors = executors.with(AdapterId::Local(name.clone()), executor);
         }
         for (name, said) in &config.endpoints {
-            let endpoint = Endpoint::new(reach::endpoint(&loaded, name, said)?);
-            executors = executors.with(AdapterId::Endpoint(name.clone()), Arc::new(endpoint));
+            let executor: Arc<dyn Executor> = match reach::endpoint(&loaded, name, said)? {
+                Ok(settings) => Arc::new(Endpoint::new(settings)),
+                Err(reason) => Arc::new(NotConfigured::new(reason)),
+            };
+            executors = executors.with(AdapterId::Endpoint(name.clone()), executor);
         }
         let mut sources = Vec::new();
         for (name, pair) in &config.commands {
@@ -249,7 +253,9 @@ impl Frame {
                 continue;
             }
             let settings = reach::server_settings(&loaded, name, server)?;
-            let upstream = McpServer::new(settings, launcher.clone(), refusals.clone());
+            let refused = Witness::default();
+            refusals.push((format!("mcp:{name}"), refused.clone()));
+            let upstream = McpServer::new(settings, launcher.clone(), refused);
             executors = executors
                 .with(AdapterId::Mcp(name.clone()), Arc::clone(&upstream) as Arc<dyn Executor>);
             let mut policy = source_policy(config, &server.defaults, &server.overrides);
@@ -378,9 +384,14 @@ impl Gateway {
 
     /// Writes down which ways out were refused to processes that belong to no call.
     async fn note_refusals(&self) {
-        for refusal in self.frame.refusals.take().egress {
-            let facts = serde_json::to_value(refusal).unwrap_or_default();
-            self.note(AuditEventKind::EgressDenied, facts).await;
+        for (source, witness) in &self.frame.refusals {
+            for refusal in witness.take().egress {
+                let mut facts = serde_json::to_value(refusal).unwrap_or_default();
+                if let Some(facts) = facts.as_object_mut() {
+                    facts.insert("source".to_owned(), json!(source));
+                }
+                self.note(AuditEventKind::EgressDenied, facts).await;
+            }
         }
     }
 

@@ -178,18 +178,21 @@ fn error_text(text: config::ErrorText) -> command::ErrorText {
     }
 }
 
-/// An HTTP endpoint.
+/// An HTTP endpoint; a sentence where a variable of its URL is not set.
 pub(crate) fn endpoint(
     loaded: &Loaded,
     name: &str,
     said: &config::endpoints::Endpoint,
-) -> Result<EndpointSettings, Failure> {
+) -> Result<Result<EndpointSettings, String>, Failure> {
     let place = format!("endpoints.{name}");
     let wrong = |message: String| Failure::configuration(message).at(place.clone());
     let url = match &said.url {
         Some(url) => {
-            let filled = secrets::Setting::Template(url.clone()).resolve();
-            Some(filled.map_err(|error| wrong(error.to_string()))?)
+            match secrets::Setting::Template(url.clone()).resolve() {
+                Ok(filled) => Some(filled),
+                // Nothing else stops because of it.
+                Err(error) => return Ok(Err(error.to_string())),
+            }
         }
         None => None,
     };
@@ -221,7 +224,7 @@ pub(crate) fn endpoint(
     }
     let idempotency_header = said.idempotency_header.as_deref().map(http::HeaderName::from_str);
     let authorities = said.ca_file.as_ref().map(|file| std::fs::read(loaded.path(file)));
-    Ok(EndpointSettings {
+    Ok(Ok(EndpointSettings {
         name: name.to_owned(),
         plan,
         headers: settings(loaded, &said.headers),
@@ -237,7 +240,7 @@ pub(crate) fn endpoint(
         authorities: authorities
             .transpose()
             .map_err(|error| wrong(format!("`ca_file` cannot be read: {error}")))?,
-    })
+    }))
 }
 
 /// An OpenAPI document, JSON or YAML.

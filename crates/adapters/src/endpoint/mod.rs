@@ -446,3 +446,29 @@ impl Executor for Endpoint {
         }
     }
 }
+
+/// An endpoint that a setting is missing for.
+#[derive(Debug)]
+pub struct NotConfigured(String);
+
+impl NotConfigured {
+    /// The sentence says what is missing.
+    #[must_use]
+    pub fn new(reason: String) -> Self {
+        Self(reason)
+    }
+}
+
+#[async_trait]
+impl Executor for NotConfigured {
+    async fn execute(&self, _: Dispatch, _: Conversation) -> Outcome {
+        Outcome::Failed(ExecutionError {
+            safe: Some("a setting of the tool's endpoint is missing".to_owned()),
+            ..ExecutionError::not_configured(self.0.clone())
+        })
+    }
+
+    async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
+        Readiness::NotConfigured(self.0.clone())
+    }
+}

@@ -29,6 +29,7 @@ use super::http::{RawHttp, unwrap};
 use super::stdio::{ChildTransport, Shared};
 use super::{Failure, Reach, ServerSettings};
 use crate::launcher::Launcher;
+use crate::secrets::{KnownSecrets, Setting};
 
 /// First pause after a connection that failed; it doubles up to [`BACKOFF_MAX`].
 const BACKOFF_FIRST: Duration = Duration::from_millis(200);
@@ -76,6 +77,7 @@ pub(super) struct Connection {
     service: tokio::sync::Mutex<Option<RunningService<RoleClient, Listener>>>,
     conversations: Conversations,
     child: Option<Arc<Shared>>,
+    secrets: KnownSecrets,
 }
 
 impl Connection {
@@ -101,6 +103,11 @@ impl Connection {
     /// How the server is contained.
     pub(super) fn sandbox(&self) -> Option<AppliedSandbox> {
         self.child.as_ref().and_then(|child| child.sandbox.clone())
+    }
+
+    /// What the server was given in confidence.
+    pub(super) fn secrets(&self) -> &KnownSecrets {
+        &self.secrets
     }
 
     fn last_words(&self) -> String {
@@ -232,7 +239,7 @@ impl Link {
     }
 
     /// A link to the same server with these variables or headers in addition.
-    pub(super) fn with(&self, credentials: Vec<(String, crate::secrets::Setting)>) -> Self {
+    pub(super) fn with(&self, credentials: Vec<(String, Setting)>) -> Self {
         let mut settings = self.settings.clone();
         match &mut settings.reach {
             Reach::Stdio(child) => child.line.env.extend(credentials),
@@ -308,7 +315,20 @@ impl Link {
                     Err(_) => text.to_owned(),
                 };
                 let settings = std::iter::once(url).chain(headers.iter().map(|(_, value)| value));
-                crate::secrets::Setting::conceal_all(settings, &text)
+                Setting::conceal_all(settings, &text)
+            }
+        }
+    }
+
+    fn secrets(&self) -> KnownSecrets {
+        match &self.settings.reach {
+            Reach::Stdio(child) => {
+                let line = child.line.clone().with_secrets_of(child.profile.as_ref());
+                let env = line.env.iter().map(|(_, value)| value);
+                Setting::known(line.argv.iter().chain(env))
+            }
+            Reach::Http { url, headers } => {
+                Setting::known(std::iter::once(url).chain(headers.iter().map(|(_, value)| value)))
             }
         }
     }
@@ -373,7 +393,8 @@ impl Link {
         let peer = service.peer().clone();
         self.listen(&peer, &service);
         let service = tokio::sync::Mutex::new(Some(service));
-        Ok(Connection { peer, service, conversations, child })
+        let secrets = self.secrets();
+        Ok(Connection { peer, service, conversations, child, secrets })
     }
 
     /// In the modern era changes are told only to those who listen for them.

@@ -242,7 +242,11 @@ impl Executor for McpServer {
         let timeout = dispatch.timeout + Duration::from_secs(5);
         let called = connection.call(params, meta, timeout, &conversation).await;
         match called {
-            Ok(Some(result)) => Outcome::Done(output(result)),
+            Ok(Some(mut result)) => {
+                // What the server was given in confidence it must not tell anybody.
+                connection.secrets().conceal(&mut result);
+                Outcome::Done(output(result))
+            }
             Ok(None) => Outcome::Failed(cancelled(Effect::Unknown)),
             Err(failure) => Outcome::Failed(self.failed(failure, &link)),
         }

@@ -513,6 +513,13 @@ fn receipt_fields(entry: &Entry<'_>, report: &mut Report) {
     }
 }
 
+/// Whether a text is `*`, or a host with a port or `*` behind it.
+fn is_host(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return text == "*" };
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-._:*[]".contains(c);
+    !host.is_empty() && host.chars().all(fits) && (port == "*" || port.parse::<u16>().is_ok())
+}
+
 fn sandbox(entry: &Entry<'_>, report: &mut Report) {
     let Some(value) = entry.plain("sandbox") else {
         return;
@@ -526,6 +533,14 @@ fn sandbox(entry: &Entry<'_>, report: &mut Report) {
         let path = odd.map_or_else(|| "sandbox".to_owned(), |(name, _)| format!("sandbox.{name}"));
         report.error(Code::InvalidSandbox, &path, "expected an object");
         return;
+    }
+    let hosts = value.get("net").and_then(|net| net.get("hosts")).and_then(Value::as_array);
+    for (at, host) in hosts.into_iter().flatten().enumerate() {
+        if host.as_str().is_some_and(|host| !is_host(host)) {
+            let path = format!("sandbox.net.hosts.{at}");
+            let message = "expected a host with its port, such as `api.example.com:443`";
+            report.error(Code::InvalidSandbox, &path, message);
+        }
     }
     if let Err(error) = serde_path_to_error::deserialize::<_, SandboxProfile>(value) {
         let inner = error.path().to_string();

@@ -167,6 +167,11 @@ fn every_code_has_an_entry_that_shows_it() {
             "sandbox.limits.wallMs",
         ),
         (with("/sandbox/network", json!(true)), "invalid-sandbox", "sandbox.network"),
+        (
+            with("/sandbox/net", json!({"hosts": ["a.example:443", "https://a.example"]})),
+            "invalid-sandbox",
+            "sandbox.net.hosts.1",
+        ),
         (with("/policy/timoutMs", json!(5)), "misspelled-field", "policy.timoutMs"),
         (with("/policy/rateLimitPermin", json!(5)), "misspelled-field", "policy.rateLimitPermin"),
     ];

@@ -26,13 +26,37 @@ pub(crate) struct Sandboxes {
 }
 
 /// How a process is contained.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[derive(Debug, Clone, JsonSchema)]
+#[schemars(untagged)]
 pub(crate) enum Sandbox {
     /// `none`, `default`, `server`, or the name of a profile.
     Named(String),
     /// A profile.
     Own(Box<Profile>),
+}
+
+// By hand, so that a wrong field is told by its name and not as "no variant matched".
+impl<'de> Deserialize<'de> for Sandbox {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl<'de> serde::de::Visitor<'de> for Words {
+            type Value = Sandbox;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("`none`, `default`, `server`, the name of a profile, or a profile")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Sandbox, E> {
+                Ok(Sandbox::Named(name.to_owned()))
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Sandbox, A::Error> {
+                let map = serde::de::value::MapAccessDeserializer::new(map);
+                Profile::deserialize(map).map(|profile| Sandbox::Own(Box::new(profile)))
+            }
+        }
+        deserializer.deserialize_any(Words)
+    }
 }
 
 /// A profile; what it does not name is denied.
@@ -259,5 +283,8 @@ mod tests {
         let error = standing("sandbox = \"defalt\"").unwrap_err();
         assert_eq!(error.hint.as_deref(), Some("did you mean `default`?"));
         assert!(standing("sandbox = { net = { hosts = [\"https://a\"] } }").is_err());
+        let text = "[servers.x]\ncommand = \"x\"\nsandbox = { bse = \"default\" }\n";
+        let error = crate::config::parse(text, "t.toml", Vec::new()).unwrap_err();
+        assert_eq!(error.hint.as_deref(), Some("did you mean `base`?"), "{error:?}");
     }
 }
