@@ -15,12 +15,17 @@ use toolbooth_adapters::command::{
 };
 use toolbooth_adapters::handlers::{HandlerFolder, Handlers, Language};
 use toolbooth_adapters::launcher::Launcher;
+use toolbooth_adapters::mcp::{
+    CallerSettings, Child, Credentials, McpServer, Reach, ServerSettings,
+};
 use toolbooth_adapters::process::{self, Bounds, CommandLine, Ended};
 use toolbooth_adapters::sandbox::Standing;
+use toolbooth_adapters::secrets::Setting;
 use toolbooth_contracts::conversation::CancelHandle;
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::port::{ExecutionError, ToolSource};
 use toolbooth_contracts::sandbox::{NetProfile, SandboxLimits, SandboxProfile};
+use toolbooth_contracts::secret::SecretLocation;
 use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_contracts::{
     Caller, Conversation, Dispatch, Effect, ErrorCode, Executor, Guard, Outcome, ToolContract,
@@ -315,8 +320,16 @@ fn hello() -> u16 {
 }
 
 const FETCH: &str = r#"
-import sys, urllib.request, urllib.error
+import http.client, os, sys, urllib.request, urllib.error
+from urllib.parse import urlsplit
 for url in sys.argv[1:]:
+    if url.startswith("tunnel:"):
+        proxy = urlsplit(os.environ["HTTPS_PROXY"])
+        link = http.client.HTTPConnection(proxy.hostname, proxy.port)
+        link.set_tunnel("127.0.0.1", int(url.split(":")[1]))
+        link.request("GET", "/through")
+        print(link.getresponse().read().decode())
+        continue
     try:
         print(urllib.request.urlopen(url, timeout=5).read().decode())
     except urllib.error.HTTPError as error:
@@ -345,6 +358,7 @@ async fn the_way_out_leads_to_named_hosts_alone() {
         format!("http://127.0.0.1:{other}/"),
         format!("http://localhost:{named}/"),
         "https://api.example.com/".to_owned(),
+        format!("tunnel:{named}"),
     ];
     let call = dispatch(contract("t.t", "sandbox", Some(sandbox)), &json!({"urls": urls}));
     let witness = call.witness.clone();
@@ -358,6 +372,7 @@ async fn the_way_out_leads_to_named_hosts_alone() {
     // A name is not an address that somebody wrote out: it must not lead inside.
     assert!(lines[2].starts_with("403") && lines[2].contains("loopback"), "{lines:?}");
     assert!(lines[3].contains("403"), "{lines:?}");
+    assert_eq!(lines[4], "hello to GET /through HTTP/1.1");
     let refused: Vec<(String, u16)> =
         witness.take().egress.into_iter().map(|one| (one.host, one.port)).collect();
     let expected = [("127.0.0.1", other), ("localhost", named), ("api.example.com", 443)];
@@ -532,6 +547,77 @@ async fn a_contract_that_asks_for_less_than_its_worker_has_is_told() {
     assert!(handlers.contains(&same, same.sandbox.as_ref().unwrap()).is_ok());
 }
 
+/// A server that tells which token it was started with.
+const TELLER: &str = r#"
+import json, os, random, sys
+own = random.getrandbits(60)
+for line in sys.stdin:
+    message = json.loads(line)
+    id, method = message.get("id"), message.get("method")
+    if id is None:
+        continue
+    answer = {"jsonrpc": "2.0", "id": id}
+    if method == "initialize":
+        answer["result"] = {"protocolVersion": message["params"]["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
+    elif method == "tools/call":
+        token = os.environ.get("TOKEN", "none")
+        text = f"{len(token)} {own} {token}"
+        answer["result"] = {"content": [{"type": "text", "text": text}]}
+    else:
+        answer["error"] = {"code": -32601, "message": "no"}
+    print(json.dumps(answer), flush=True)
+"#;
+
+async fn callers_have_servers_and_credentials_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, token) in [("alice", "alice-token-1"), ("bob", "bob-token-22")] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, token).unwrap();
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let secrets = folder.path().to_owned();
+    let credentials: Credentials = Arc::new(move |caller: &Caller| {
+        let name = caller.name().strip_prefix("key:")?;
+        let path = secrets.join(name);
+        let location = SecretLocation::File(path.display().to_string());
+        path.exists().then(|| vec![("TOKEN".to_owned(), Setting::Secret(location))])
+    });
+    let line = CommandLine { cwd: Some("/".into()), ..line(&["/usr/bin/python3", "-c", TELLER]) };
+    let profile = Some(toolbooth_adapters::sandbox::server_profile());
+    let server = McpServer::new(
+        ServerSettings {
+            name: "teller".to_owned(),
+            reach: Reach::Stdio(Box::new(Child { line, profile })),
+            startup_timeout: Duration::from_secs(20),
+            callers: Some(CallerSettings {
+                server: "teller".to_owned(),
+                credentials: Some(credentials),
+            }),
+        },
+        launcher(),
+        Witness::default(),
+    );
+    let call = async |name: &str| {
+        let mut call = dispatch(contract("t.t", "untrusted", None), &json!({}));
+        call.caller = Caller::authenticated(name);
+        execute(&*server, call).await
+    };
+    let said = |output: ToolOutput| -> Vec<String> {
+        text(&output).split(' ').map(str::to_owned).collect()
+    };
+    let (alice, bob) =
+        (said(call("key:alice").await.unwrap()), said(call("key:bob").await.unwrap()));
+    // Each has a process of its own with its own token, which no answer repeats.
+    assert_eq!((alice[0].as_str(), bob[0].as_str()), ("13", "12"));
+    assert_ne!(alice[1], bob[1]);
+    assert!(alice[2].starts_with("<file:") && bob[2].starts_with("<file:"), "{alice:?} {bob:?}");
+    assert_eq!(said(call("key:alice").await.unwrap())[1], alice[1], "it is kept");
+    let error = call("key:eve").await.unwrap_err();
+    assert_eq!((error.code, error.effect), (ErrorCode::NotConfigured, Effect::NotStarted));
+    server.close().await;
+}
+
 type Test = fn() -> Pin<Box<dyn Future<Output = ()>>>;
 
 macro_rules! tests {
@@ -556,6 +642,7 @@ fn main() {
         limits_of_handlers_cut,
         a_thousand_calls_share_few_workers,
         a_contract_that_asks_for_less_than_its_worker_has_is_told,
+        callers_have_servers_and_credentials_of_their_own,
     ];
     let trials = tests.map(|(name, test)| {
         Trial::test(name, move || {

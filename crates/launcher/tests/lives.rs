@@ -273,21 +273,10 @@ fn processes(mark: &str) -> usize {
 fn main() {
     toolbooth_launcher::entry();
     let mut trials = Vec::new();
-    let whos: &[Who] = if is_root() { &[Who::Root, Who::Ordinary] } else { &[Who::Ordinary] };
-    for (name, test) in TESTS {
-        for who in whos {
-            let who = *who;
-            trials.push(Trial::test(format!("{who:?}: {name}"), move || {
-                let found = primitives(who);
-                let lacks = found
-                    .iter()
-                    .any(|one| one.missing.is_some() && one.primitive != Primitive::MemoryCgroup);
-                if lacks {
-                    eprintln!("SKIPPED: {name}: this machine lacks {found:?}");
-                    return Ok(());
-                }
-                test(who)
-            }));
+    for (who, _, skipped) in whos() {
+        for (name, test) in TESTS {
+            let trial = Trial::test(format!("{who:?}: {name}"), move || test(who));
+            trials.push(trial.with_ignored_flag(skipped));
         }
     }
     // A lost test must not hang the others.

@@ -1,5 +1,6 @@
 //! A client of the launcher, and the launcher itself: these tests start themselves.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, dead_code)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
+#![allow(dead_code)]
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -197,4 +198,25 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("never: {what}");
+}
+
+/// What a machine has for everybody who can be tried here; what cannot be is told and counted as
+/// ignored.
+pub(crate) fn whos() -> Vec<(Who, std::sync::Arc<Vec<Found>>, bool)> {
+    let judged = [Who::Root, Who::Ordinary].map(|who| {
+        if who == Who::Root && !is_root() {
+            eprintln!("SKIPPED: everything as root: the tests do not run as root");
+            return (who, std::sync::Arc::default(), true);
+        }
+        let found = primitives(who);
+        let missing =
+            |one: &&Found| one.missing.is_some() && one.primitive != Primitive::MemoryCgroup;
+        let lacks: Vec<_> = found.iter().filter(missing).collect();
+        if !lacks.is_empty() {
+            eprintln!("SKIPPED: everything as {who:?}: this machine lacks {lacks:?}");
+        }
+        let skipped = !lacks.is_empty();
+        (who, std::sync::Arc::new(found), skipped)
+    });
+    judged.into()
 }
