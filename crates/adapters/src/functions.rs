@@ -127,7 +127,7 @@ impl Executor for Functions {
 }
 
 /// Chooses the TLS library of this process, once.
-#[cfg(any(feature = "builtin", feature = "mcp"))]
+#[cfg(any(feature = "mcp", feature = "builtin", feature = "endpoint"))]
 pub(crate) fn install_tls() {
     // Whoever came first has chosen; that is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();

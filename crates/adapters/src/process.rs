@@ -173,6 +173,18 @@ impl CommandLine {
         Ok(Setup { argv, env, cwd, program: place, home, words })
     }
 
+    /// A path of a profile that has to be there and is not.
+    #[cfg(feature = "command")]
+    pub(crate) fn missing_path(&self, profile: &SandboxProfile) -> Option<String> {
+        let cwd = match &self.cwd {
+            Some(cwd) => PathBuf::from(cwd.expose().ok()?),
+            None => std::env::current_dir().ok()?,
+        };
+        let fs = profile.fs.clone().unwrap_or_default();
+        let paths = fs.read.into_iter().chain(fs.write.into_iter().map(|write| write.path));
+        paths.filter(|path| !path.starts_with("~/")).find(|path| !cwd.join(path).exists())
+    }
+
     /// The same command with the secrets that a profile gives to it.
     #[must_use]
     pub fn with_secrets_of(mut self, profile: Option<&SandboxProfile>) -> Self {

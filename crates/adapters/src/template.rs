@@ -111,6 +111,7 @@ impl Place {
     }
 
     /// Whether the argument may be missing.
+    #[cfg(feature = "endpoint")]
     pub(crate) fn is_optional(&self) -> bool {
         self.optional
     }
@@ -121,6 +122,7 @@ impl Place {
     }
 
     /// The member of the arguments that it is in.
+    #[cfg(feature = "endpoint")]
     pub(crate) fn member(&self) -> &str {
         self.path.first().map_or("", String::as_str)
     }

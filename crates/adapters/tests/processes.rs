@@ -298,6 +298,11 @@ async fn a_profile_that_names_nothing_that_is_there_is_refused() {
     let error = execute(&executor, call).await.unwrap_err();
     assert_eq!((error.code, error.effect), (ErrorCode::SandboxUnavailable, Effect::NotStarted));
     assert!(error.internal.contains("not-there"), "{}", error.internal);
+    let same = contract("t.t", "sandbox", Some(json!({"fs": {"read": ["./not-there"]}})));
+    let Readiness::NotConfigured(reason) = executor.readiness(&same, false).await else {
+        panic!("it is told before");
+    };
+    assert!(reason.contains("not-there"), "{reason}");
 }
 
 /// A server on loopback that says hello.
@@ -406,10 +411,16 @@ export const spin = () => { for (;;); };
 export const fail = () => { throw new Error("no such task"); };
 export const huge = () => "x".repeat(3_000_000);
 export const eat = () => { const all = []; for (;;) all.push(Buffer.alloc(1 << 20, 1)); };
+export const noise = () => { process.stdout.write("noise\\n"); return "fine"; };
 export const list = async () => (await import("node:fs")).readdirSync("/var");
 "#;
     let py = r#"
-import os, time
+import os, subprocess, time
+def noise(args, context=None):
+    subprocess.run(["cat"])
+    print("noise")
+    return "fine"
+def odd(args, context=None): return float("nan")
 def add(args, context=None): return {"sum": args["a"] + args["b"]}
 def crash(args, context=None): os._exit(9)
 def hang(args, context=None): time.sleep(1000)
@@ -432,6 +443,16 @@ async fn handlers_of_both_languages_answer() {
         assert!(witness.take().sandbox.unwrap().missing.is_empty());
         let output = execute(&handlers, dispatch(tool("fail"), &json!({}))).await.unwrap();
         assert!(output.is_error && text(&output).contains("no such task"));
+        // What it prints, and what reads its input, does not come between the messages.
+        let output = execute(&handlers, dispatch(tool("noise"), &json!({}))).await.unwrap();
+        assert_eq!(text(&output), "fine");
+        if language == Language::Python {
+            let error = execute(&handlers, dispatch(tool("odd"), &json!({}))).await.unwrap_err();
+            assert_eq!(
+                (error.code, error.effect),
+                (ErrorCode::InvalidToolResult, Effect::Completed)
+            );
+        }
         // A worker that dies is replaced.
         let error = execute(&handlers, dispatch(tool("crash"), &json!({}))).await.unwrap_err();
         assert_eq!((error.code, error.effect), (ErrorCode::AdapterFailed, Effect::Unknown));

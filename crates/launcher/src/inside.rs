@@ -216,7 +216,9 @@ fn become_program(
     match settle_in(run, stdin, signals, scratch) {
         Ok(()) => (),
         Err((step, error)) => {
-            return Unstarted { step, cause: error.to_string(), program: false };
+            // A folder that is not there is no fault of the sandbox's.
+            let program = run.enclosure.is_none();
+            return Unstarted { step, cause: error.to_string(), program };
         }
     }
     let mut argv = run.argv.iter();

@@ -159,6 +159,7 @@ impl Frame {
         let config = &loaded.config;
         let policy = authorizer(config)?;
         check_defaults(config)?;
+        config.sandbox.check()?;
         crate::commands::check_retention(&loaded)?;
         let guard = Guard::new(shapes());
         let mut world = World::new(policy);

@@ -147,8 +147,10 @@ pub(crate) fn command_runtime(
 ) -> Result<CommandSettings, Failure> {
     let place = format!("runtimes.{name}");
     let wrong = |message: String| Failure::configuration(message).at(place.clone());
-    if runtime.dir.is_some() || runtime.language.is_some() || runtime.interpreter.is_some() {
-        let message = "`dir`, `language` and `interpreter` belong to a runtime of handlers";
+    let of_handlers = runtime.dir.is_some() || runtime.workers.is_some();
+    if of_handlers || runtime.language.is_some() || runtime.interpreter.is_some() {
+        let message =
+            "`dir`, `language`, `interpreter` and `workers` belong to a runtime of handlers";
         return Err(wrong(message.to_owned()));
     }
     let text = runtime.command.as_ref();

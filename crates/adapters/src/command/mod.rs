@@ -320,11 +320,16 @@ impl Executor for CommandExecutor {
         let line = match &self.settings.line {
             CallLine::Named(line) | CallLine::Filled { line, .. } => line,
         };
-        let ready = line.readiness();
+        let profile = self.profile(contract);
+        let ready = line.clone().with_secrets_of(profile.as_ref()).readiness();
         if ready != Readiness::Ready {
             return ready;
         }
-        match self.profile(contract) {
+        if let Some(path) = profile.as_ref().and_then(|profile| line.missing_path(profile)) {
+            let reason = format!("the path `{path}` of its sandbox is not there");
+            return Readiness::NotConfigured(reason);
+        }
+        match profile {
             Some(profile) => match self.launcher.check(&profile).await {
                 Ok(()) => Readiness::Ready,
                 Err(unavailable) => Readiness::NotConfigured(unavailable.to_string()),

@@ -162,12 +162,44 @@ pub(crate) struct Limits {
 }
 
 impl Sandboxes {
-    /// What `said` at `place` means.
+    /// What `said` at `place` means for a process that serves many calls.
     pub(crate) fn standing(
         &self,
         said: Option<&Sandbox>,
         place: &str,
     ) -> Result<Standing, Failure> {
+        let standing = self.meaning(said, place)?;
+        if let Standing::Profile(profile) = &standing {
+            let limits = profile.limits.clone().unwrap_or_default();
+            let of_calls = [
+                ("wall_ms", limits.wall_ms),
+                ("stdout_bytes", limits.stdout_bytes),
+                ("stderr_bytes", limits.stderr_bytes),
+            ];
+            if let Some((name, _)) = of_calls.iter().find(|(_, limit)| limit.is_some()) {
+                let message =
+                    format!("`{name}` bounds processes of one call; this one serves many");
+                let hint = "the tools' `timeout_ms` bounds each call";
+                return Err(Failure::configuration(message).at(place.to_owned()).hint(hint));
+            }
+        }
+        Ok(standing)
+    }
+
+    /// Profiles that cannot be, whether or not anybody names them.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        for name in self.profiles.keys() {
+            let place = format!("sandbox.profiles.{name}");
+            if ["none", "default", "server"].contains(&name.as_str()) {
+                let message = format!("`{name}` is the name of a shipped profile");
+                return Err(Failure::configuration(message).at(place).hint("call it otherwise"));
+            }
+            self.meaning(Some(&Sandbox::Named(name.clone())), &place)?;
+        }
+        Ok(())
+    }
+
+    fn meaning(&self, said: Option<&Sandbox>, place: &str) -> Result<Standing, Failure> {
         let profile = match said {
             None => return Ok(Standing::Unsaid),
             Some(Sandbox::Named(name)) => match name.as_str() {
@@ -181,6 +213,12 @@ impl Sandboxes {
             },
             Some(Sandbox::Own(profile)) => profile.contract(),
         };
+        let limits = profile.limits.clone().unwrap_or_default();
+        let zero = [limits.memory_mb, limits.pids, limits.open_files, limits.cpu_s, limits.wall_ms];
+        if zero.contains(&Some(0)) {
+            let message = "a limit of 0 lets nothing run";
+            return Err(Failure::configuration(message.to_owned()).at(place.to_owned()));
+        }
         let hosts = profile.net.as_ref().map(|net| net.hosts.clone()).unwrap_or_default();
         if !hosts.iter().any(|host| host == "*") {
             toolbooth_adapters::egress::AllowList::parse(&hosts)
@@ -209,7 +247,7 @@ impl Sandboxes {
         said: Option<&Sandbox>,
         place: &str,
     ) -> Result<Option<SandboxProfile>, Failure> {
-        match self.standing(said, place)? {
+        match self.meaning(said, place)? {
             Standing::Unsaid => Ok(None),
             Standing::Profile(profile) => Ok(Some(*profile)),
             Standing::Free => Err(Failure::configuration(
@@ -283,6 +321,14 @@ mod tests {
         let error = standing("sandbox = \"defalt\"").unwrap_err();
         assert_eq!(error.hint.as_deref(), Some("did you mean `default`?"));
         assert!(standing("sandbox = { net = { hosts = [\"https://a\"] } }").is_err());
+        let error = standing("sandbox = { limits = { wall_ms = 5 } }").unwrap_err();
+        assert!(error.message.contains("serves many"), "{error:?}");
+        assert!(standing("sandbox = { limits = { pids = 0 } }").is_err());
+        let shadow = Sandboxes {
+            profiles: [("server".to_owned(), Profile::default())].into(),
+            ..Sandboxes::default()
+        };
+        assert!(shadow.check().is_err());
         let text = "[servers.x]\ncommand = \"x\"\nsandbox = { bse = \"default\" }\n";
         let error = crate::config::parse(text, "t.toml", Vec::new()).unwrap_err();
         assert_eq!(error.hint.as_deref(), Some("did you mean `base`?"), "{error:?}");
