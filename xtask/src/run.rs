@@ -11,8 +11,9 @@ use serde_json::Value;
 use crate::{boundaries, docs_map, fuzz, setup};
 
 /// The crates, lowest first.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 10] = [
     "toolbooth-contracts",
+    "toolbooth-launcher",
     "toolbooth-registry",
     "toolbooth-policy",
     "toolbooth-audit",
@@ -131,7 +132,9 @@ pub fn ci() -> Result<()> {
             "toolbooth-contracts",
             "--no-default-features",
         ]))?;
-        for feature in ["builtin", "command", "handlers", "mcp", "declarations", "secret-rules"] {
+        for feature in
+            ["builtin", "command", "endpoint", "handlers", "mcp", "declarations", "secret-rules"]
+        {
             run(cargo().args([
                 "check",
                 "--locked",
