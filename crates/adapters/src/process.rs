@@ -120,6 +120,8 @@ impl CommandLine {
             Some(cwd) => PathBuf::from(exposed(cwd)?),
             None => std::env::current_dir()?,
         };
+        // By its own name, which is the one that is there inside too; a missing one is told later.
+        let cwd = cwd.canonicalize().unwrap_or(cwd);
         let program = argv.first_mut().filter(|program| !program.is_empty());
         let program = program.ok_or_else(|| std::io::Error::other("it names no program"))?;
         let place = find(program, &cwd).ok_or_else(|| {

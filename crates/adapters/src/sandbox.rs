@@ -435,6 +435,10 @@ fn binds(profile: &SandboxProfile, place: &Place<'_>, net: Net) -> Vec<Bind> {
     for word in place.words.iter().skip(1).filter(|word| ours(word)) {
         if let Some(path) = named(word, place.home) {
             add(path, false, true, None);
+            // The same by the name that the program is given.
+            if word.is_file() {
+                add(lexical(word), false, true, None);
+            }
         }
     }
     for path in place.also {

@@ -271,6 +271,38 @@ async fn has_cgroup() -> bool {
     found.iter().any(|one| one.primitive.as_str() == "memory-cgroup" && one.missing.is_none())
 }
 
+async fn programs_are_found_through_links() {
+    let folder = tempfile::tempdir().unwrap();
+    let release = folder.path().join("release-1");
+    std::fs::create_dir_all(release.join("bin")).unwrap();
+    let write = |name: &str, text: &str| {
+        use std::os::unix::fs::PermissionsExt;
+        let path = release.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    write("bin/tool", "#!/bin/sh\ncat \"$(dirname \"$0\")/../beside\"");
+    write("beside", "found\n");
+    write("main.sh", ". \"$(dirname \"$0\")/beside.sh\"");
+    write("beside.sh", "echo found\n");
+    write("package.json", "{}");
+    let current = folder.path().join("current");
+    std::os::unix::fs::symlink("release-1", &current).unwrap();
+    let shown = |path: &str| current.join(path).display().to_string();
+    let (conversation, _cancel) = Conversation::detached();
+    let profile = toolbooth_adapters::sandbox::default_profile();
+    for words in [vec![shown("bin/tool")], vec!["/bin/sh".to_owned(), shown("main.sh")]] {
+        let written = words.len();
+        let argv = words.into_iter().map(Into::into).collect();
+        let line =
+            CommandLine { argv, written, cwd: Some("/usr".into()), ..CommandLine::default() };
+        let bounds = Bounds { profile: Some(&profile), ..free(1000) };
+        let done =
+            process::run(&launcher(), &line, Vec::new(), bounds, &conversation).await.unwrap();
+        assert_eq!(done.stdout, b"found\n", "{done:?}");
+    }
+}
+
 async fn options_and_nul_never_reach_a_command() {
     let template = ["ls", "{path}"].map(str::to_owned);
     let settings = CommandSettings {
@@ -656,6 +688,7 @@ fn main() {
         bad_commands_get_errors_that_name_them,
         trust_decides_how_a_command_is_contained,
         each_limit_has_its_word_and_its_code,
+        programs_are_found_through_links,
         options_and_nul_never_reach_a_command,
         a_profile_that_names_nothing_that_is_there_is_refused,
         the_way_out_leads_to_named_hosts_alone,

@@ -326,8 +326,25 @@ enum Child {
     Program,
 }
 
-/// Waits until the program ends, or has to.
+/// Waits until the program ends, or has to; nothing of it is left, whatever goes wrong.
 fn watch(
+    run: &Run,
+    child: Pid,
+    kind: Child,
+    told: PipeReader,
+    cgroup: Option<&Cgroup>,
+    control: &OwnedFd,
+) -> Result<Report, Failure> {
+    let watched = watch_and_end(run, child, kind, told, cgroup, control);
+    if watched.is_err() {
+        let _ = kill_process(child, Signal::KILL);
+        let _ = waitpid(Some(child), WaitOptions::empty());
+        end_orphans();
+    }
+    watched
+}
+
+fn watch_and_end(
     run: &Run,
     child: Pid,
     kind: Child,

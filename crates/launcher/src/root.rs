@@ -78,16 +78,17 @@ pub(crate) fn trees(binds: &[Bind], owners: Option<BorrowedFd<'_>>) -> Result<Ve
             Err(error) => return Err((format!("finding `{}`", bind.path.display()), error)),
         };
         stays_within(bind, &real, binds)?;
-        let seen = is_seen(&bind.path, bind, binds);
-        if bind.path.is_symlink() {
+        for link in links_on_the_way(&bind.path) {
+            let known = LINKS.iter().any(|known| Path::new(known) == link);
             // A link stays one: programs look beside the file that it leads to.
-            if !seen {
-                trees.push(Tree { path: bind.path.clone(), what: What::Link(real.clone()) });
+            if !known && !is_seen(&link, bind, binds) {
+                let to = at(format!("finding `{}`", link.display()), link.canonicalize())?;
+                trees.push(Tree { path: link, what: What::Link(to) });
             }
-        } else if !seen {
-            trees.extend(tree(&bind.path, bind, owners)?);
         }
-        if real != bind.path && !is_seen(&real, bind, binds) {
+        // What is mounted is mounted at its real place: no path through a link is ever walked while
+        // the old root can still be seen.
+        if !is_seen(&real, bind, binds) {
             trees.extend(tree(&real, bind, owners)?);
         }
     }
@@ -95,6 +96,25 @@ pub(crate) fn trees(binds: &[Bind], owners: Option<BorrowedFd<'_>>) -> Result<Ve
     trees.sort_by_key(|tree| tree.path.components().count());
     trees.dedup_by(|later, earlier| later.path == earlier.path);
     Ok(trees)
+}
+
+/// Links that are followed on the way to one path.
+const LINKS_MAX: usize = 40;
+
+/// The links by which a path comes to its real place, each without links before it.
+fn links_on_the_way(path: &Path) -> Vec<PathBuf> {
+    let mut links = Vec::new();
+    let mut path = path.to_owned();
+    while links.len() < LINKS_MAX {
+        let above: Vec<&Path> = path.ancestors().collect();
+        let Some(link) = above.into_iter().rev().find(|above| above.is_symlink()) else { break };
+        let Ok(real) = link.canonicalize() else { break };
+        let rest = path.strip_prefix(link).unwrap_or(Path::new(""));
+        let next = if rest.as_os_str().is_empty() { real } else { real.join(rest) };
+        links.push(link.to_owned());
+        path = next;
+    }
+    links
 }
 
 /// Whether a path stands beneath a named one, with the same rights, anyhow.
@@ -142,12 +162,8 @@ fn tree(path: &Path, bind: &Bind, owners: Option<BorrowedFd<'_>>) -> Result<Opti
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
     };
-    let opened = straight(path).or_else(|_| {
-        let real = path.canonicalize().map_err(|_| rustix::io::Errno::NOENT)?;
-        straight(&real)
-    });
     let flags = CLONED | OpenTreeFlags::AT_RECURSIVE | OpenTreeFlags::AT_EMPTY_PATH;
-    let fd = match opened.and_then(|opened| open_tree(&opened, "", flags)) {
+    let fd = match straight(path).and_then(|opened| open_tree(&opened, "", flags)) {
         Ok(fd) => fd,
         Err(_) if bind.optional => return Ok(None),
         Err(error) => return Err((format!("taking `{shown}`"), error.into())),
