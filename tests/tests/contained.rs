@@ -457,10 +457,11 @@ fn what_a_tool_puts_in_the_place_of_a_path_opens_nothing() {
     std::fs::create_dir_all(place.path().join("work/out")).unwrap();
     let profile =
         json!({"fs": {"read": ["."], "write": [{"path": "./work"}, {"path": "./work/out"}]}});
-    let script = "[runtimes.sh]\nkind = \"command\"\ncommand = [\"/bin/sh\", \"./work/run.sh\", \"./work/settings.json\", \"{script}\"]\n";
+    let script = "[runtimes.sh]\nkind = \"command\"\ncommand = [\"/bin/sh\", \"./work/run.sh\", \"./work/settings.json\", \"./work/folder\", \"{script}\"]\n";
     place
         .write("toolbooth.toml", script)
-        .write("work/run.sh", "eval \"$2\"\n")
+        .write("work/run.sh", "eval \"$3\"\n")
+        .write("work/folder/own", "")
         .write("work/settings.json", "{}")
         .write(
             "tools.registry.json",
@@ -471,7 +472,11 @@ fn what_a_tool_puts_in_the_place_of_a_path_opens_nothing() {
         place.json(&["call", "t.run", "--args", &arguments]).0
     };
     let target = outside.path().display();
-    // A word of the command line, beneath a path that the tool may write.
+    // Words of the command line, beneath a path that the tool may write: a folder, then a file.
+    std::fs::remove_dir_all(place.path().join("work/folder")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), place.path().join("work/folder")).unwrap();
+    let read = run(&format!("cat {target}/secret work/folder/secret; echo ran"));
+    assert!(read.to_string().contains("ran") && !read.to_string().contains("TOPSECRET"), "{read}");
     let swap =
         format!("rm work/settings.json; ln -s {target}/secret work/settings.json; echo done");
     assert_eq!(run(&swap)["status"], "succeeded");
