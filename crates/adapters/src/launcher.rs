@@ -21,13 +21,15 @@ use tokio::sync::{OnceCell, watch};
 use toolbooth_contracts::Witness;
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 use toolbooth_launcher::order::{Enclosure, Net, Order, Primitive, Run};
-use toolbooth_launcher::wire::{self, Found, Report, Unstarted};
+use toolbooth_launcher::wire::{self, Found, Report};
 
 use crate::egress::{self, AllowList};
 use crate::process::{Ended, StartError};
 use crate::sandbox::{self, Applied, Place, Unavailable};
 
-/// How long the launcher may take to take its order.
+/// Launchers that are tried for one order: one that stood ready may have ended meanwhile.
+const LAUNCHERS_MAX: usize = 3;
+/// How long the launcher may take until it is ready, and then to receive its order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it may take to try every primitive.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -50,7 +52,7 @@ struct Inner {
 /// A launcher that stands ready: one that carries out an order is its copy.
 #[derive(Debug)]
 struct Standing {
-    wishes: Socket,
+    requests: Socket,
     process: Child,
 }
 
@@ -116,7 +118,8 @@ impl Launcher {
     pub async fn primitives(&self) -> io::Result<&[Found]> {
         let probe = || async {
             let order = Order::Probe { cgroups: self.0.cgroups.clone() };
-            let (running, _) = self.order(&order, None, None).await?;
+            let (running, _) =
+                self.order(&order, None, None).await.map_err(|error| io::Error::other(error.to_string()))?;
             let report = tokio::time::timeout(PROBE_TIMEOUT, running.report()).await;
             match report {
                 Ok(Some(Report::Primitives(found))) => Ok(found),
@@ -203,34 +206,31 @@ impl Launcher {
         Ok(running)
     }
 
+    /// Gives an order to a launcher of its own. An error means that nothing was run.
     async fn order(
         &self,
         order: &Order,
         input: Option<(OwnedFd, OwnedFd)>,
         way_out: Option<(AllowList, Witness)>,
-    ) -> io::Result<(Running, Option<pipe::Sender>)> {
-        let (ours, theirs) = Socket::pair()?;
-        let ((stdout, out), (stderr, err)) = (io::pipe()?, io::pipe()?);
-        self.wish(&[theirs.as_fd(), out.as_fd(), err.as_fd()]).await?;
-        drop((theirs, out, err));
-        let stdout = pipe::Receiver::from_owned_fd(stdout.into())?;
-        let stderr = pipe::Receiver::from_owned_fd(stderr.into())?;
-        let text = serde_json::to_vec(order)?;
-        ours.set_write_timeout(Some(ORDER_TIMEOUT))?;
+    ) -> Result<(Running, Option<pipe::Sender>), StartError> {
+        let text = serde_json::to_vec(order).map_err(io::Error::from)?;
+        if text.len() > wire::FRAME_BYTES_MAX {
+            let message = "the command line and its environment are too long";
+            return Err(io::Error::other(message).into());
+        }
+        let Ready { socket, stdout, stderr } = self.ready().await.map_err(StartError::Launcher)?;
         let (read, write) = match input {
             Some((read, write)) => (Some(read), Some(write)),
             None => (None, None),
         };
-        let sent = if text.len() > wire::FRAME_BYTES_MAX {
-            Err(io::Error::other("the command line and its environment are too long"))
-        } else {
-            // A short message to a reader that is about to read it.
-            let fds: Vec<_> = read.as_ref().map(AsFd::as_fd).into_iter().collect();
-            wire::send(ours.as_fd(), wire::ORDER, &text, &fds)
-        };
+        let fds: Vec<_> = read.as_ref().map(AsFd::as_fd).into_iter().collect();
+        let frame = wire::frame(wire::ORDER, &text);
+        let sending = send_whole(&socket, &frame, &fds);
+        // A part of an order is none: the launcher ends without having run anything.
+        let sent = tokio::time::timeout(ORDER_TIMEOUT, sending).await;
+        sent.map_err(io::Error::from).flatten().map_err(StartError::Launcher)?;
         drop(read);
-        ours.set_nonblocking(true)?;
-        let socket = Arc::new(UnixStream::from_std(ours)?);
+        let socket = Arc::new(socket);
         let (state, states) = watch::channel(State::default());
         let (cut, cutting) = watch::channel(false);
         let listening = Listening { socket: Arc::clone(&socket), state, cut: cutting, way_out };
@@ -245,32 +245,99 @@ impl Launcher {
             stdout_bytes: None,
             stderr_bytes: None,
         };
-        sent?;
         let stdin = write.map(pipe::Sender::from_owned_fd).transpose()?;
         Ok((running, stdin))
     }
+
+    /// A launcher that waits for its order. It has run nothing, so one that ends before it is ready
+    /// is replaced by another.
+    async fn ready(&self) -> io::Result<Ready> {
+        let mut last = io::Error::other("no launcher was started");
+        for _ in 0..LAUNCHERS_MAX {
+            let (ours, theirs) = Socket::pair()?;
+            let ((stdout, out), (stderr, err)) = (io::pipe()?, io::pipe()?);
+            self.request(&[theirs.as_fd(), out.as_fd(), err.as_fd()]).await?;
+            drop((theirs, out, err));
+            ours.set_nonblocking(true)?;
+            let socket = UnixStream::from_std(ours)?;
+            match tokio::time::timeout(ORDER_TIMEOUT, receive_frame(&socket)).await {
+                Ok(Ok((wire::READY, ..))) => {
+                    let stdout = pipe::Receiver::from_owned_fd(stdout.into())?;
+                    let stderr = pipe::Receiver::from_owned_fd(stderr.into())?;
+                    return Ok(Ready { socket, stdout, stderr });
+                }
+                Ok(Ok(_)) => last = io::Error::other("the launcher is of another version"),
+                Ok(Err(error)) => last = error,
+                Err(_) => {
+                    last = io::Error::other("the launcher was not ready in time");
+                    // It may be stopped, and every later one would wait for it too.
+                    self.replace().await;
+                }
+            }
+        }
+        Err(io::Error::other(format!("the launcher ended before it was ready: {last}")))
+    }
+}
+
+/// A launcher that waits for its order, and the program's output.
+struct Ready {
+    socket: UnixStream,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+}
+
+/// Sends a whole frame, and descriptors with it; after an error it was not sent whole.
+async fn send_whole(
+    socket: &UnixStream,
+    frame: &[u8],
+    fds: &[std::os::fd::BorrowedFd<'_>],
+) -> io::Result<()> {
+    let (mut rest, mut fds) = (frame, fds);
+    while !rest.is_empty() {
+        socket.writable().await?;
+        let sent = socket
+            .try_io(Interest::WRITABLE, || wire::send_some(socket.as_fd(), rest, fds));
+        match sent {
+            Ok(count) => {
+                rest = rest.get(count..).unwrap_or_default();
+                fds = &[];
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 impl Launcher {
     /// Asks the standing launcher for a copy with these descriptors; starts it where there is none.
-    async fn wish(&self, fds: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
+    async fn request(&self, fds: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
         let mut standing = self.0.standing.lock().await;
         if let Some(known) = standing.as_mut()
             && matches!(known.process.try_wait(), Ok(None))
-            && wire::send(known.wishes.as_fd(), wire::NEW, b"", fds).is_ok()
+            && wire::send(known.requests.as_fd(), wire::NEW, b"", fds).is_ok()
         {
             return Ok(());
         }
-        let (wishes, theirs) = Socket::pair()?;
-        wishes.set_write_timeout(Some(ORDER_TIMEOUT))?;
+        let (requests, theirs) = Socket::pair()?;
+        requests.set_write_timeout(Some(ORDER_TIMEOUT))?;
         let mut command = Command::new(&self.0.program);
         command.arg(toolbooth_launcher::WORD).env_clear().process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(theirs)));
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn()?;
-        wire::send(wishes.as_fd(), wire::NEW, b"", fds)?;
-        *standing = Some(Standing { wishes, process });
+        wire::send(requests.as_fd(), wire::NEW, b"", fds)?;
+        *standing = Some(Standing { requests, process });
         Ok(())
+    }
+
+    /// Ends the standing launcher; its copies go on.
+    async fn replace(&self) {
+        if let Some(mut standing) = self.0.standing.lock().await.take() {
+            let _ = standing.process.start_kill();
+            let _ = standing.process.wait().await;
+        }
     }
 }
 
@@ -337,10 +404,16 @@ pub struct Running {
 }
 
 impl Running {
-    /// Whether the program has been started.
+    /// Whether the program may have run: only a launcher that reports otherwise rules it out, since
+    /// one that says nothing had its order.
     #[must_use]
-    pub fn has_started(&self) -> bool {
-        self.states.borrow().started
+    pub fn may_have_run(&self) -> bool {
+        let state = self.states.borrow();
+        match &state.report {
+            Some(Report::Unstarted(_)) => false,
+            Some(Report::Failed(_)) | None => true,
+            Some(_) => state.started,
+        }
     }
 
     /// Whether it has ended.
@@ -366,14 +439,8 @@ impl Running {
                 Ended::WriteLimit(format!("more than {bytes_max} bytes are beneath `{path}`"))
             }
             Some(Report::Unstarted(unstarted)) => Ended::Unstarted(unstarted),
-            Some(Report::Primitives(_)) | None if !self.has_started() => {
-                Ended::Unstarted(Unstarted {
-                    step: "starting the launcher".to_owned(),
-                    cause: "it ended without a word".to_owned(),
-                    program: false,
-                })
-            }
-            _ => Ended::Lost,
+            // It had its order: silence does not say that nothing was run.
+            Some(Report::Failed(_) | Report::Primitives(_)) | None => Ended::Lost,
         }
     }
 
@@ -412,7 +479,7 @@ impl Listening {
         let mut cut = self.cut.clone();
         let states = self.state.subscribe();
         let hearing = async {
-            while let Ok((letter, text, fd)) = self.frame().await {
+            while let Ok((letter, text, fd)) = receive_frame(&self.socket).await {
                 match letter {
                     wire::STARTED => {
                         let pid =
@@ -456,43 +523,45 @@ impl Listening {
             }
         }
         // After its report it has nothing left to do but to end, which the end of its socket tells.
-        if tokio::time::timeout(BURIAL_TIMEOUT, self.frame()).await.is_err() {
+        let end = receive_frame(&self.socket);
+        if tokio::time::timeout(BURIAL_TIMEOUT, end).await.is_err() {
             tracing::warn!("a launcher does not end");
         }
         drop(proxy);
         self.state.send_modify(|state| state.over = true);
     }
+}
 
-    async fn frame(&self) -> io::Result<(u8, Vec<u8>, Option<OwnedFd>)> {
-        let mut fds = Vec::new();
-        let mut head = [0u8; wire::HEAD_BYTES];
-        self.fill(&mut head, &mut fds).await?;
-        let (letter, length) = wire::head(head);
-        if length > wire::FRAME_BYTES_MAX {
-            return Err(io::Error::other("the launcher tells too much"));
-        }
-        let mut text = vec![0u8; length];
-        self.fill(&mut text, &mut fds).await?;
-        Ok((letter, text, fds.pop()))
+/// The next frame of a launcher.
+async fn receive_frame(socket: &UnixStream) -> io::Result<(u8, Vec<u8>, Option<OwnedFd>)> {
+    let mut fds = Vec::new();
+    let mut head = [0u8; wire::HEAD_BYTES];
+    fill(socket, &mut head, &mut fds).await?;
+    let (letter, length) = wire::head(head);
+    if length > wire::FRAME_BYTES_MAX {
+        return Err(io::Error::other("the launcher tells too much"));
     }
+    let mut text = vec![0u8; length];
+    fill(socket, &mut text, &mut fds).await?;
+    Ok((letter, text, fds.pop()))
+}
 
-    async fn fill(&self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<()> {
-        let mut filled = 0;
-        while filled < buffer.len() {
-            self.socket.readable().await?;
-            let rest = buffer.get_mut(filled..).unwrap_or_default();
-            let read = self
-                .socket
-                .try_io(Interest::READABLE, || wire::receive(self.socket.as_fd(), rest, fds));
-            match read {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
-                Err(error) => return Err(error),
-            }
+async fn fill(socket: &UnixStream, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        socket.readable().await?;
+        let rest = buffer.get_mut(filled..).unwrap_or_default();
+        let read =
+            socket.try_io(Interest::READABLE, || wire::receive(socket.as_fd(), rest, fds));
+        match read {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+            Err(error) => return Err(error),
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// Those that are missing, for tables.

@@ -347,6 +347,23 @@ impl Ended {
             Self::Unstarted(_) | Self::Lost => "launcher-error",
         }
     }
+
+    /// A predicate for a sentence about the process, such as `was ended by signal 9`.
+    #[must_use]
+    pub fn described(&self) -> String {
+        match self {
+            Self::Exit(code) => format!("ended with exit code {code}"),
+            Self::Signal(signal) => format!("was ended by signal {signal}"),
+            Self::Timeout(what) => format!("used up {what}"),
+            Self::OutputLimit(what) | Self::WriteLimit(what) => format!("was ended: {what}"),
+            Self::MemoryLimit => "used more memory than it may".to_owned(),
+            Self::Cancelled => "was told to stop".to_owned(),
+            Self::Unstarted(unstarted) => {
+                format!("could not be started: {}: {}", unstarted.step, unstarted.cause)
+            }
+            Self::Lost => "was lost with its launcher".to_owned(),
+        }
+    }
 }
 
 /// What a command left.
@@ -354,8 +371,8 @@ impl Ended {
 pub struct Finished {
     /// How it ended.
     pub ended: Ended,
-    /// Whether the program ever ran.
-    pub started: bool,
+    /// Whether the program may have run; `false` only where the launcher says that it did not.
+    pub may_have_run: bool,
     /// Its standard output.
     pub stdout: Vec<u8>,
     /// The beginning of its standard error.
@@ -371,6 +388,9 @@ pub enum StartError {
     /// The command cannot be started.
     #[error("it cannot be started: {0}")]
     Io(#[from] std::io::Error),
+    /// The launcher had no whole order.
+    #[error("{0}")]
+    Launcher(std::io::Error),
 }
 
 /// What holds for one run of a command.
@@ -496,7 +516,7 @@ pub async fn run(
         Ok(stdout) => (false, stdout),
         Err(stdout) => (true, stdout),
     };
-    let started = running.has_started();
+    let may_have_run = running.may_have_run();
     let ended = match (cut, ended) {
         (_, ended @ Ended::Unstarted(_)) => ended,
         (Some(cut), _) => cut,
@@ -504,7 +524,7 @@ pub async fn run(
         (None, _) if unread => Ended::Lost,
         (None, ended) => ended,
     };
-    Ok(Finished { ended, started, stdout, stderr })
+    Ok(Finished { ended, may_have_run, stdout, stderr })
 }
 
 /// Asks a program to end, and ends it where it does not.

@@ -218,6 +218,50 @@ async fn failures_are_told_with_the_problems_title() {
     }
 }
 
+/// A server that answers to the head of each request, and never reads its body. It keeps the
+/// connection until the client closes it, so that no reset takes the answer back.
+fn refuses_bodies(status: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0u8];
+                stream.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            stream.write_all(answer.as_bytes()).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        }
+    });
+    address
+}
+
+fn post(url: &str) -> Plan {
+    let method = Some("POST".to_owned());
+    Plan::Template(Box::new(RequestTemplate::parse(method.as_deref(), url, &[], None).unwrap()))
+}
+
+#[tokio::test]
+async fn a_post_that_was_refused_before_its_body_was_taken_has_not_started() {
+    let large = json!({ "text": "x".repeat(8 << 20) });
+    for status in ["413 Content Too Large", "401 Unauthorized", "429 Too Many Requests"] {
+        let address = refuses_bodies(status);
+        let url = format!("http://{address}/x");
+        let endpoint = Endpoint::new(settings(post(&url), Guard::new(true)));
+        let error = call(&endpoint, large.clone()).await.0.unwrap_err();
+        assert_eq!(error.effect, Effect::NotStarted, "{status}: {error:?}");
+    }
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let endpoint = Endpoint::new(settings(post(&format!("http://{unused}/x")), Guard::new(true)));
+    let error = call(&endpoint, large).await.0.unwrap_err();
+    assert_eq!(error.effect, Effect::NotStarted, "{error:?}");
+}
+
 #[tokio::test]
 async fn what_is_no_answer_is_told() {
     type Case = (&'static str, Vec<u8>, ErrorCode, Effect);

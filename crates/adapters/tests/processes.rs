@@ -21,6 +21,7 @@ use toolbooth_adapters::mcp::{
 use toolbooth_adapters::process::{self, Bounds, CommandLine, Ended};
 use toolbooth_adapters::sandbox::Standing;
 use toolbooth_adapters::secrets::Setting;
+use toolbooth_contracts::contract::OnSignal;
 use toolbooth_contracts::conversation::CancelHandle;
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::port::{ExecutionError, ToolSource};
@@ -257,12 +258,54 @@ async fn each_limit_has_its_word_and_its_code() {
         assert_eq!(error.safe.is_some(), safe.is_some());
         assert!(error.safe.is_none_or(|told| told.contains(safe.unwrap_or_default())));
     }
-    for (script, expected) in [("exit 3", "exit code 3"), ("kill -9 $$", "signal 9")] {
-        let call =
-            dispatch(contract("t.t", "sandbox", Some(limits.clone())), &json!({"script": script}));
+    let call =
+        dispatch(contract("t.t", "sandbox", Some(limits.clone())), &json!({"script": "exit 3"}));
+    let output = execute(&executor, call).await.unwrap();
+    assert!(output.is_error && text(&output).contains("exit code 3"), "{output:?}");
+}
+
+/// A signal says nothing of what the program did before it, unless the contract says so.
+async fn a_signal_leaves_the_effect_unknown() {
+    let executor = scripts(TrustLevels::default());
+    let limits = json!({
+        "limits": {"fileMb": 1}, "fs": {"tmpMb": 8}, "enforce": "best-effort",
+    });
+    let signals = [
+        ("kill -9 $$", "signal 9"),
+        // The limit of a file's size is kept by a signal of the kernel.
+        ("exec head -c 4000000 /dev/zero > /tmp/x", "signal 25"),
+    ];
+    for (script, expected) in signals {
+        let mut contract = contract("t.t", "sandbox", Some(limits.clone()));
+        let call = dispatch(contract.clone(), &json!({"script": script}));
+        let error = execute(&executor, call).await.unwrap_err();
+        assert_eq!(
+            (error.code, error.effect),
+            (ErrorCode::AdapterFailed, Effect::Unknown),
+            "{error:?}"
+        );
+        assert!(error.safe.as_deref().unwrap().contains(expected), "{error:?}");
+        assert!(error.internal.starts_with("signal"), "{error:?}");
+        contract.idempotency.on_signal = Some(OnSignal::Failed);
+        let call = dispatch(contract, &json!({"script": script}));
         let output = execute(&executor, call).await.unwrap();
         assert!(output.is_error && text(&output).contains(expected), "{output:?}");
     }
+}
+
+/// A handler's process that a signal ends is judged like a command.
+async fn a_signal_in_a_handler_leaves_the_effect_unknown() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "exports.end = () => process.kill(process.pid, 'SIGKILL');";
+    std::fs::write(folder.path().join("os.cjs"), file).unwrap();
+    let handlers = handlers(folder.path(), Language::Node, Standing::Unsaid);
+    let mut contract = contract("os.end", "trusted", None);
+    let call = dispatch(contract.clone(), &json!({}));
+    let error = execute(&handlers, call).await.unwrap_err();
+    assert_eq!((error.code, error.effect), (ErrorCode::AdapterFailed, Effect::Unknown));
+    contract.idempotency.on_signal = Some(OnSignal::Failed);
+    let output = execute(&handlers, dispatch(contract, &json!({}))).await.unwrap();
+    assert!(output.is_error && text(&output).contains("signal 9"), "{output:?}");
 }
 
 async fn has_cgroup() -> bool {
@@ -688,6 +731,8 @@ fn main() {
         bad_commands_get_errors_that_name_them,
         trust_decides_how_a_command_is_contained,
         each_limit_has_its_word_and_its_code,
+        a_signal_leaves_the_effect_unknown,
+        a_signal_in_a_handler_leaves_the_effect_unknown,
         programs_are_found_through_links,
         options_and_nul_never_reach_a_command,
         a_profile_that_names_nothing_that_is_there_is_refused,

@@ -257,6 +257,9 @@ pub struct Idempotency {
     /// Whether the target honours a key that travels with the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepts_idempotency_key: Option<bool>,
+    /// What is known of the effect where a signal ended the tool's process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_signal: Option<OnSignal>,
     /// Further keys, kept as they came.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
@@ -313,4 +316,16 @@ pub enum OnDifferentArgs {
     Replay,
     /// `idempotency-conflict`.
     Refuse,
+}
+
+/// What is known of the effect where a signal ended the tool's process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnSignal {
+    /// Nothing: the effect is `unknown`, and a key is held in doubt.
+    #[default]
+    Unknown,
+    /// The operator's word that the tool has no effect then: the signal is its error, and a natural
+    /// key is free.
+    Failed,
 }

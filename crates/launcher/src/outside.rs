@@ -25,8 +25,8 @@ use crate::order::{Bind, Enclosure, Order, Primitive, Run};
 use crate::root::{self, Tree};
 use crate::sys;
 use crate::wire::{
-    ASK_TO_END, FRAME_BYTES_MAX, HEAD_BYTES, ORDER, REPORT, Report, STARTED, Unstarted, fill, head,
-    send,
+    ASK_TO_END, FRAME_BYTES_MAX, HEAD_BYTES, ORDER, READY, REPORT, Report, STARTED, Unstarted,
+    fill, head, send,
 };
 
 /// How often the size of a folder with a bound is looked at.
@@ -87,6 +87,7 @@ fn serve(control: OwnedFd, stdout: OwnedFd, stderr: OwnedFd) -> io::Result<()> {
     // The standing launcher's socket is not this one's.
     rustix::stdio::dup2_stdin(&control)?;
     drop((stdout, stderr));
+    send(control.as_fd(), READY, b"", &[])?;
     let (order, stdin) = receive(control.as_fd())?;
     let report = match order {
         Order::Probe { cgroups } => Report::Primitives(crate::probe::all(&cgroups)),
@@ -141,7 +142,7 @@ fn carry_out(run: &Run, stdin: OwnedFd, control: &OwnedFd) -> Result<Report, Fai
     let folder = scratch.as_ref().map(|scratch| scratch.0.as_path());
     if let (true, Some(enclosure)) = (separate, run.enclosure.as_ref()) {
         let (child, cgroup) = start_first(run, enclosure, stdin, folder, control, tell)?;
-        return watch(run, child, Child::First, told, cgroup.as_ref(), control);
+        return Ok(watch(run, child, Child::First, told, cgroup.as_ref(), control));
     }
     let cgroup = match enclosed {
         Some(enclosure) => make_cgroup(enclosure)?,
@@ -155,7 +156,7 @@ fn carry_out(run: &Run, stdin: OwnedFd, control: &OwnedFd) -> Result<Report, Fai
     let started = inside::start_program(run, &run.env, &stdin, None, folder, &mut tell)?;
     drop((stdin, tell));
     match started {
-        Some(program) => watch(run, program, Child::Program, told, cgroup.as_ref(), control),
+        Some(program) => Ok(watch(run, program, Child::Program, told, cgroup.as_ref(), control)),
         None => Ok(last_word(told).unwrap_or_else(no_word)),
     }
 }
@@ -334,14 +335,17 @@ fn watch(
     told: PipeReader,
     cgroup: Option<&Cgroup>,
     control: &OwnedFd,
-) -> Result<Report, Failure> {
-    let watched = watch_and_end(run, child, kind, told, cgroup, control);
-    if watched.is_err() {
-        let _ = kill_process(child, Signal::KILL);
-        let _ = waitpid(Some(child), WaitOptions::empty());
-        end_orphans();
+) -> Report {
+    match watch_and_end(run, child, kind, told, cgroup, control) {
+        Ok(report) => report,
+        Err((step, error)) => {
+            let _ = kill_process(child, Signal::KILL);
+            let _ = waitpid(Some(child), WaitOptions::empty());
+            end_orphans();
+            // The program may have run by now.
+            Report::Failed(Unstarted { step, cause: error.to_string(), program: false })
+        }
     }
-    watched
 }
 
 fn watch_and_end(
@@ -473,8 +477,9 @@ fn report(word: Word) -> Report {
     }
 }
 
+/// Nothing says that the program did not run.
 fn no_word() -> Report {
-    Report::Unstarted(Unstarted {
+    Report::Failed(Unstarted {
         step: "waiting for the program".to_owned(),
         cause: "nothing was told".to_owned(),
         program: false,

@@ -27,6 +27,9 @@ pub const FDS_MAX: usize = 3;
 /// To the standing launcher: one more is wanted. Its socket, and the program's standard output and
 /// standard error, come with it.
 pub const NEW: u8 = b'n';
+/// From the launcher: it reads its order next. Whoever orders waits for it: a launcher that ends
+/// before this frame has run nothing.
+pub const READY: u8 = b'y';
 /// To the launcher: an order; its first byte carries the program's standard input.
 pub const ORDER: u8 = b'o';
 /// To the launcher: ask the program to end.
@@ -67,22 +70,29 @@ pub fn send(
     fds: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let frame = frame(letter, document);
+    let (mut sent, mut fds) = (0, fds);
+    while sent < frame.len() {
+        match send_some(to, frame.get(sent..).unwrap_or_default(), fds) {
+            Ok(count) => sent += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        }
+        fds = &[];
+    }
+    Ok(())
+}
+
+/// Sends a part of a frame, and descriptors with its first byte; gives the bytes that were sent.
+///
+/// # Errors
+/// Where the socket is gone, or is full and does not wait: nothing of `bytes` was sent then.
+pub fn send_some(to: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut with = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !with.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::Error::other("too many descriptors"));
     }
-    let mut sent = 0;
-    while sent < frame.len() {
-        let rest = [IoSlice::new(frame.get(sent..).unwrap_or_default())];
-        match sendmsg(to, &rest, &mut with, SendFlags::NOSIGNAL) {
-            Ok(count) => sent += count,
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(error) => return Err(error.into()),
-        }
-        with.clear();
-    }
-    Ok(())
+    Ok(sendmsg(to, &[IoSlice::new(bytes)], &mut with, SendFlags::NOSIGNAL)?)
 }
 
 /// Fills a buffer, and takes the descriptors that come with it.
@@ -144,6 +154,8 @@ pub enum Report {
     },
     /// It could not be started; nothing of it has run.
     Unstarted(Unstarted),
+    /// The launcher itself failed after the program may have been started.
+    Failed(Unstarted),
     /// What this machine has.
     Primitives(Vec<Found>),
 }

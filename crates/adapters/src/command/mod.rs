@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
-use toolbooth_contracts::contract::ToolContract;
+use toolbooth_contracts::contract::{OnSignal, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::json::parse;
 use toolbooth_contracts::port::{DiscoveredTool, ExecutionError, Listing, SourceError, ToolSource};
@@ -126,7 +126,7 @@ impl ToolSource for CommandSource {
             }
             ended => {
                 let stderr = first_line(&finished.stderr);
-                return Err(error(format!("{}{stderr}", told(&ended))));
+                return Err(error(format!("{}{stderr}", ended.described())));
             }
         }
         let document = parse(&finished.stdout)
@@ -187,22 +187,6 @@ fn add(listing: &mut Listing, item: &Value, place: &str) {
         output_schema: None,
         annotations: None::<Map<String, Value>>,
     });
-}
-
-/// What an ended command is told to have done; paths and causes are for operators.
-fn told(ended: &Ended) -> String {
-    match ended {
-        Ended::Exit(code) => format!("ended with exit code {code}"),
-        Ended::Signal(signal) => format!("was ended by signal {signal}"),
-        Ended::Timeout(what) => format!("used up {what}"),
-        Ended::OutputLimit(what) | Ended::WriteLimit(what) => format!("was ended: {what}"),
-        Ended::MemoryLimit => "used more memory than it may".to_owned(),
-        Ended::Cancelled => "was told to stop".to_owned(),
-        Ended::Unstarted(unstarted) => {
-            format!("could not be started: {}: {}", unstarted.step, unstarted.cause)
-        }
-        Ended::Lost => "was lost with its launcher".to_owned(),
-    }
 }
 
 /// How a tool's command line is made.
@@ -310,7 +294,8 @@ impl Executor for CommandExecutor {
                         }
                     }
                 }
-                answer(finished, self.settings.error_text)
+                let on_signal = dispatch.contract.idempotency.on_signal.unwrap_or_default();
+                answer(finished, self.settings.error_text, on_signal)
             }
             Err(error) => Outcome::Failed(not_run(&error, &line.shown())),
         }
@@ -348,7 +333,7 @@ impl Executor for CommandExecutor {
 pub(crate) fn not_run(error: &StartError, shown: &str) -> ExecutionError {
     let internal = format!("`{shown}`: {error}");
     match error {
-        StartError::Unavailable(_) => ExecutionError {
+        StartError::Unavailable(_) | StartError::Launcher(_) => ExecutionError {
             code: ErrorCode::SandboxUnavailable,
             effect: Effect::NotStarted,
             safe: None,
@@ -364,14 +349,18 @@ pub(crate) fn not_run(error: &StartError, shown: &str) -> ExecutionError {
 }
 
 /// What a finished command means.
-fn answer(finished: process::Finished, error_text: ErrorText) -> Outcome {
+fn answer(
+    finished: process::Finished,
+    error_text: ErrorText,
+    on_signal: OnSignal,
+) -> Outcome {
     let stdout = plain(&finished.stdout);
     let stderr = plain(&finished.stderr);
     let said = (!stderr.trim().is_empty()).then(|| format!("stderr: {stderr}"));
     let internal = match (&finished.ended, said) {
         (Ended::Exit(0), said) => said,
         (ended, said) => {
-            let how = format!("{}: the command {}", ended.kind(), told(ended));
+            let how = format!("{}: the command {}", ended.kind(), ended.described());
             Some([Some(how), said].into_iter().flatten().collect::<Vec<_>>().join("\n"))
         }
     };
@@ -397,16 +386,17 @@ fn answer(finished: process::Finished, error_text: ErrorText) -> Outcome {
                 ..ToolOutput::text(stdout.trim_end_matches('\n'))
             })
         }
-        Ended::Exit(_) | Ended::Signal(_) => {
-            failed(format!("the command {}", told(&finished.ended)))
+        Ended::Exit(_) => failed(format!("the command {}", finished.ended.described())),
+        Ended::Signal(_) if finished.may_have_run && on_signal == OnSignal::Failed => {
+            failed(format!("the command {}", finished.ended.described()))
         }
-        ended => Outcome::Failed(cut(&ended, finished.started, &stderr)),
+        ended => Outcome::Failed(cut(&ended, finished.may_have_run, &stderr)),
     }
 }
 
 /// What an ended process means where it gave no answer.
-pub(crate) fn cut(ended: &Ended, started: bool, stderr: &str) -> ExecutionError {
-    let ran = started && !matches!(ended, Ended::Unstarted(_));
+pub(crate) fn cut(ended: &Ended, may_have_run: bool, stderr: &str) -> ExecutionError {
+    let ran = may_have_run && !matches!(ended, Ended::Unstarted(_));
     let effect = if ran { Effect::Unknown } else { Effect::NotStarted };
     let (code, safe) = match ended {
         Ended::Timeout(_) => (ErrorCode::Timeout, None),
@@ -422,9 +412,12 @@ pub(crate) fn cut(ended: &Ended, started: bool, stderr: &str) -> ExecutionError 
             (ErrorCode::NotConfigured, Some("the tool's command cannot be started".to_owned()))
         }
         Ended::Unstarted(_) => (ErrorCode::SandboxUnavailable, None),
-        Ended::Exit(_) | Ended::Signal(_) | Ended::Lost => (ErrorCode::AdapterFailed, None),
+        Ended::Signal(_) => {
+            (ErrorCode::AdapterFailed, Some(format!("the command {}", ended.described())))
+        }
+        Ended::Exit(_) | Ended::Lost => (ErrorCode::AdapterFailed, None),
     };
-    let mut internal = format!("{}: the command {}", ended.kind(), told(ended));
+    let mut internal = format!("{}: the command {}", ended.kind(), ended.described());
     if !stderr.trim().is_empty() {
         internal = format!("{internal}\nstderr: {stderr}");
     }

@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use toolbooth_contracts::contract::ToolContract;
+use toolbooth_contracts::contract::{OnSignal, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::port::ExecutionError;
 use toolbooth_contracts::sandbox::SandboxProfile;
@@ -303,6 +303,16 @@ impl Executor for Handlers {
                     }
                     Failure { ended: Some(Ended::Timeout(_)), internal, .. } => {
                         ExecutionError { code: ErrorCode::Timeout, effect, safe: None, internal }
+                    }
+                    Failure { ended: Some(ended @ Ended::Signal(_)), internal, .. } => {
+                        let how = format!("the handler's process {}", ended.described());
+                        let on_signal = dispatch.contract.idempotency.on_signal;
+                        if on_signal == Some(OnSignal::Failed) {
+                            let internal = Some(internal);
+                            let output = ToolOutput::text(how).into_error();
+                            return Outcome::Done(ToolOutput { internal, ..output });
+                        }
+                        ExecutionError::adapter(effect, internal).with_safe(how)
                     }
                     Failure { internal, .. } => ExecutionError::adapter(effect, internal),
                 })

@@ -37,6 +37,7 @@ pub(super) const KEY_FIELD: Field = two("keyField", "key_field");
 pub(super) const KEY_SCOPE: Field = two("keyScope", "key_scope");
 pub(super) const ON_DIFFERENT_ARGS: Field = two("onDifferentArgs", "on_different_args");
 pub(super) const ACCEPTS_KEY: Field = two("acceptsIdempotencyKey", "accepts_idempotency_key");
+pub(super) const ON_SIGNAL: Field = two("onSignal", "on_signal");
 pub(super) const MODE: Field = same("mode");
 /// The snake dialect's `timeout_ms` is the canonical `policy.timeoutMs`.
 pub(super) const TIMEOUT_MS: &str = "timeout_ms";
@@ -71,8 +72,8 @@ pub(super) const POLICY: [&str; 8] = [
     "approval",
     "readOnly",
 ];
-pub(super) const IDEMPOTENCY: [Field; 5] =
-    [MODE, KEY_FIELD, KEY_SCOPE, ON_DIFFERENT_ARGS, ACCEPTS_KEY];
+pub(super) const IDEMPOTENCY: [Field; 6] =
+    [MODE, KEY_FIELD, KEY_SCOPE, ON_DIFFERENT_ARGS, ACCEPTS_KEY, ON_SIGNAL];
 
 impl Field {
     /// The spelling that `members` uses, and the value.

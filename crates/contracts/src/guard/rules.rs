@@ -472,6 +472,9 @@ fn idempotency(entry: &Entry<'_>, report: &mut Report) {
         matches!(value.as_str(), Some("replay" | "refuse"))
     });
     choice(fields::ACCEPTS_KEY, "true or false", &Value::is_boolean);
+    choice(fields::ON_SIGNAL, "`unknown` or `failed`", &|value| {
+        matches!(value.as_str(), Some("unknown" | "failed"))
+    });
 }
 
 fn receipt_fields(entry: &Entry<'_>, report: &mut Report) {
