@@ -29,3 +29,5 @@ pub mod secrets;
 #[cfg(any(feature = "command", feature = "endpoint"))]
 mod template;
 pub mod text;
+#[cfg(any(feature = "endpoint", feature = "mcp"))]
+mod tracked_body;

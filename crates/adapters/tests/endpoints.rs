@@ -124,6 +124,14 @@ async fn call_target(
     target: &str,
     arguments: Value,
 ) -> (Result<ToolOutput, ExecutionError>, Witness) {
+    execute(endpoint, target, arguments).await
+}
+
+async fn execute(
+    endpoint: &dyn Executor,
+    target: &str,
+    arguments: Value,
+) -> (Result<ToolOutput, ExecutionError>, Witness) {
     let entry = json!({
         "toolId": "t.t", "category": "function", "description": "d", "inputSchema": {"type": "object"},
         "outputSchema": {}, "capabilities": {}, "execution": {"endpointRef": "test", "target": target},
@@ -256,10 +264,75 @@ async fn a_post_that_was_refused_before_its_body_was_taken_has_not_started() {
         let error = call(&endpoint, large.clone()).await.0.unwrap_err();
         assert_eq!(error.effect, Effect::NotStarted, "{status}: {error:?}");
     }
+    // A reset takes the answer back; the body was not sent whole all the same.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/x", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = stream.unwrap().read_exact(&mut [0u8; 100]);
+        }
+    });
+    let endpoint = Endpoint::new(settings(post(&url), Guard::new(true)));
+    let error = call(&endpoint, large.clone()).await.0.unwrap_err();
+    assert_eq!(error.effect, Effect::NotStarted, "{error:?}");
+    let error = call(&endpoint, json!({ "text": "short" })).await.0.unwrap_err();
+    assert_eq!(error.effect, Effect::Unknown, "{error:?}");
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let endpoint = Endpoint::new(settings(post(&format!("http://{unused}/x")), Guard::new(true)));
     let error = call(&endpoint, large).await.0.unwrap_err();
     assert_eq!(error.effect, Effect::NotStarted, "{error:?}");
+}
+
+/// A legacy MCP server that answers each `tools/call` with a status alone.
+fn mcp_server(status: Arc<Mutex<&'static str>>) -> Server {
+    Server::start(move |request| {
+        let (_, body) = request.split_once("\r\n\r\n").unwrap();
+        let message: Value = serde_json::from_str(body).unwrap_or_default();
+        let result = |result: Value| {
+            json_reply(&json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }))
+        };
+        match message["method"].as_str() {
+            Some("initialize") => result(json!({
+                "protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                "serverInfo": {"name": "s", "version": "1"},
+            })),
+            Some("tools/call") => reply(*status.lock().unwrap(), "", b""),
+            Some("notifications/initialized") => reply("202 Accepted", "", b""),
+            Some(_) => reply("400 Bad Request", "content-type: text/plain\r\n", b"no"),
+            None => reply("405 Method Not Allowed", "", b""),
+        }
+    })
+}
+
+#[cfg(feature = "mcp")]
+#[tokio::test]
+async fn a_server_that_did_not_take_a_call_has_not_started_it() {
+    use toolbooth_adapters::launcher::Launcher;
+    use toolbooth_adapters::mcp::{McpServer, Reach, ServerSettings};
+    let status = Arc::new(Mutex::new("413 Content Too Large"));
+    let server = mcp_server(Arc::clone(&status));
+    let reach = Reach::Http { url: server.url("/mcp").into(), headers: Vec::new() };
+    let settings = ServerSettings {
+        name: "s".to_owned(),
+        reach,
+        startup_timeout: Duration::from_secs(10),
+        callers: None,
+    };
+    let upstream =
+        McpServer::new(settings, Launcher::of_this_program(None), Witness::default());
+    for (told, effect) in [
+        ("413 Content Too Large", Effect::NotStarted),
+        ("429 Too Many Requests", Effect::NotStarted),
+        ("401 Unauthorized", Effect::NotStarted),
+        ("500 Internal Server Error", Effect::Unknown),
+        ("502 Bad Gateway", Effect::Unknown),
+        ("200 OK", Effect::Unknown),
+    ] {
+        *status.lock().unwrap() = told;
+        let error = execute(&*upstream, "t", json!({})).await.0.unwrap_err();
+        assert_eq!(error.effect, effect, "{told}: {error:?}");
+    }
+    upstream.close().await;
 }
 
 #[tokio::test]

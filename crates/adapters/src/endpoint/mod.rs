@@ -33,6 +33,7 @@ pub use request::RequestTemplate;
 use crate::net_guard::{Guard, ResolveError};
 use crate::secrets::Setting;
 use crate::text::plain;
+use crate::tracked_body::{self, Sent};
 use request::Request;
 
 /// Bytes of a response, where configuration says nothing.
@@ -207,12 +208,18 @@ impl Endpoint {
             if !headers.contains_key(ACCEPT) {
                 sending = sending.header(ACCEPT, "application/json, text/*;q=0.8");
             }
+            let mut sent = None;
             if let Some(body) = &request.body {
-                sending = sending.header(CONTENT_TYPE, "application/json").body(body.to_string());
+                sending = sending.header(CONTENT_TYPE, "application/json");
+                let (tracked, mark) = tracked_body::attach(sending, body.to_string().into_bytes());
+                (sending, sent) = (tracked, Some(mark));
             }
             let response = match sending.send().await {
                 Ok(response) => response,
-                Err(error) => return Err(failed(&error, before, refuse)),
+                Err(error) => {
+                    let taken = sent.as_ref().is_none_or(Sent::is_whole);
+                    return Err(failed(&error, taken, before, refuse));
+                }
             };
             let status = response.status();
             if !status.is_redirection() || status == StatusCode::NOT_MODIFIED {
@@ -301,14 +308,9 @@ impl Endpoint {
         let title = title.or_else(|| status.canonical_reason().map(str::to_owned));
         let title: String =
             plain(title.unwrap_or_default().as_bytes()).chars().take(TITLE_CHARS_MAX).collect();
-        // These say that the request was not taken; whatever else failed may have begun.
-        let effect = match status.as_u16() {
-            400 | 401 | 403..=407 | 410 | 411 | 413..=417 | 422 | 426 | 428 | 429 | 431 => {
-                // What answered before with a redirect may have taken it.
-                before
-            }
-            _ => Effect::Unknown,
-        };
+        // What answered before with a redirect may have taken it.
+        let effect =
+            if tracked_body::says_not_taken(status) { before } else { Effect::Unknown };
         let safe = format!("the tool's endpoint answered {}: {title}", status.as_u16());
         ExecutionError::adapter(effect, format!("status {status}: {text}")).with_safe(safe)
     }
@@ -360,9 +362,10 @@ fn refused(effect: Effect, reason: String) -> ExecutionError {
     }
 }
 
-/// A request that was not answered.
+/// A request that was not answered; `taken`: the server may have all of it.
 fn failed(
     error: &reqwest::Error,
+    taken: bool,
     before: Effect,
     refuse: impl FnOnce(String) -> ExecutionError,
 ) -> ExecutionError {
@@ -376,7 +379,7 @@ fn failed(
         cause = inner.source();
     }
     let unsent = error.is_connect() || error.is_builder();
-    let effect = if unsent { before } else { Effect::Unknown };
+    let effect = if unsent || !taken { before } else { Effect::Unknown };
     if error.is_timeout() && !unsent {
         return ExecutionError { code: ErrorCode::Timeout, effect, safe: None, internal: told };
     }

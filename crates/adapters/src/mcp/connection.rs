@@ -25,7 +25,7 @@ use toolbooth_contracts::conversation::Progress;
 use toolbooth_contracts::witness::AppliedSandbox;
 use toolbooth_contracts::{Conversation, Witness};
 
-use super::http::{RawHttp, unwrap};
+use super::http::{RawHttp, Untaken, unwrap};
 use super::stdio::{ChildTransport, Shared};
 use super::{Failure, Reach, ServerSettings};
 use crate::launcher::Launcher;
@@ -77,6 +77,8 @@ pub(super) struct Connection {
     service: tokio::sync::Mutex<Option<RunningService<RoleClient, Listener>>>,
     conversations: Conversations,
     child: Option<Arc<Shared>>,
+    /// Requests that a server by URL cannot have taken.
+    untaken: Untaken,
     secrets: KnownSecrets,
 }
 
@@ -115,8 +117,10 @@ impl Connection {
     }
 
     fn failure(&self, error: ServiceError, id: &rmcp::model::RequestId) -> Failure {
+        let untaken = self.untaken.take(id);
         let sent = match (&error, &self.child) {
             (_, Some(child)) => child.was_sent(id),
+            _ if untaken => false,
             (ServiceError::TransportSend(dynamic), None) => {
                 match dynamic.error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
                     Some(StreamableHttpError::Client(error)) => {
@@ -185,6 +189,7 @@ impl Connection {
             if let Some(child) = &self.child {
                 child.was_sent(&id);
             }
+            self.untaken.take(&id);
             return Ok(None);
         };
         match answered {
@@ -341,6 +346,7 @@ impl Link {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
             legacy_version: Some(ProtocolVersion::V_2025_11_25),
         };
+        let mut untaken = Untaken::default();
         let (service, child) = match &self.settings.reach {
             Reach::Stdio(child) => {
                 let spawn = async || {
@@ -378,6 +384,7 @@ impl Link {
                     map.insert(name, value);
                 }
                 let client = RawHttp::new().map_err(|error| error.to_string())?;
+                untaken = client.untaken();
                 let url = url.expose().map_err(|error| error.to_string())?;
                 let config = StreamableHttpClientTransportConfig::with_uri(url.as_str())
                     .custom_headers(map)
@@ -394,7 +401,7 @@ impl Link {
         self.listen(&peer, &service);
         let service = tokio::sync::Mutex::new(Some(service));
         let secrets = self.secrets();
-        Ok(Connection { peer, service, conversations, child, secrets })
+        Ok(Connection { peer, service, conversations, child, untaken, secrets })
     }
 
     /// In the modern era changes are told only to those who listen for them.

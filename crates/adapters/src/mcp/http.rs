@@ -4,8 +4,8 @@
 //! travel through the SDK as text.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt};
@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use sse_stream::{Sse, SseStream};
 
 use super::answer;
+use crate::tracked_body;
 
 /// Bytes of one answer.
 const BODY_BYTES_MAX: usize = 16 << 20;
@@ -31,6 +32,22 @@ const RAW: &str = "toolbooth/raw";
 #[derive(Debug, Clone)]
 pub(super) struct RawHttp {
     client: reqwest::Client,
+    untaken: Untaken,
+}
+
+/// Requests that the server cannot have taken, until they are asked for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Untaken(Arc<Mutex<HashSet<RequestId>>>);
+
+impl Untaken {
+    fn note(&self, id: RequestId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+    }
+
+    /// Whether the server cannot have taken a request; forgets it.
+    pub(super) fn take(&self, id: &RequestId) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id)
+    }
 }
 
 type Error = StreamableHttpError<reqwest::Error>;
@@ -99,7 +116,12 @@ impl RawHttp {
             .redirect(reqwest::redirect::Policy::none())
             .tcp_nodelay(true)
             .build()?;
-        Ok(Self { client })
+        Ok(Self { client, untaken: Untaken::default() })
+    }
+
+    /// The requests that the server cannot have taken.
+    pub(super) fn untaken(&self) -> Untaken {
+        self.untaken.clone()
     }
 
     #[expect(clippy::too_many_arguments, reason = "the SDK's own method has as many")]
@@ -124,12 +146,26 @@ impl RawHttp {
         if let Some(session) = session {
             post = post.header("Mcp-Session-Id", session.as_ref());
         }
-        let response = post
+        let post = post
             .header("Accept", "application/json, text/event-stream")
-            .json(message)
-            .send()
-            .await?;
+            .header("Content-Type", "application/json");
+        let body = serde_json::to_vec(message).map_err(|error| {
+            StreamableHttpError::UnexpectedServerResponse(Cow::Owned(error.to_string()))
+        })?;
+        let (post, sent) = tracked_body::attach(post, body);
+        let response = match post.send().await {
+            Ok(response) => response,
+            Err(error) => {
+                if error.is_connect() || error.is_builder() || !sent.is_whole() {
+                    self.untaken.note(request);
+                }
+                return Err(error.into());
+            }
+        };
         let status = response.status();
+        if tracked_body::says_not_taken(status) {
+            self.untaken.note(request.clone());
+        }
         let header = |name: &str| {
             response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
         };

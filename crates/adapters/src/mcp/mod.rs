@@ -314,7 +314,8 @@ impl McpServer {
                 let refused = error.code == RpcCode::INVALID_PARAMS
                     || error.code == RpcCode::METHOD_NOT_FOUND
                     || error.code == RpcCode::INVALID_REQUEST;
-                let effect = if refused { Effect::NotStarted } else { Effect::Unknown };
+                let unstarted = refused || !sent;
+                let effect = if unstarted { Effect::NotStarted } else { Effect::Unknown };
                 ExecutionError::adapter(effect, internal)
                     .with_safe("the tool's server refused the call")
             }
