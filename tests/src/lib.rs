@@ -7,6 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
+pub mod child_kills;
 pub mod postgres;
 pub mod torture;
 
@@ -214,6 +215,10 @@ pub struct Gateway {
 impl Gateway {
     pub fn url(&self) -> String {
         format!("http://{}/mcp", self.address)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn signal(&self, name: &str) {

@@ -2,11 +2,16 @@
 //!
 //! Path: 6, 9. Doc: records.md#faults
 
-use toolbooth_tests::torture;
+use toolbooth_tests::{child_kills, torture};
 
 #[test]
 fn a_killed_gateway_runs_no_key_twice_and_loses_no_answer() {
     torture::kills(12, 7);
+}
+
+#[test]
+fn killed_launchers_workers_and_commands_run_no_key_twice() {
+    child_kills::children(10, 7);
 }
 
 #[test]

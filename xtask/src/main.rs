@@ -19,7 +19,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   fuzz [SECONDS]          feed the parsers of outside bytes with mutations, for so long each
   torture [WHAT [COUNT [SEED]]]
                           kill, starve and cut off the real gateway, and check every promise:
-                          all, kills, io, disks, outages, replicas, drops
+                          all, kills, children, io, disks, outages, replicas, drops
   test                    set up what tests need, and run all of them
   smoke                   let a real client call read_file on the real gateway
   ci                      everything that CI runs";

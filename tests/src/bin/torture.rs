@@ -1,6 +1,6 @@
 //! Runs the faults of `toolbooth_tests::torture`, whole; `cargo xtask torture` builds and starts it.
 
-use toolbooth_tests::torture;
+use toolbooth_tests::{child_kills, torture};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -10,6 +10,7 @@ fn main() {
     let seed = number(2, 1);
     match words.first().map(String::as_str) {
         Some("kills") => torture::kills(number(1, 300), seed),
+        Some("children") => child_kills::children(number(1, 120), seed),
         Some("io") => torture::io_errors(number(1, 400), 1),
         Some("disks") => torture::disks(),
         Some("outages") => torture::server_outages(),
@@ -17,6 +18,7 @@ fn main() {
         Some("drops") => torture::dropped_answers(),
         None | Some("all") => {
             torture::kills(number(1, 300), seed);
+            child_kills::children(120, seed);
             torture::io_errors(400, 1);
             torture::disks();
             torture::server_outages();
@@ -24,7 +26,7 @@ fn main() {
             torture::dropped_answers();
         }
         Some(_) => {
-            eprintln!("usage: torture [all|kills|io|disks|outages|replicas|drops] [COUNT] [SEED]");
+            eprintln!("usage: torture [all|kills|children|io|disks|outages|replicas|drops] [COUNT] [SEED]");
             std::process::exit(2);
         }
     }
