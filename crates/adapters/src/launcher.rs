@@ -23,12 +23,14 @@ use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 use toolbooth_launcher::order::{Enclosure, Net, Order, Primitive, Run};
 use toolbooth_launcher::wire::{self, Found, Report};
 
-use crate::egress::{self, AllowList};
+use crate::egress::{AllowList, NetworkRules, Passage};
 use crate::process::{Ended, StartError};
 use crate::sandbox::{self, Applied, Place, Unavailable};
 
 /// Launchers that are tried for one order: one that stood ready may have ended meanwhile.
 const LAUNCHERS_MAX: usize = 3;
+/// Listeners of one program's network.
+const LISTENERS_MAX: usize = 256;
 /// How long the launcher may take until it is ready, and then to receive its order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it may take to try every primitive.
@@ -45,6 +47,7 @@ struct Inner {
     program: PathBuf,
     cgroups: Vec<PathBuf>,
     hidden: Vec<PathBuf>,
+    rules: NetworkRules,
     found: OnceCell<Vec<Found>>,
     standing: tokio::sync::Mutex<Option<Standing>>,
 }
@@ -97,6 +100,7 @@ impl Launcher {
             program,
             cgroups,
             hidden: Vec::new(),
+            rules: NetworkRules::default(),
             found: OnceCell::new(),
             standing: tokio::sync::Mutex::default(),
         }))
@@ -105,10 +109,32 @@ impl Launcher {
     /// The same, showing these paths to no contained program: records, keys, configuration.
     #[must_use]
     pub fn hiding(self, hidden: Vec<PathBuf>) -> Self {
-        let Inner { program, cgroups, .. } = &*self.0;
-        let (program, cgroups) = (program.clone(), cgroups.clone());
-        let (found, standing) = (OnceCell::new(), tokio::sync::Mutex::default());
-        Self(Arc::new(Inner { program, cgroups, hidden, found, standing }))
+        self.with(|inner| inner.hidden = hidden)
+    }
+
+    /// The same, with these rules for the networks of contained programs.
+    #[must_use]
+    pub fn with_network(self, rules: NetworkRules) -> Self {
+        self.with(|inner| inner.rules = rules)
+    }
+
+    fn with(self, change: impl FnOnce(&mut Inner)) -> Self {
+        let Inner { program, cgroups, hidden, rules, .. } = &*self.0;
+        let mut inner = Inner {
+            program: program.clone(),
+            cgroups: cgroups.clone(),
+            hidden: hidden.clone(),
+            rules: rules.clone(),
+            found: OnceCell::new(),
+            standing: tokio::sync::Mutex::default(),
+        };
+        change(&mut inner);
+        Self(Arc::new(inner))
+    }
+
+    /// Refuses contained programs an address at which the gateway itself listens.
+    pub fn refuse_door(&self, address: std::net::SocketAddr) {
+        self.0.rules.refuse_door(address);
     }
 
     /// What this machine has; tried once.
@@ -182,7 +208,7 @@ impl Launcher {
         if let Some(applied) = &applied {
             make_own_folders(&applied.enclosure, setup.home.as_deref());
         }
-        let Setup { argv, env, cwd, .. } = setup;
+        let Setup { argv, env, cwd, program, .. } = setup;
         let mut way_out = None;
         let (mut stdout_bytes, mut stderr_bytes) = (None, None);
         let enclosure = applied.map(|applied| {
@@ -191,11 +217,14 @@ impl Launcher {
             applied.enclosure
         });
         if let (Some(profile), Some(enclosure)) = (containment.profile, &enclosure)
-            && enclosure.net == Net::Proxied
+            && matches!(enclosure.net, Net::Relayed(_))
         {
             let hosts = profile.net.as_ref().map(|net| net.hosts.as_slice()).unwrap_or_default();
             let allowed = AllowList::parse(hosts).map_err(io::Error::other)?;
-            way_out = Some((allowed, containment.refusals));
+            let program = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let rules = self.0.rules.clone();
+            let passage = Passage::new(allowed, rules, containment.refusals, program);
+            way_out = Some(Arc::new(passage));
         }
         let order = Order::Run(Box::new(Run { argv, env, cwd, enclosure }));
         let (read, write) = io::pipe()?;
@@ -211,7 +240,7 @@ impl Launcher {
         &self,
         order: &Order,
         input: Option<(OwnedFd, OwnedFd)>,
-        way_out: Option<(AllowList, Witness)>,
+        way_out: Option<Arc<Passage>>,
     ) -> Result<(Running, Option<pipe::Sender>), StartError> {
         let text = serde_json::to_vec(order).map_err(io::Error::from)?;
         if text.len() > wire::FRAME_BYTES_MAX {
@@ -470,12 +499,12 @@ struct Listening {
     state: watch::Sender<State>,
     /// Whether it was told to end.
     cut: watch::Receiver<bool>,
-    way_out: Option<(AllowList, Witness)>,
+    way_out: Option<Arc<Passage>>,
 }
 
 impl Listening {
-    async fn hear_out(mut self) {
-        let mut proxy = None;
+    async fn hear_out(self) {
+        let mut serving = Vec::new();
         let mut cut = self.cut.clone();
         let states = self.state.subscribe();
         let hearing = async {
@@ -490,12 +519,15 @@ impl Listening {
                         });
                     }
                     wire::LISTENER => {
-                        if let (Some(fd), Some((allowed, witness))) = (fd, self.way_out.take()) {
-                            proxy = egress::serve(fd, allowed, witness)
-                                .inspect_err(|error| {
-                                    tracing::warn!(%error, "a way out cannot be opened");
-                                })
-                                .ok();
+                        let listener = serde_json::from_slice(&text);
+                        if let (Some(fd), Some(passage), Ok(listener)) =
+                            (fd, &self.way_out, listener)
+                            && serving.len() < LISTENERS_MAX
+                        {
+                            let served = passage.serve(listener, fd).inspect_err(|error| {
+                                tracing::warn!(%error, "a way out cannot be opened");
+                            });
+                            serving.extend(served);
                         }
                     }
                     wire::REPORT => {
@@ -527,7 +559,7 @@ impl Listening {
         if tokio::time::timeout(BURIAL_TIMEOUT, end).await.is_err() {
             tracing::warn!("a launcher does not end");
         }
-        drop(proxy);
+        drop(serving);
         self.state.send_modify(|state| state.over = true);
     }
 }

@@ -16,6 +16,7 @@ use toolbooth_contracts::witness::AppliedSandbox;
 use toolbooth_launcher::order::{Bind, Enclosure, Limits, Net, Primitive};
 use toolbooth_launcher::wire::Found;
 
+use crate::egress::{AllowList, EVERYWHERE};
 use crate::process::{is_wide, named, with_interpreters};
 
 /// What any program needs of a system: never a home, never what only an administrator reads.
@@ -73,8 +74,8 @@ const HOME_READ: [&str; 15] = [
 ];
 /// What they write there.
 const HOME_WRITE: [&str; 2] = [".npm", ".cache"];
-/// The host that stands for all.
-const EVERYWHERE: &str = "*";
+/// The version of Landlock from which on it rules connections.
+const LANDLOCK_NETWORK: u32 = 4;
 
 /// The profile of a tool that has none: where it runs and its interpreter, read-only; a temporary
 /// folder of its own; no network.
@@ -300,14 +301,8 @@ pub fn apply(
     place: &Place<'_>,
     found: &[Found],
 ) -> Result<Applied, Unavailable> {
-    let hosts = profile.net.as_ref().map(|net| net.hosts.as_slice()).unwrap_or_default();
-    let mut net = match hosts {
-        [] => Net::None,
-        hosts if hosts.iter().any(|host| host == EVERYWHERE) => Net::Open,
-        _ => Net::Proxied,
-    };
+    let allowed = allow_list(profile);
     let wanted = |primitive: &Primitive| match primitive {
-        Primitive::NetworkNamespace => net != Net::Open,
         Primitive::MemoryCgroup => memory_bytes(profile).is_some(),
         _ => true,
     };
@@ -328,11 +323,10 @@ pub fn apply(
             format!("this machine has no {}: {why}; {}", primitive.as_str(), primitive.remedy());
         return Err(Unavailable { what });
     }
-    if net == Net::Proxied && !primitives.contains(&Primitive::NetworkNamespace) {
-        // Without a network of its own there is no proxy that it could not walk around.
-        net = Net::None;
-    }
-    let binds = binds(profile, place, net);
+    let net = network(&allowed, &primitives, found);
+    // With a root of its own it has a resolver's file of its own too.
+    let host_names = net != Net::None && !primitives.contains(&Primitive::PrivateRoot);
+    let binds = binds(profile, place, host_names);
     let limits = profile.limits.clone().unwrap_or_default();
     let cgroup = found
         .iter()
@@ -361,6 +355,28 @@ pub fn apply(
     };
     let (stdout_bytes, stderr_bytes) = (limits.stdout_bytes, limits.stderr_bytes);
     Ok(Applied { enclosure, stdout_bytes, stderr_bytes, sandbox })
+}
+
+fn allow_list(profile: &SandboxProfile) -> AllowList {
+    let hosts = profile.net.as_ref().map(|net| net.hosts.as_slice()).unwrap_or_default();
+    // What cannot be read allows nothing; configuration and contracts are checked where they come in.
+    AllowList::parse(hosts).unwrap_or_default()
+}
+
+/// The network of a program here. Without one of its own, connections to named hosts cannot be told
+/// from others, so only a profile that names every public host has any, by its ports.
+fn network(allowed: &AllowList, primitives: &[Primitive], found: &[Found]) -> Net {
+    let Some(relay) = allowed.relay() else { return Net::None };
+    if primitives.contains(&Primitive::NetworkNamespace) {
+        return Net::Relayed(relay);
+    }
+    let version = found
+        .iter()
+        .find(|one| one.primitive == Primitive::Landlock)
+        .and_then(|one| one.detail.as_deref()?.rsplit(' ').next()?.parse::<u32>().ok());
+    let ruled = primitives.contains(&Primitive::Landlock)
+        && version.is_some_and(|version| version >= LANDLOCK_NETWORK);
+    if ruled && allowed.is_everywhere() { Net::Ports(allowed.ports()) } else { Net::None }
 }
 
 fn mebibytes(count: u64) -> u64 {
@@ -401,7 +417,7 @@ fn digest(
 }
 
 /// Everything that the program may see.
-fn binds(profile: &SandboxProfile, place: &Place<'_>, net: Net) -> Vec<Bind> {
+fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: bool) -> Vec<Bind> {
     let mut binds: BTreeMap<PathBuf, Bind> = BTreeMap::new();
     let mut add = |path: PathBuf, writable: bool, optional: bool, bytes_max: Option<u64>| {
         let mapped = !BASE.iter().chain(&NAMES).any(|base| Path::new(base) == path);
@@ -411,7 +427,7 @@ fn binds(profile: &SandboxProfile, place: &Place<'_>, net: Net) -> Vec<Bind> {
             *known = bind;
         }
     };
-    let names: &[&str] = if net == Net::Open { &NAMES } else { &[] };
+    let names: &[&str] = if host_names { &NAMES } else { &[] };
     for path in BASE.iter().chain(names) {
         add(PathBuf::from(path), false, true, None);
     }
@@ -509,6 +525,8 @@ fn lexical(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use toolbooth_launcher::order::Relay;
+
     use super::*;
 
     fn found(missing: &[Primitive]) -> Vec<Found> {
@@ -555,13 +573,34 @@ mod tests {
         let applied = apply(&profile, &place(), &found(&[Primitive::Landlock])).unwrap();
         assert_eq!(applied.sandbox.missing, ["landlock"]);
         assert!(!applied.enclosure.primitives.contains(&Primitive::Landlock));
-        // Memory is bounded otherwise, and an open network needs no namespace.
-        let gone = [Primitive::MemoryCgroup, Primitive::NetworkNamespace];
-        let open = SandboxProfile {
-            net: Some(NetProfile { hosts: vec!["*".to_owned()] }),
+        // Memory is bounded otherwise.
+        let gone = [Primitive::MemoryCgroup];
+        assert!(apply(&SandboxProfile::default(), &place(), &found(&gone)).is_ok());
+    }
+
+    #[test]
+    fn without_a_network_of_its_own_a_program_has_ports_or_none() {
+        let of = |hosts: &[&str], enforce| SandboxProfile {
+            net: Some(NetProfile { hosts: hosts.iter().map(|host| (*host).to_owned()).collect() }),
+            enforce,
             ..SandboxProfile::default()
         };
-        assert_eq!(apply(&open, &place(), &found(&gone)).unwrap().enclosure.net, Net::Open);
+        let net = |hosts: &[&str], found: &[Found]| {
+            let profile = of(hosts, Enforce::BestEffort);
+            apply(&profile, &place(), found).unwrap().enclosure.net
+        };
+        let relay = |ports: &[u16], proxy| Net::Relayed(Relay { ports: ports.to_vec(), proxy });
+        assert_eq!(net(&["*"], &found(&[])), relay(&[443], false));
+        assert_eq!(net(&["a.example:80"], &found(&[])), relay(&[80, 443], true));
+        let mut shared = found(&[Primitive::NetworkNamespace]);
+        let required = of(&["*"], Enforce::Required);
+        assert!(apply(&required, &place(), &shared).is_err());
+        assert_eq!(net(&["*"], &shared), Net::None, "Landlock is too old");
+        for one in shared.iter_mut().filter(|one| one.primitive == Primitive::Landlock) {
+            one.detail = Some("version 4".to_owned());
+        }
+        assert_eq!(net(&["*", "*:80"], &shared), Net::Ports(vec![80, 443]));
+        assert_eq!(net(&["a.example:443"], &shared), Net::None);
     }
 
     #[test]

@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 /// Refusals that are noted of one call; further ones are counted with the last.
 pub const REFUSALS_MAX: usize = 32;
 
+/// Hosts that are noted of one call.
+pub const REACHED_MAX: usize = 32;
+
 /// The sandbox that was applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -36,6 +39,18 @@ pub struct EgressRefusal {
     pub times: u64,
 }
 
+/// A host that a contained tool has reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EgressReached {
+    /// Its name, as the tool asked for it; else its address.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// How many connections were made.
+    pub times: u64,
+}
+
 /// What was seen of a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
@@ -43,6 +58,9 @@ pub struct Seen {
     pub sandbox: Option<AppliedSandbox>,
     /// Refused ways out.
     pub egress: Vec<EgressRefusal>,
+    /// Hosts that were reached; at most [`REACHED_MAX`], connections to further ones count with the
+    /// last.
+    pub reached: Vec<EgressReached>,
 }
 
 /// Where an executor notes what it sees.
@@ -72,6 +90,22 @@ impl Witness {
         } else if let Some(last) = seen.egress.last_mut() {
             last.times += 1;
         }
+    }
+
+    /// The tool has reached a host; tells whether it is the first connection to it.
+    pub fn egress_reached(&self, host: &str, port: u16) -> bool {
+        let mut seen = self.seen();
+        let same = |one: &&mut EgressReached| one.host == host && one.port == port;
+        if let Some(known) = seen.reached.iter_mut().find(same) {
+            known.times += 1;
+            return false;
+        }
+        if seen.reached.len() < REACHED_MAX {
+            seen.reached.push(EgressReached { host: host.to_owned(), port, times: 1 });
+        } else if let Some(last) = seen.reached.last_mut() {
+            last.times += 1;
+        }
+        true
     }
 
     /// Everything that was noted; nothing is left.

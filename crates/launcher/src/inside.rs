@@ -24,7 +24,7 @@ use crate::order::{Enclosure, Net, Primitive, Run};
 use crate::root::{self, Failure, Tree};
 use crate::sys::{self, Waited};
 use crate::wire::Unstarted;
-use crate::{landlocked, limits, syscalls};
+use crate::{landlocked, limits, network, syscalls};
 
 /// The user that a program is inside, whoever it is outside.
 pub(crate) const INNER_ID: u32 = 1000;
@@ -103,9 +103,14 @@ fn prepare_and_run(
     let mut env = start.run.env.clone();
     if has(Primitive::NetworkNamespace) {
         at("bringing loopback up", sys::loopback_up())?;
-        if enclosure.net == Net::Proxied {
-            let port = at("opening the way out", hand_out_listener(start.control))?;
-            env.extend(proxy_variables(port));
+        if let Net::Relayed(relay) = &enclosure.net {
+            at("making every address local", network::make_all_local())?;
+            let missing = || io::Error::other("there is no socket to hand listeners out by");
+            let control = at("handing out listeners", start.control.ok_or_else(missing))?;
+            let proxy = network::hand_out(control.as_fd(), relay);
+            if let Some(port) = at("handing out listeners", proxy)? {
+                env.extend(proxy_variables(port));
+            }
         }
     }
     if has(Primitive::PrivateRoot) {
@@ -182,15 +187,6 @@ pub(crate) fn ended(status: rustix::process::WaitStatus) -> Word {
         Some(signal) => Word::Signal(signal),
         None => Word::Exit(status.exit_status().unwrap_or(BROKEN)),
     }
-}
-
-/// Opens the proxy's socket in this network and hands it to whoever ordered.
-fn hand_out_listener(control: Option<OwnedFd>) -> io::Result<u16> {
-    let control = control.ok_or_else(|| io::Error::other("there is nobody to hand it to"))?;
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
-    let port = listener.local_addr()?.port();
-    crate::wire::send(control.as_fd(), crate::wire::LISTENER, b"{}", &[listener.as_fd()])?;
-    Ok(port)
 }
 
 /// By which programs find the proxy.
@@ -279,7 +275,7 @@ fn contain(enclosure: &Enclosure, scratch: Option<&Path>) -> Result<(), Failure>
         at("applying Landlock", landlocked::apply(enclosure, scratch))?;
     }
     if enclosure.primitives.contains(&Primitive::Seccomp) {
-        at("applying seccomp", syscalls::apply(enclosure.net))?;
+        at("applying seccomp", syscalls::apply(&enclosure.net))?;
     }
     Ok(())
 }

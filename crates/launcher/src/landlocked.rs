@@ -6,14 +6,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, PathFd,
     Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
 use crate::order::{Enclosure, Net, Primitive};
 
 /// Small files that the private root has of its own.
-const SMALL_FILES: [&str; 3] = ["/etc/passwd", "/etc/group", "/etc/hosts"];
+const SMALL_FILES: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf"];
 /// Devices that programs expect.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 /// Entries of a folder that has something hidden in it.
@@ -36,15 +36,23 @@ pub(crate) fn apply(enclosure: &Enclosure, scratch: Option<&Path>) -> io::Result
         .map_err(wrong)?
         .scope(Scope::from_all(NEWEST))
         .map_err(wrong)?;
-    // A network of its own has no way out, and its own ports are nobody else's affair.
-    let closed =
-        enclosure.net == Net::None && !enclosure.primitives.contains(&Primitive::NetworkNamespace);
-    let ruleset = if closed {
-        ruleset.handle_access(AccessNet::from_all(NEWEST)).map_err(wrong)?
-    } else {
-        ruleset
+    // A network of its own has no way out, and its ports are seen by nobody else.
+    let own = enclosure.primitives.contains(&Primitive::NetworkNamespace);
+    let ruleset = match &enclosure.net {
+        _ if own => ruleset,
+        Net::Ports(_) => ruleset
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(AccessNet::from_all(ABI::V4))
+            .map_err(wrong)?,
+        _ => ruleset.handle_access(AccessNet::from_all(NEWEST)).map_err(wrong)?,
     };
     let mut ruleset = ruleset.create().map_err(wrong)?;
+    if let Net::Ports(ports) = &enclosure.net {
+        for port in ports {
+            let rule = NetPort::new(*port, AccessNet::ConnectTcp);
+            ruleset = ruleset.add_rule(rule).map_err(wrong)?;
+        }
+    }
     let read = AccessFs::from_read(NEWEST);
     let all = AccessFs::from_all(NEWEST);
     let devices = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir;

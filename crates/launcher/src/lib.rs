@@ -4,6 +4,7 @@ mod cgroup;
 mod inside;
 mod landlocked;
 mod limits;
+mod network;
 pub mod order;
 mod outside;
 pub mod probe;
@@ -11,6 +12,8 @@ mod root;
 mod sys;
 mod syscalls;
 pub mod wire;
+
+pub use network::DNS_PORT;
 
 /// The first argument by which a program says that it is started as the launcher.
 pub const WORD: &str = "__sandbox";

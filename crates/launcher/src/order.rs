@@ -74,16 +74,28 @@ pub struct Bind {
 }
 
 /// What a program may reach.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Net {
     /// Nothing.
     #[default]
     None,
-    /// What a proxy lets through: its listening socket is handed out of the namespace.
-    Proxied,
-    /// Everything.
-    Open,
+    /// What the gateway lets through: in a network of its own every address is local, and the
+    /// listeners there are handed to the gateway.
+    Relayed(Relay),
+    /// The machine's own network, by TCP to these ports alone, as Landlock rules it: for machines
+    /// without network namespaces.
+    Ports(Vec<u16>),
+}
+
+/// The listeners of a network of its own, beside those for names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Relay {
+    /// Ports, on every address.
+    pub ports: Vec<u16>,
+    /// Whether there is an HTTP proxy too, and variables that name it.
+    pub proxy: bool,
 }
 
 /// Limits of a program; `None` = no limit of its own.

@@ -20,7 +20,7 @@ use rustix::mount::{
     mount_change, move_mount, open_tree, unmount,
 };
 
-use crate::order::{Bind, Enclosure};
+use crate::order::{Bind, Enclosure, Net};
 use crate::sys::{MountAttributes, set_mounts, set_one_mount};
 
 /// Where the new root stands for a moment; every system has it.
@@ -37,6 +37,8 @@ const INODES: &str = "65536";
 const USERS: &str = "tool:x:1000:1000::/tmp:/bin/false\nnobody:x:65534:65534::/:/bin/false\n";
 const GROUPS: &str = "tool:x:1000:\nnogroup:x:65534:\n";
 const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost\n";
+/// The gateway answers at every address.
+const RESOLVER: &str = "nameserver 127.0.0.1\n";
 
 /// A mount of its own of what stands somewhere.
 const CLONED: OpenTreeFlags =
@@ -220,6 +222,10 @@ pub(crate) fn enter(enclosure: &Enclosure, trees: Vec<Tree>, cwd: &Path) -> Resu
     let root = at("opening the root", open_folder(Path::new(".")))?;
     let root = root.as_fd();
     fill(root, &links)?;
+    if matches!(enclosure.net, Net::Relayed(_)) {
+        let path = "etc/resolv.conf";
+        at(format!("writing /{path}"), touch(root, Path::new(path), RESOLVER))?;
+    }
     for (name, fd) in devices {
         let path = Path::new("dev").join(name);
         at(format!("making /dev/{name}"), touch(root, &path, ""))?;

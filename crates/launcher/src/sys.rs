@@ -110,6 +110,15 @@ pub(crate) fn loopback_up() -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The number of the loopback interface.
+pub(crate) fn loopback_index() -> io::Result<u32> {
+    // SAFETY: the name is a C string.
+    match unsafe { libc::if_nametoindex(c"lo".as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
 /// Signals that are waited for, not handled.
 #[derive(Clone, Copy)]
 pub(crate) struct Waited(libc::sigset_t);

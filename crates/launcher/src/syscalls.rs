@@ -99,7 +99,7 @@ const NAMESPACES: [libc::c_int; 7] = [
 const X32: u32 = 0x4000_0000;
 
 /// Puts the filters on this process, for good. Sets `no_new_privs`.
-pub(crate) fn apply(net: Net) -> io::Result<()> {
+pub(crate) fn apply(net: &Net) -> io::Result<()> {
     for program in programs(net)? {
         apply_filter(&program).map_err(other)?;
     }
@@ -110,7 +110,7 @@ fn other(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
 }
 
-fn programs(net: Net) -> io::Result<Vec<BpfProgram>> {
+fn programs(net: &Net) -> io::Result<Vec<BpfProgram>> {
     let mut refused: BTreeMap<i64, Vec<SeccompRule>> =
         REFUSED.iter().map(|call| (*call, Vec::new())).collect();
     let made = NAMESPACES.iter().map(|flag| {
@@ -152,15 +152,14 @@ fn programs(net: Net) -> io::Result<Vec<BpfProgram>> {
 }
 
 /// Which families of sockets are refused.
-fn sockets(net: Net) -> io::Result<Vec<SeccompRule>> {
+fn sockets(net: &Net) -> io::Result<Vec<SeccompRule>> {
     let family = |family: libc::c_int| {
         argument(0, SeccompCmpOp::Ne, u64::try_from(family).unwrap_or_default())
     };
     match net {
         // All of them.
         Net::None => Ok(Vec::new()),
-        Net::Proxied => Ok(vec![rule(vec![family(libc::AF_INET)?, family(libc::AF_INET6)?])?]),
-        Net::Open => {
+        Net::Relayed(_) | Net::Ports(_) => {
             let known = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
             let families = known.into_iter().map(family).collect::<Result<_, _>>()?;
             // Programs ask the kernel for its interfaces; other questions of that family are none
@@ -208,11 +207,12 @@ fn no_other_convention() -> BpfProgram {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::order::Relay;
 
     #[test]
     fn every_network_has_filters() {
-        for net in [Net::None, Net::Proxied, Net::Open] {
-            assert!(programs(net).unwrap().len() >= 2);
+        for net in [Net::None, Net::Relayed(Relay::default()), Net::Ports(vec![443])] {
+            assert!(programs(&net).unwrap().len() >= 2);
         }
     }
 }

@@ -34,7 +34,7 @@ pub const READY: u8 = b'y';
 pub const ORDER: u8 = b'o';
 /// To the launcher: ask the program to end.
 pub const ASK_TO_END: u8 = b't';
-/// From the launcher: the proxy's listening socket comes with this frame.
+/// From the launcher: a listening socket comes with this frame; the document is a [`Listener`].
 pub const LISTENER: u8 = b'l';
 /// From the launcher: the program has been started; the document is the launcher's own number.
 pub const STARTED: u8 = b's';
@@ -131,6 +131,30 @@ pub fn receive(
         }
     }
     Ok(received.bytes)
+}
+
+/// A listening socket of a program's own network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Listener {
+    /// What is spoken there.
+    pub kind: ListenerKind,
+    /// The port.
+    pub port: u16,
+}
+
+/// What is spoken at a listening socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ListenerKind {
+    /// An HTTP proxy is expected.
+    Proxy,
+    /// Connections to any address; their own address is where the program wanted to go.
+    Stream,
+    /// Names over TCP (RFC 7766).
+    DnsStream,
+    /// Names over UDP (RFC 1035).
+    DnsDatagram,
 }
 
 /// How a launched program ended.

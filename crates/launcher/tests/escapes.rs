@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use common::*;
 use libtest_mimic::{Arguments, Failed, Trial};
-use toolbooth_launcher::order::{Net, Run};
+use toolbooth_launcher::order::{Net, Relay, Run};
 use toolbooth_launcher::wire::{Found, Report};
 
 /// The word by which this program attacks.
@@ -365,7 +365,7 @@ fn order(
 fn contained(who: Who, found: &[Found], name: &str, net: Net) -> Result<(), Failed> {
     let stage = Stage::set();
     let mut enclosure = enclosure(who, found);
-    enclosure.net = net;
+    enclosure.net = net.clone();
     enclosure.binds.push(bind(std::env::current_exe().unwrap(), false));
     enclosure.binds.push(bind(&stage.scene.inside, true));
     enclosure.binds.push(bind(stage.scene.inside.join("fixed"), false));
@@ -397,8 +397,8 @@ fn main() {
     }
     let mut trials = Vec::new();
     let whos = whos();
-    // With a way out through the proxy, every other way stays closed.
-    let proxied = [
+    // With a way out through the gateway, every other way stays closed.
+    let relayed = [
         "TCP",
         "UDP",
         "a pathname UNIX socket",
@@ -406,11 +406,13 @@ fn main() {
         "a pair of raw sockets",
         "a netlink socket",
     ];
+    let relay = || Net::Relayed(Relay { ports: vec![443], proxy: true });
     let closed = ATTACKS.iter().map(|(name, _)| (*name, Net::None));
-    for (name, net) in closed.chain(proxied.map(|name| (name, Net::Proxied))) {
+    for (name, net) in closed.chain(relayed.map(|name| (name, relay()))) {
         for (who, found, skipped) in &whos {
             let (who, found) = (*who, Arc::clone(found));
             let title = format!("{who:?}, {net:?} is stopped: {name}");
+            let net = net.clone();
             let trial = Trial::test(title, move || contained(who, &found, name, net));
             trials.push(trial.with_ignored_flag(*skipped));
         }

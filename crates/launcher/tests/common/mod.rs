@@ -36,7 +36,7 @@ pub(crate) struct Launched {
     pub(crate) stdin: Option<std::io::PipeWriter>,
     pub(crate) stdout: std::io::PipeReader,
     pub(crate) stderr: std::io::PipeReader,
-    pub(crate) listener: Option<OwnedFd>,
+    pub(crate) listeners: Vec<(wire::Listener, OwnedFd)>,
     /// The launcher's number, once the program has been started.
     pub(crate) started: Option<i32>,
 }
@@ -69,8 +69,8 @@ pub(crate) fn launch(who: Who, order: &Order) -> Launched {
     let (input, stdin) = std::io::pipe().unwrap();
     let text = serde_json::to_vec(order).unwrap();
     wire::send(control.as_fd(), wire::ORDER, &text, &[input.as_fd()]).unwrap();
-    let (listener, started) = (None, None);
-    Launched { standing, wishes, control, stdin: Some(stdin), stdout, stderr, listener, started }
+    let (listeners, started) = (Vec::new(), None);
+    Launched { standing, wishes, control, stdin: Some(stdin), stdout, stderr, listeners, started }
 }
 
 impl Launched {
@@ -82,7 +82,9 @@ impl Launched {
         let (letter, length) = wire::head(head);
         let mut text = vec![0u8; length];
         wire::fill(self.control.as_fd(), &mut text, &mut fds).ok()?;
-        self.listener = fds.pop().or(self.listener.take());
+        if letter == wire::LISTENER {
+            self.listeners.push((serde_json::from_slice(&text).unwrap(), fds.pop().unwrap()));
+        }
         if letter == wire::STARTED {
             self.started = std::str::from_utf8(&text).unwrap().parse().ok();
         }

@@ -1,0 +1,474 @@
+//! What contained programs may reach: the hosts that a profile names, and how a destination is
+//! judged.
+//!
+//! A program's own network leads to the gateway alone. [`proxy`] takes requests of programs that know
+//! of a proxy, [`relay`] connections to any address, and [`names`] questions for names. All of them
+//! are judged here, by the address that is really connected to.
+//!
+//! Path: 7. Doc: execution.md#the-network-of-a-contained-program
+
+mod names;
+mod proxy;
+mod relay;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ipnet::IpNet;
+use tokio::task::AbortHandle;
+use toolbooth_contracts::Witness;
+use toolbooth_launcher::order::Relay;
+use toolbooth_launcher::wire::{Listener, ListenerKind};
+
+use crate::net_guard::{Guard, ResolveError, Resolver, refusal, system_resolver};
+
+/// The host that stands for every public one.
+pub(crate) const EVERYWHERE: &str = "*";
+/// The port that every program with a network may try.
+const HTTPS: u16 = 443;
+/// Addresses whose names are remembered, of one program.
+const NAMED_MAX: usize = 4096;
+/// Names of one address.
+const NAMES_MAX: usize = 8;
+
+/// The hosts that a profile names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllowList(Vec<Entry>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    /// In lower case, without a final dot or brackets; `*.` stands before any one or more labels,
+    /// and `*` for every public host.
+    host: String,
+    /// `None` = any.
+    port: Option<u16>,
+}
+
+impl AllowList {
+    /// A list of `name:port`, `*.name:port`, `address:port`, `[address]:port` (`*` as the port is
+    /// any), `*:port` for every public host, and `*` for every public host at port 443.
+    ///
+    /// # Errors
+    /// A sentence that names the first entry that is none of these.
+    pub fn parse(entries: &[String]) -> Result<Self, String> {
+        let entry = |text: &String| {
+            let wrong =
+                || format!("`{text}` is no host; hosts are written as `api.example.com:443`");
+            if text == EVERYWHERE {
+                return Ok(Entry { host: EVERYWHERE.to_owned(), port: Some(HTTPS) });
+            }
+            let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+            let port = match port {
+                "*" if host == EVERYWHERE => {
+                    return Err(format!("`{text}` names no port; write one, such as `*:80`"));
+                }
+                "*" => None,
+                digits => Some(digits.parse().map_err(|_| wrong())?),
+            };
+            if host == EVERYWHERE {
+                return Ok(Entry { host: EVERYWHERE.to_owned(), port });
+            }
+            let host = normal(host);
+            let name = host.strip_prefix("*.").unwrap_or(&host);
+            let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':');
+            if name.is_empty() || !name.chars().all(fits) {
+                return Err(wrong());
+            }
+            Ok(Entry { host, port })
+        };
+        entries.iter().map(entry).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Whether every public host is named, at some port.
+    #[must_use]
+    pub fn is_everywhere(&self) -> bool {
+        self.0.iter().any(|entry| entry.host == EVERYWHERE)
+    }
+
+    /// The ports at which programs that know of no proxy find the gateway.
+    #[must_use]
+    pub fn ports(&self) -> Vec<u16> {
+        let named = self.0.iter().filter_map(|entry| entry.port);
+        let mut ports: Vec<u16> = named.chain([HTTPS]).filter(|port| *port != 0).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
+    /// The listeners of a program's network; `None` where it has none.
+    #[must_use]
+    pub(crate) fn relay(&self) -> Option<Relay> {
+        // Where every host may be reached a proxy adds nothing, and some programs handle it badly.
+        let proxy = self.0.iter().any(|entry| entry.host != EVERYWHERE);
+        (!self.0.is_empty()).then(|| Relay { ports: self.ports(), proxy })
+    }
+
+    /// Whether a host is named: by its name, or its address where that is written out.
+    fn names(&self, host: &str, port: Option<u16>) -> bool {
+        let host = normal(host);
+        self.0.iter().filter(|entry| entry.host != EVERYWHERE).any(|entry| {
+            let named = match entry.host.strip_prefix('*') {
+                Some(suffix) => host.len() > suffix.len() && host.ends_with(suffix),
+                None => host == entry.host,
+            };
+            named && (port.is_none() || entry.port.is_none() || entry.port == port)
+        })
+    }
+
+    /// Whether every public host may be reached at a port.
+    fn opens(&self, port: u16) -> bool {
+        self.0.iter().any(|entry| entry.host == EVERYWHERE && entry.port == Some(port))
+    }
+}
+
+/// A host as lists have it.
+fn normal(host: &str) -> String {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    match host.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().to_string(),
+        Err(_) => host,
+    }
+}
+
+/// What holds for the networks of all contained programs of a gateway.
+#[derive(Clone)]
+pub struct NetworkRules {
+    allowed: Vec<IpNet>,
+    doors: Arc<Mutex<Vec<SocketAddr>>>,
+    resolver: Resolver,
+}
+
+impl std::fmt::Debug for NetworkRules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NetworkRules").field("allowed", &self.allowed).finish_non_exhaustive()
+    }
+}
+
+impl Default for NetworkRules {
+    fn default() -> Self {
+        Self { allowed: Vec::new(), doors: Arc::default(), resolver: system_resolver() }
+    }
+}
+
+impl NetworkRules {
+    /// Rules that let these addresses pass, although their ranges are refused.
+    #[must_use]
+    pub fn allowing(allowed: Vec<IpNet>) -> Self {
+        Self { allowed, ..Self::default() }
+    }
+
+    /// The same rules over another resolver.
+    #[must_use]
+    pub fn with_resolver(self, resolver: Resolver) -> Self {
+        Self { resolver, ..self }
+    }
+
+    /// Refuses an address at which the gateway itself listens, whatever else is allowed.
+    pub fn refuse_door(&self, address: SocketAddr) {
+        lock(&self.doors).push(address);
+    }
+
+    fn is_door(&self, to: SocketAddr) -> bool {
+        lock(&self.doors).iter().any(|door| {
+            door.port() == to.port()
+                && (door.ip().to_canonical() == to.ip()
+                    || (door.ip().is_unspecified() && is_own(to)))
+        })
+    }
+
+    /// Whether an address that nobody wrote out may be reached.
+    fn check(&self, to: SocketAddr) -> Result<(), String> {
+        let address = to.ip();
+        if self.allowed.iter().any(|range| range.contains(&address)) {
+            return Ok(());
+        }
+        let what = refusal(address).or_else(|| is_own(to).then_some("an address of this machine"));
+        match what {
+            Some(what) => Err(format!(
+                "`{address}` is {what}; `[sandbox] allow_addresses` lets it pass"
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether an address is one of this machine's: the kernel reaches it from itself.
+fn is_own(to: SocketAddr) -> bool {
+    let any: IpAddr = match to.ip() {
+        IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // Nothing is sent: connecting a datagram socket looks up the route alone.
+    let from = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(to)?;
+        socket.local_addr()
+    });
+    from.is_ok_and(|from| from.ip() == to.ip())
+}
+
+/// The network of one contained program, as the gateway serves it.
+pub(crate) struct Passage {
+    allowed: AllowList,
+    rules: NetworkRules,
+    witness: Witness,
+    /// The program, for the log.
+    program: String,
+    named: Mutex<Named>,
+}
+
+/// Names that the program was told addresses of.
+#[derive(Debug, Default)]
+struct Named {
+    by_address: HashMap<IpAddr, Vec<String>>,
+    /// The oldest first.
+    order: VecDeque<IpAddr>,
+}
+
+impl Passage {
+    pub(crate) fn new(
+        allowed: AllowList,
+        rules: NetworkRules,
+        witness: Witness,
+        program: String,
+    ) -> Self {
+        Self { allowed, rules, witness, program, named: Mutex::default() }
+    }
+
+    /// Serves a listening socket of the program's network.
+    pub(crate) fn serve(self: &Arc<Self>, listener: Listener, fd: OwnedFd) -> io::Result<Serving> {
+        let passage = Arc::clone(self);
+        let task = match listener.kind {
+            ListenerKind::Proxy => tokio::spawn(proxy::serve(passage, stream_listener(fd)?)),
+            ListenerKind::Stream => tokio::spawn(relay::serve(passage, stream_listener(fd)?)),
+            ListenerKind::DnsStream => {
+                tokio::spawn(names::serve_streams(passage, stream_listener(fd)?))
+            }
+            ListenerKind::DnsDatagram => {
+                tokio::spawn(names::serve_datagrams(passage, names::Datagrams::of(fd)?))
+            }
+        };
+        Ok(Serving(task.abort_handle()))
+    }
+
+    /// Judges where a connection leads, by its true address; gives the host as it is told, and
+    /// `None` where it is refused, which is noted by then.
+    fn judge(&self, to: SocketAddr) -> Option<String> {
+        let to = SocketAddr::new(to.ip().to_canonical(), to.port());
+        let names = lock(&self.named).by_address.get(&to.ip()).cloned().unwrap_or_default();
+        let literal = to.ip().to_string();
+        let listed = names.iter().find(|name| self.allowed.names(name, Some(to.port())));
+        let shown = listed.or(names.last()).unwrap_or(&literal);
+        let judged = if self.rules.is_door(to) {
+            Err("the gateway itself listens there".to_owned())
+        } else if self.allowed.names(&literal, Some(to.port())) {
+            // An address that an operator wrote out means itself.
+            Ok(())
+        } else if listed.is_some() || self.allowed.opens(to.port()) {
+            self.rules.check(to)
+        } else {
+            Err("it is not among the hosts that this tool may reach".to_owned())
+        };
+        match judged {
+            Ok(()) => Some(shown.clone()),
+            Err(reason) => {
+                self.note_refusal(shown, to.port(), &reason);
+                None
+            }
+        }
+    }
+
+    /// The addresses of a host that a program names itself, all of which may be connected to.
+    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
+        let literal = normal(host).parse::<IpAddr>().is_ok();
+        let named = self.allowed.names(host, Some(port));
+        let refuse = |reason: String| {
+            self.note_refusal(host, port, &reason);
+            ResolveError::Refused(format!("toolbooth refused `{host}:{port}`: {reason}"))
+        };
+        if !named && !self.allowed.opens(port) {
+            return Err(refuse("it is not among the hosts that this tool may reach".to_owned()));
+        }
+        let guard = Guard::with_resolver(true, Arc::clone(&self.rules.resolver));
+        let found = guard.resolve(host, port).await?;
+        // One bad address is enough: which of them is taken is not for the name to say.
+        for to in &found {
+            let to = SocketAddr::new(to.ip().to_canonical(), to.port());
+            if self.rules.is_door(to) {
+                return Err(refuse("the gateway itself listens there".to_owned()));
+            }
+            if !(literal && named) {
+                self.rules.check(to).map_err(|reason| {
+                    refuse(if literal { reason } else { format!("`{host}`: {reason}") })
+                })?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether the program may ask for the addresses of a name.
+    fn may_ask(&self, name: &str) -> bool {
+        self.allowed.is_everywhere() || self.allowed.names(name, None)
+    }
+
+    /// Remembers which name the program was told addresses of.
+    fn remember(&self, name: &str, addresses: &[IpAddr]) {
+        let mut named = lock(&self.named);
+        let Named { by_address, order } = &mut *named;
+        for address in addresses {
+            let names = by_address.entry(*address).or_insert_with(|| {
+                order.push_back(*address);
+                Vec::new()
+            });
+            names.retain(|known| known != name);
+            if names.len() >= NAMES_MAX {
+                names.remove(0);
+            }
+            names.push(name.to_owned());
+            if order.len() > NAMED_MAX
+                && let Some(oldest) = order.pop_front()
+            {
+                by_address.remove(&oldest);
+            }
+        }
+    }
+
+    fn note_refusal(&self, host: &str, port: u16, reason: &str) {
+        self.witness.egress_refused(host, port, reason);
+        tracing::info!(program = self.program, host, port, reason, "a way out is refused");
+    }
+
+    fn note_reached(&self, host: &str, port: u16) {
+        if self.witness.egress_reached(host, port) {
+            tracing::info!(program = self.program, host, port, "a contained program reaches a host");
+        }
+    }
+}
+
+fn stream_listener(fd: OwnedFd) -> io::Result<tokio::net::TcpListener> {
+    let listener = std::net::TcpListener::from(fd);
+    listener.set_nonblocking(true)?;
+    tokio::net::TcpListener::from_std(listener)
+}
+
+/// A listener that is served until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Serving(AbortHandle);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(entries: &[&str]) -> AllowList {
+        let entries: Vec<String> = entries.iter().map(|entry| (*entry).to_owned()).collect();
+        AllowList::parse(&entries).unwrap()
+    }
+
+    #[test]
+    fn only_what_is_named_passes() {
+        let list =
+            list(&["api.example.com:443", "*.cdn.example:*", "192.0.2.1:80", "[2001:db8::1]:80"]);
+        for (host, port) in [
+            ("api.example.com", 443),
+            ("API.example.com.", 443),
+            ("a.b.cdn.example", 1),
+            ("192.0.2.1", 80),
+            ("[2001:db8:0::1]", 80),
+        ] {
+            assert!(list.names(host, Some(port)), "{host}");
+        }
+        for (host, port) in [
+            ("api.example.com", 80),
+            ("api.example.com.evil", 443),
+            ("xapi.example.com", 443),
+            ("cdn.example", 443),
+            ("evilcdn.example", 443),
+            ("192.0.2.2", 80),
+            ("", 443),
+            ("*", 443),
+        ] {
+            assert!(!list.names(host, Some(port)), "{host}:{port}");
+        }
+        for entry in
+            ["example.com", "https://example.com:443", "a b:1", ":1", "a:b", "*.:1", "*:*", "*:x"]
+        {
+            assert!(AllowList::parse(&[entry.to_owned()]).is_err(), "{entry}");
+        }
+    }
+
+    #[test]
+    fn every_public_host_is_named_by_port() {
+        let all = list(&["*", "*:80", "db.example:5432"]);
+        assert!(all.opens(443) && all.opens(80) && !all.opens(5432) && all.is_everywhere());
+        assert_eq!(all.ports(), [80, 443, 5432]);
+        assert!(all.relay().unwrap().proxy && !list(&["*"]).relay().unwrap().proxy);
+        assert_eq!(list(&[]).relay(), None);
+        assert_eq!(list(&["a.example:*"]).ports(), [443]);
+    }
+
+    fn passage(entries: &[&str], allowed: &[&str]) -> Passage {
+        let allowed = allowed.iter().map(|range| range.parse().unwrap()).collect();
+        let rules = NetworkRules::allowing(allowed);
+        rules.refuse_door("127.0.0.1:7717".parse().unwrap());
+        Passage::new(list(entries), rules, Witness::default(), "p".to_owned())
+    }
+
+    #[test]
+    fn destinations_are_judged_by_their_true_address() {
+        let open = passage(&["*", "127.0.0.1:5432", "*:7717"], &["198.51.100.0/24", "127.0.0.1/32"]);
+        for (to, passes) in [
+            ("93.184.216.34:443", true),
+            ("93.184.216.34:80", false),
+            ("198.51.100.7:443", true),
+            ("203.0.113.7:443", false),
+            ("10.0.0.1:443", false),
+            ("169.254.169.254:443", false),
+            ("[::ffff:10.0.0.1]:443", false),
+            ("[fe80::1]:443", false),
+            ("[2606:2800:220:1::1]:443", true),
+            ("127.0.0.1:5432", true),
+            // Whatever else is allowed, the gateway's own door is not.
+            ("127.0.0.1:7717", false),
+            ("[::ffff:127.0.0.1]:7717", false),
+        ] {
+            assert_eq!(open.judge(to.parse().unwrap()).is_some(), passes, "{to}");
+        }
+        let named = passage(&["api.example:443"], &[]);
+        let to: SocketAddr = "93.184.216.34:443".parse().unwrap();
+        assert!(named.judge(to).is_none());
+        named.remember("api.example", &[to.ip()]);
+        assert_eq!(named.judge(to).as_deref(), Some("api.example"));
+        named.remember("other.example", &[to.ip()]);
+        assert_eq!(named.judge(to).as_deref(), Some("api.example"));
+        // A name that leads inside opens nothing.
+        named.remember("api.example", &["10.0.0.1".parse().unwrap()]);
+        assert!(named.judge("10.0.0.1:443".parse().unwrap()).is_none());
+    }
+
+    #[test]
+    fn names_are_remembered_within_bounds() {
+        let passage = passage(&["*"], &[]);
+        for number in 0..u32::try_from(NAMED_MAX).unwrap() + 10 {
+            let address: IpAddr = std::net::Ipv4Addr::from_bits(number).into();
+            for name in 0..=NAMES_MAX {
+                passage.remember(&format!("n{name}"), &[address]);
+            }
+        }
+        let named = lock(&passage.named);
+        assert_eq!((named.by_address.len(), named.order.len()), (NAMED_MAX, NAMED_MAX));
+        assert!(named.by_address.values().all(|names| names.len() == NAMES_MAX));
+    }
+}

@@ -1,0 +1,208 @@
+//! Answers a contained program's questions for names (RFC 1035), with the gateway's own resolver.
+//!
+//! Only names that the profile covers are looked up. Addresses are answered as they are; whether one
+//! may be connected to is judged when it is.
+//!
+//! Path: 7. Doc: execution.md#the-network-of-a-contained-program
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
+use hickory_proto::rr::rdata::{A, AAAA};
+use hickory_proto::rr::{RData, Record, RecordType};
+use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::Passage;
+use super::relay::accept;
+
+/// Bytes of a question; longer ones are of no kind that is answered.
+const QUESTION_BYTES_MAX: usize = 4096;
+/// Questions over UDP that are worked on at once; further ones are dropped, and asked again.
+const QUESTIONS_MAX: usize = 64;
+/// How long a connection may be silent.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// How long a name may take to be looked up.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Addresses of one answer; with these it fits into 512 bytes.
+const ADDRESSES_MAX: usize = 8;
+/// How long an answer may be kept, in seconds.
+const TTL_S: u32 = 30;
+/// An address by which it is seen whether there is a route for IPv6; nothing is sent to it.
+const ANY_V6: &str = "[2001:4860:4860::8888]:53";
+
+/// A socket for datagrams that tells to which address each one came.
+pub(super) struct Datagrams {
+    socket: tokio::net::UdpSocket,
+    state: UdpSocketState,
+}
+
+/// A datagram: what it says, who sent it, and to which address.
+struct Datagram {
+    question: Vec<u8>,
+    from: SocketAddr,
+    to: Option<IpAddr>,
+}
+
+impl Datagrams {
+    pub(super) fn of(fd: OwnedFd) -> io::Result<Self> {
+        let socket = UdpSocket::from(fd);
+        socket.set_nonblocking(true)?;
+        let socket = tokio::net::UdpSocket::from_std(socket)?;
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        Ok(Self { socket, state })
+    }
+
+    async fn receive(&self) -> io::Result<Datagram> {
+        let receive = || {
+            let mut buffer = [0u8; QUESTION_BYTES_MAX];
+            let mut meta = [RecvMeta::default()];
+            let mut slices = [io::IoSliceMut::new(&mut buffer)];
+            self.state.recv(UdpSockRef::from(&self.socket), &mut slices, &mut meta)?;
+            let [meta] = meta;
+            let question = buffer.get(..meta.len).unwrap_or_default().to_vec();
+            Ok(Datagram { question, from: meta.addr, to: meta.dst_ip })
+        };
+        self.socket.async_io(Interest::READABLE, receive).await
+    }
+
+    async fn answer(&self, datagram: &Datagram, answer: &[u8]) -> io::Result<()> {
+        let transmit = Transmit {
+            destination: datagram.from,
+            ecn: None,
+            contents: answer,
+            segment_size: None,
+            // Programs drop an answer from another address than they asked.
+            src_ip: datagram.to,
+        };
+        let send = || self.state.try_send(UdpSockRef::from(&self.socket), &transmit);
+        self.socket.async_io(Interest::WRITABLE, send).await
+    }
+}
+
+pub(super) async fn serve_datagrams(passage: Arc<Passage>, datagrams: Datagrams) {
+    let datagrams = Arc::new(datagrams);
+    let slots = Arc::new(Semaphore::new(QUESTIONS_MAX));
+    let mut answering = JoinSet::new();
+    loop {
+        let Ok(datagram) = datagrams.receive().await else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        while answering.try_join_next().is_some() {}
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
+        let (passage, datagrams) = (Arc::clone(&passage), Arc::clone(&datagrams));
+        answering.spawn(async move {
+            if let Some(answer) = answer(&passage, &datagram.question).await {
+                // A program that is gone needs no answer.
+                let _ = datagrams.answer(&datagram, &answer).await;
+            }
+            drop(slot);
+        });
+    }
+}
+
+pub(super) async fn serve_streams(passage: Arc<Passage>, listener: TcpListener) {
+    accept(listener, |stream| converse(Arc::clone(&passage), stream)).await;
+}
+
+/// Questions over a connection, each with its length before it (RFC 1035, 4.2.2).
+async fn converse(passage: Arc<Passage>, mut stream: TcpStream) {
+    loop {
+        let reading = async {
+            let length = usize::from(stream.read_u16().await?);
+            if length > QUESTION_BYTES_MAX {
+                return Err(io::Error::other("the question is too long"));
+            }
+            let mut question = vec![0u8; length];
+            stream.read_exact(&mut question).await?;
+            Ok::<_, io::Error>(question)
+        };
+        let Ok(Ok(question)) = tokio::time::timeout(SILENCE_MAX, reading).await else { return };
+        let Some(answer) = answer(&passage, &question).await else { return };
+        let Ok(length) = u16::try_from(answer.len()) else { return };
+        let bytes = [&length.to_be_bytes()[..], &answer].concat();
+        let writing = tokio::time::timeout(SILENCE_MAX, stream.write_all(&bytes));
+        if !matches!(writing.await, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+/// The answer to a question; `None` for bytes that are none.
+async fn answer(passage: &Passage, bytes: &[u8]) -> Option<Vec<u8>> {
+    let question = Message::from_vec(bytes).ok()?;
+    if question.metadata.message_type != MessageType::Query {
+        return None;
+    }
+    let mut answer = Message::response(question.metadata.id, question.metadata.op_code);
+    answer.metadata.recursion_desired = question.metadata.recursion_desired;
+    answer.metadata.recursion_available = true;
+    match question.queries.as_slice() {
+        [query] if question.metadata.op_code == OpCode::Query => {
+            let name = query.name().to_ascii();
+            let name = name.strip_suffix('.').unwrap_or(&name).to_ascii_lowercase();
+            match look_up(passage, &name, query.query_type()).await {
+                Ok(addresses) => {
+                    answer.add_answers(addresses.into_iter().map(|address| {
+                        let data = match address {
+                            IpAddr::V4(address) => RData::A(A(address)),
+                            IpAddr::V6(address) => RData::AAAA(AAAA(address)),
+                        };
+                        Record::from_rdata(query.name().clone(), TTL_S, data)
+                    }));
+                }
+                Err(code) => answer.metadata.response_code = code,
+            }
+            answer.add_query(query.clone());
+        }
+        _ => answer.metadata.response_code = ResponseCode::NotImp,
+    }
+    answer.to_vec().ok()
+}
+
+/// The addresses of a name; none for kinds of records that are not looked up.
+async fn look_up(
+    passage: &Passage,
+    name: &str,
+    kind: RecordType,
+) -> Result<Vec<IpAddr>, ResponseCode> {
+    if !passage.may_ask(name) {
+        let reason = "its name is not among the hosts that this tool may reach";
+        passage.note_refusal(name, toolbooth_launcher::DNS_PORT, reason);
+        return Err(ResponseCode::Refused);
+    }
+    let wanted: fn(&IpAddr) -> bool = match kind {
+        RecordType::A => IpAddr::is_ipv4,
+        // Addresses that cannot be connected to would be tried first.
+        RecordType::AAAA if has_v6() => IpAddr::is_ipv6,
+        _ => return Ok(Vec::new()),
+    };
+    let asked = (passage.rules.resolver)(name.to_owned(), 0);
+    let found = match tokio::time::timeout(LOOKUP_TIMEOUT, asked).await {
+        Ok(Ok(found)) => found,
+        Ok(Err(error)) => {
+            tracing::debug!(name, %error, "a name is not found");
+            return Err(ResponseCode::NXDomain);
+        }
+        Err(_) => return Err(ResponseCode::ServFail),
+    };
+    let mut addresses: Vec<IpAddr> =
+        found.into_iter().map(|found| found.ip()).filter(wanted).collect();
+    addresses.dedup();
+    addresses.truncate(ADDRESSES_MAX);
+    passage.remember(name, &addresses);
+    Ok(addresses)
+}
+
+/// Whether this machine has a route for IPv6.
+fn has_v6() -> bool {
+    UdpSocket::bind("[::]:0").is_ok_and(|socket| socket.connect(ANY_V6).is_ok())
+}

@@ -1,0 +1,82 @@
+//! Carries connections of a contained program to where it wanted to go.
+//!
+//! In the program's network every address is local, so one listener gets the connections to all of
+//! them, and each connection's own address is its destination. One that is refused is reset.
+//!
+//! Path: 7. Doc: execution.md#the-network-of-a-contained-program
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::copy_bidirectional_with_sizes;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::Passage;
+
+/// How long a connection may take to be made.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Connections of one listener at once.
+pub(super) const CONNECTIONS_MAX: usize = 256;
+/// Bytes that are on their way in each direction of a connection.
+pub(super) const BUFFER_BYTES: usize = 64 << 10;
+/// How long a listener rests while descriptors are short.
+const REST: Duration = Duration::from_millis(50);
+
+/// Accepts connections for ever, and handles a bounded number of them at once.
+pub(super) async fn accept<F>(listener: TcpListener, mut handle: impl FnMut(TcpStream) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(REST).await;
+            continue;
+        };
+        let handling = handle(stream);
+        connections.spawn(async move {
+            handling.await;
+            drop(slot);
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+pub(super) async fn serve(passage: Arc<Passage>, listener: TcpListener) {
+    accept(listener, |stream| carry(Arc::clone(&passage), stream)).await;
+}
+
+async fn carry(passage: Arc<Passage>, mut stream: TcpStream) {
+    let Ok(to) = stream.local_addr() else { return };
+    let reset = |stream: &TcpStream| {
+        // The program sees a reset, and not an answer that ended early.
+        let _ = stream.set_zero_linger();
+    };
+    let Some(host) = passage.judge(to) else { return reset(&stream) };
+    let connecting = TcpStream::connect((to.ip().to_canonical(), to.port()));
+    let mut host_stream = match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+        Ok(Ok(connected)) => connected,
+        failed => {
+            let error = match failed {
+                Ok(Err(error)) => error.to_string(),
+                _ => "no answer in time".to_owned(),
+            };
+            let program = passage.program.as_str();
+            tracing::info!(program, host, port = to.port(), error, "a host cannot be reached");
+            return reset(&stream);
+        }
+    };
+    passage.note_reached(&host, to.port());
+    let _ = (stream.set_nodelay(true), host_stream.set_nodelay(true));
+    let (sent, received) = (BUFFER_BYTES, BUFFER_BYTES);
+    // Either side may hang up at any time.
+    let copied =
+        copy_bidirectional_with_sizes(&mut stream, &mut host_stream, sent, received).await;
+    if copied.is_err() {
+        reset(&stream);
+    }
+}
