@@ -336,7 +336,8 @@ pub fn apply(
     let user = primitives.contains(&Primitive::UserNamespace);
     let missing: Vec<String> =
         missing.into_iter().map(|(primitive, _)| primitive.as_str().to_owned()).collect();
-    let sandbox = AppliedSandbox { digest: digest(profile, place, &primitives, &binds), missing };
+    let digest = digest(profile, place, &primitives, &binds);
+    let sandbox = AppliedSandbox { digest, missing, reached: Vec::new() };
     let enclosure = Enclosure {
         primitives,
         binds,

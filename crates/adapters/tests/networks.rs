@@ -129,8 +129,8 @@ fn names() -> Resolver {
 
 /// Lets a contained program try, and gives what it got, and what was noted.
 fn contained(hosts: &[&str], allowed: &[&str], attempts: &[&str]) -> (Vec<String>, Seen) {
-    let allowed = allowed.iter().map(|range| range.parse().unwrap()).collect();
-    let rules = NetworkRules::allowing(allowed).with_resolver(names());
+    let allowed: Vec<String> = allowed.iter().map(|range| (*range).to_owned()).collect();
+    let rules = NetworkRules::parse(&allowed).unwrap().with_resolver(names());
     rules.refuse_door(DOOR.parse().unwrap());
     let launcher = Launcher::of_this_program(None).with_network(rules);
     let this = std::env::current_exe().unwrap().display().to_string();
@@ -238,7 +238,7 @@ fn what_is_inside_is_not_reached() {
 
 fn addresses_that_an_operator_allows_are_reached() {
     let attempts = ["name mirror.example:443", "connect 10.1.2.3:443", "connect 192.168.7.7:443"];
-    let (got, _) = contained(&["*"], &["198.51.100.0/24", "10.1.2.3/32"], &attempts);
+    let (got, _) = contained(&["*"], &["198.51.100.0/24", "10.1.2.3"], &attempts);
     assert_eq!(got[..2], [format!("{MIRROR}:443"), "10.1.2.3:443".to_owned()]);
     assert!(got[2].starts_with("error"), "{got:?}");
 }

@@ -348,6 +348,7 @@ fn fresh(
         policy_version: request.policy_version.clone(),
         sandbox_digest: None,
         sandbox_missing: Vec::new(),
+        egress: Vec::new(),
         approval_id,
         audit_seq: None,
         pruned_at: None,
@@ -428,6 +429,7 @@ pub fn settle(records: &mut impl Records, settlement: &Settlement) -> Result<Rec
     if let Some(sandbox) = &settlement.sandbox {
         receipt.sandbox_digest = Some(sandbox.digest.clone());
         receipt.sandbox_missing.clone_from(&sandbox.missing);
+        receipt.egress.clone_from(&sandbox.reached);
     }
     receipt.settled_at = Some(settlement.at.text.clone());
     receipt.duration_ms = Some(settlement.duration_ms);

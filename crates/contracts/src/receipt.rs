@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::code::{Effect, ErrorCode, Status};
 use crate::contract::IdempotencyMode;
+use crate::witness::EgressReached;
 
 /// Where a claim stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -137,6 +138,9 @@ pub struct Receipt {
     /// What the profile wanted and this machine does not have, such as `landlock`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sandbox_missing: Vec<String>,
+    /// Hosts that the tool reached through the gateway, where its network is its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub egress: Vec<EgressReached>,
     /// The approval that was spent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval_id: Option<String>,

@@ -23,6 +23,9 @@ pub struct AppliedSandbox {
     pub digest: String,
     /// What was wanted and is not there, such as `landlock`; empty for a required profile.
     pub missing: Vec<String>,
+    /// Hosts that were reached.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reached: Vec<EgressReached>,
 }
 
 /// A way out that a contained tool tried and was refused.

@@ -77,6 +77,7 @@ impl Ledger for NoStore {
             policy_version: String::new(),
             sandbox_digest: None,
             sandbox_missing: Vec::new(),
+            egress: Vec::new(),
             approval_id: None,
             audit_seq: None,
             pruned_at: None,

@@ -11,6 +11,7 @@ use toolbooth_adapters::builtin;
 use toolbooth_adapters::command::{CallLine, CommandExecutor, CommandSettings, CommandSource};
 use toolbooth_adapters::endpoint::{Endpoint, NotConfigured};
 use toolbooth_adapters::handlers::Handlers;
+use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::mcp::McpServer;
 use toolbooth_adapters::{declarations, secret_rules};
 use toolbooth_audit::LedgerReads;
@@ -47,6 +48,8 @@ pub(crate) struct Frame {
     /// Ways out that were refused to processes of many calls, by source.
     refusals: Vec<(String, Witness)>,
     executors: Executors,
+    /// What starts every child.
+    pub(crate) launcher: Launcher,
 }
 
 /// A composed gateway.
@@ -181,7 +184,7 @@ impl Frame {
         }
         world.names = WireNames::new(naming, prefix, remembered_names(&loaded));
         world.unmet = unmet(config);
-        let launcher = reach::launcher(&loaded);
+        let launcher = reach::launcher(&loaded)?;
         let mut refusals = vec![("handlers".to_owned(), Witness::default())];
         let of_handlers = refusals.first().map(|(_, witness)| witness.clone()).unwrap_or_default();
         let (builtins, entries) = builtin::tools(reach::builtin_settings(&loaded, &launcher)?);
@@ -274,7 +277,7 @@ impl Frame {
         let catalogue =
             Arc::new(Catalogue::new(Arc::clone(&worlds), executors.clone(), guard, sources));
         catalogue.restore_locked().await;
-        Ok(Self { loaded, worlds, catalogue, replaced, refusals, executors })
+        Ok(Self { loaded, worlds, catalogue, replaced, refusals, executors, launcher })
     }
 
     /// Ends what was opened for discovery, where no gateway is built.

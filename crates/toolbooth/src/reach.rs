@@ -34,9 +34,11 @@ const DISCOVER_TIMEOUT: Duration = Duration::from_secs(10);
 const DOCUMENT_BYTES_MAX: u64 = 32 << 20;
 
 /// What starts every child: this program itself.
-pub(crate) fn launcher(loaded: &Loaded) -> Launcher {
-    let cgroup = loaded.config.sandbox.cgroup.as_ref();
-    Launcher::of_this_program(cgroup.map(|folder| loaded.path(folder))).hiding(hidden(loaded))
+pub(crate) fn launcher(loaded: &Loaded) -> Result<Launcher, Failure> {
+    let sandbox = &loaded.config.sandbox;
+    let cgroup = sandbox.cgroup.as_ref().map(|folder| loaded.path(folder));
+    let launcher = Launcher::of_this_program(cgroup).hiding(hidden(loaded));
+    Ok(launcher.with_network(sandbox.network()?))
 }
 
 /// What no tool sees: records and keys, and settings that may hold what nobody should know.

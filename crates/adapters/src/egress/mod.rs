@@ -155,10 +155,19 @@ impl Default for NetworkRules {
 }
 
 impl NetworkRules {
-    /// Rules that let these addresses pass, although their ranges are refused.
-    #[must_use]
-    pub fn allowing(allowed: Vec<IpNet>) -> Self {
-        Self { allowed, ..Self::default() }
+    /// Rules that let these addresses and ranges (`address/bits`) pass, although they are not
+    /// public.
+    ///
+    /// # Errors
+    /// A sentence that names the first one that is neither.
+    pub fn parse(allowed: &[String]) -> Result<Self, String> {
+        let range = |text: &String| {
+            let address = |_| text.parse::<IpAddr>().map(IpNet::from);
+            let wrong = |_| format!("`{}` is no address and no range", text.escape_debug());
+            text.parse::<IpNet>().or_else(address).map_err(wrong)
+        };
+        let allowed = allowed.iter().map(range).collect::<Result<_, _>>()?;
+        Ok(Self { allowed, ..Self::default() })
     }
 
     /// The same rules over another resolver.
@@ -420,8 +429,8 @@ mod tests {
     }
 
     fn passage(entries: &[&str], allowed: &[&str]) -> Passage {
-        let allowed = allowed.iter().map(|range| range.parse().unwrap()).collect();
-        let rules = NetworkRules::allowing(allowed);
+        let allowed: Vec<String> = allowed.iter().map(|range| (*range).to_owned()).collect();
+        let rules = NetworkRules::parse(&allowed).unwrap();
         rules.refuse_door("127.0.0.1:7717".parse().unwrap());
         Passage::new(list(entries), rules, Witness::default(), "p".to_owned())
     }

@@ -76,7 +76,8 @@ pub(super) fn screen(inner: &Inner, executed: Executed) -> Screened {
         }
         _ => (),
     }
-    screened.sandbox = seen.sandbox;
+    let reached = seen.reached;
+    screened.sandbox = seen.sandbox.map(|sandbox| AppliedSandbox { reached, ..sandbox });
     let at = inner.parts.clock.now();
     for refusal in seen.egress {
         let mut event = screened.story.event(AuditEventKind::EgressDenied, &at);

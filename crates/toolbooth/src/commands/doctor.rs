@@ -90,7 +90,13 @@ fn of_failure(name: &str, failure: &Failure) -> Check {
 
 /// What this machine has to contain tools with, and the profiles that hold where none is written.
 async fn sandbox(loaded: &Loaded, checks: &mut Vec<Check>) {
-    let launcher = crate::reach::launcher(loaded);
+    let launcher = match crate::reach::launcher(loaded) {
+        Ok(launcher) => launcher,
+        Err(failure) => {
+            checks.push(of_failure("sandbox", &failure));
+            return;
+        }
+    };
     let found = match launcher.primitives().await {
         Ok(found) => found,
         Err(error) => {

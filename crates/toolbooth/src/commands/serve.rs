@@ -94,6 +94,7 @@ pub(super) async fn serve(loaded: Loaded, listen: Option<String>) -> Result<bool
         }
     };
     let address = listener.local_addr().unwrap_or(address);
+    gateway.frame.launcher.refuse_door(address);
     begin(&gateway).await;
     let tending = tokio::spawn(tend(Arc::clone(&gateway)));
     let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use toolbooth_adapters::egress::NetworkRules;
 use toolbooth_adapters::sandbox::{Standing, default_profile, server_profile};
 use toolbooth_contracts::sandbox::{
     Enforce, EnvProfile, FsProfile, NetProfile, SandboxLimits, SandboxProfile, WritePath,
@@ -21,6 +22,9 @@ use crate::failure::Failure;
 pub(crate) struct Sandboxes {
     /// A folder in which cgroups may be made; absent = the gateway's own is tried.
     pub(crate) cgroup: Option<PathBuf>,
+    /// Addresses and ranges that contained programs may reach although they are not public, such as
+    /// that of a package mirror.
+    pub(crate) allow_addresses: Vec<String>,
     /// Profiles that others name.
     pub(crate) profiles: BTreeMap<String, Profile>,
 }
@@ -123,7 +127,8 @@ pub(crate) struct Bounded {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Net {
-    /// `name:port`, `*.name:port`, or `*` for the open network.
+    /// `name:port`, `*.name:port`, `address:port`; `*` for every public host at port 443, `*:port`
+    /// for every public host at another.
     pub(crate) hosts: Vec<String>,
 }
 
@@ -162,6 +167,15 @@ pub(crate) struct Limits {
 }
 
 impl Sandboxes {
+    /// The rules for the networks of contained programs.
+    pub(crate) fn network(&self) -> Result<NetworkRules, Failure> {
+        NetworkRules::parse(&self.allow_addresses).map_err(|message| {
+            Failure::configuration(message)
+                .at("sandbox.allow_addresses".to_owned())
+                .hint("write an address or a range, such as `203.0.113.7` or `203.0.113.0/24`")
+        })
+    }
+
     /// What `said` at `place` means for a process that serves many calls.
     pub(crate) fn standing(
         &self,
@@ -220,10 +234,8 @@ impl Sandboxes {
             return Err(Failure::configuration(message.to_owned()).at(place.to_owned()));
         }
         let hosts = profile.net.as_ref().map(|net| net.hosts.clone()).unwrap_or_default();
-        if !hosts.iter().any(|host| host == "*") {
-            toolbooth_adapters::egress::AllowList::parse(&hosts)
-                .map_err(|message| Failure::configuration(message).at(place.to_owned()))?;
-        }
+        toolbooth_adapters::egress::AllowList::parse(&hosts)
+            .map_err(|message| Failure::configuration(message).at(place.to_owned()))?;
         Ok(Standing::Profile(Box::new(profile)))
     }
 
