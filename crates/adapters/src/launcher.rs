@@ -20,7 +20,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{OnceCell, watch};
 use toolbooth_contracts::Witness;
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
-use toolbooth_launcher::order::{Enclosure, Net, Order, Primitive, Run};
+use toolbooth_launcher::order::{Net, Order, Primitive, Run};
 use toolbooth_launcher::wire::{self, Found, Report};
 
 use crate::egress::{AllowList, NetworkRules, Passage};
@@ -70,6 +70,8 @@ pub(crate) struct Setup {
     pub(crate) home: Option<PathBuf>,
     /// Paths that an operator wrote on the command line.
     pub(crate) words: Vec<PathBuf>,
+    /// Its home, where it has one of its own.
+    pub(crate) own: Option<PathBuf>,
 }
 
 /// How a command is contained.
@@ -172,6 +174,7 @@ impl Launcher {
             home: setup.home.as_deref(),
             also,
             hidden: &self.0.hidden,
+            own: setup.own.as_deref(),
         };
         Ok(sandbox::apply(profile, &place, found)?)
     }
@@ -189,7 +192,7 @@ impl Launcher {
         let cwd = Path::new("/");
         sandbox::apply(
             profile,
-            &Place { words: &[], cwd, home: None, also: &[], hidden: &[] },
+            &Place { words: &[], cwd, home: None, also: &[], hidden: &[], own: None },
             found,
         )
         .map(drop)
@@ -205,9 +208,6 @@ impl Launcher {
             Some(profile) => Some(self.apply(profile, &setup, containment.also).await?),
             None => None,
         };
-        if let Some(applied) = &applied {
-            make_own_folders(&applied.enclosure, setup.home.as_deref());
-        }
         let Setup { argv, env, cwd, program, .. } = setup;
         let mut way_out = None;
         let (mut stdout_bytes, mut stderr_bytes) = (None, None);
@@ -366,18 +366,6 @@ impl Launcher {
         if let Some(mut standing) = self.0.standing.lock().await.take() {
             let _ = standing.process.start_kill();
             let _ = standing.process.wait().await;
-        }
-    }
-}
-
-/// Folders beneath a home that a shipped profile may write, and that nobody has made yet.
-fn make_own_folders(enclosure: &Enclosure, home: Option<&Path>) {
-    use std::os::unix::fs::DirBuilderExt;
-    let Some(home) = home.filter(|home| home.is_dir()) else { return };
-    for bind in enclosure.binds.iter().filter(|bind| bind.writable && bind.optional) {
-        if bind.path.parent() == Some(home) && !bind.path.exists() {
-            // Where it cannot be made the program goes without.
-            let _ = std::fs::DirBuilder::new().mode(0o700).create(&bind.path);
         }
     }
 }

@@ -29,5 +29,9 @@ pub mod secrets;
 #[cfg(any(feature = "command", feature = "endpoint"))]
 mod template;
 pub mod text;
+#[cfg(feature = "process")]
+mod toolchains;
 #[cfg(any(feature = "endpoint", feature = "mcp"))]
 mod tracked_body;
+#[cfg(feature = "process")]
+mod visible;

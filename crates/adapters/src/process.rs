@@ -15,6 +15,7 @@ use toolbooth_launcher::wire::Unstarted;
 
 use crate::launcher::{Containment, Launcher, Running, Setup};
 use crate::secrets::Setting;
+use crate::toolchains;
 
 /// Variables of the gateway's own environment that a child sees. Everything else, and with it
 /// every secret, stays here unless configuration names it.
@@ -54,6 +55,9 @@ pub struct CommandLine {
     pub cwd: Option<Setting>,
     /// How many of the first words an operator wrote: files that they name may be read.
     pub written: usize,
+    /// A folder of the program's own for its home and caches, made where it is missing; for
+    /// programs that are contained.
+    pub own: Option<PathBuf>,
 }
 
 /// The variable that tells a gateway beneath a gateway how deep it stands.
@@ -130,6 +134,7 @@ impl CommandLine {
         })?;
         *program = place.display().to_string();
         let home = std::env::var_os("HOME").map(PathBuf::from);
+        let own = self.own.as_deref().filter(|_| profile.is_some()).map(make_own).transpose()?;
         let mut env: Vec<(String, String)> = Vec::new();
         let mut set = |name: &str, value: String| {
             env.retain(|(known, _)| known != name);
@@ -145,9 +150,15 @@ impl CommandLine {
             }
             Some(profile) => {
                 set("PATH", std::env::var("PATH").unwrap_or_else(|_| "/usr/bin:/bin".to_owned()));
-                // Where its own home is not named, the one writable folder stands for it.
+                // Where it has no home, the one writable folder stands for it.
                 set("HOME", "/tmp".to_owned());
                 set("TMPDIR", "/tmp".to_owned());
+                if let Some(own) = &own {
+                    set("HOME", own.display().to_string());
+                    for (name, value) in toolchains::variables(home.as_deref(), &cwd) {
+                        set(&name, value);
+                    }
+                }
                 let own = profile.env.clone().unwrap_or_default();
                 for name in &own.allow {
                     if let Ok(value) = std::env::var(name) {
@@ -172,7 +183,7 @@ impl CommandLine {
         let words: Vec<String> = words.collect::<Result<_, _>>()?;
         let words = words.iter().filter(|word| !word.starts_with('-')).map(|word| cwd.join(word));
         let words = words.filter(|path| path.exists()).collect();
-        Ok(Setup { argv, env, cwd, program: place, home, words })
+        Ok(Setup { argv, env, cwd, program: place, home, words, own })
     }
 
     /// A path of a profile that has to be there and is not.
@@ -198,86 +209,20 @@ impl CommandLine {
     }
 }
 
-/// Interpreters of interpreters that are looked for.
-const INTERPRETERS_MAX: usize = 4;
-
-/// A program, and what the first lines of scripts say that runs them; nothing that follows from what
-/// `ours` says is not the operator's.
-pub(crate) fn with_interpreters(
-    program: &Path,
-    cwd: &Path,
-    ours: impl Fn(&Path) -> bool,
-) -> Vec<PathBuf> {
-    let mut programs: Vec<PathBuf> = Vec::new();
-    let mut next = Some(program.to_owned());
-    while let Some(program) = next.filter(|program| ours(program)) {
-        if programs.contains(&program) || programs.len() > INTERPRETERS_MAX {
-            break;
-        }
-        next = interpreter(&program, cwd);
-        programs.push(program);
-    }
-    programs
-}
-
-/// What the first line of a script says that runs it.
-fn interpreter(script: &Path, cwd: &Path) -> Option<PathBuf> {
-    use std::io::Read;
-    let mut start = Vec::new();
-    std::fs::File::open(script).ok()?.take(256).read_to_end(&mut start).ok()?;
-    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
-    let mut words = std::str::from_utf8(line).ok()?.split_whitespace();
-    let first = words.next()?;
-    if first.ends_with("/env") {
-        let name = words.find(|word| !word.starts_with('-') && !word.contains('='))?;
-        return find(name, cwd);
-    }
-    Some(PathBuf::from(first))
-}
-
-/// What has to be readable for a path that an operator wrote on a command line: a file with its
-/// project, a folder that does not hold all kinds of things.
-pub(crate) fn named(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
-    let real = path.canonicalize().ok()?;
-    if real.is_file() {
-        return Some(project_of(&real, home));
-    }
-    (real.is_dir() && !is_wide(&real, home)).then_some(real)
-}
-
-/// Files by which a folder is known as a project's.
-const PROJECT_FILES: [&str; 6] =
-    ["package.json", "pyproject.toml", "requirements.txt", "setup.py", "go.mod", "deno.json"];
-/// Folders that are looked at above a file.
-const PROJECT_DEPTH: usize = 6;
-
-/// The folder of the project that a program's file belongs to; else the file's own, or the file.
-fn project_of(file: &Path, home: Option<&Path>) -> PathBuf {
-    let file = file.canonicalize().unwrap_or_else(|_| file.to_owned());
-    // What is installed together is found together.
-    let installed = file.ancestors().filter(|folder| folder.ends_with("node_modules")).last();
-    if let Some(folder) = installed {
-        return folder.to_owned();
-    }
-    let above =
-        || file.ancestors().skip(1).take(PROJECT_DEPTH).take_while(|folder| !is_wide(folder, home));
-    let project =
-        above().find(|folder| PROJECT_FILES.iter().any(|name| folder.join(name).is_file()));
-    project.or_else(|| above().next()).unwrap_or(&file).to_owned()
-}
-
-/// Whether a folder holds much that has nothing to do with one program.
-pub(crate) fn is_wide(folder: &Path, home: Option<&Path>) -> bool {
-    const WIDE: [&str; 17] = [
-        "/boot", "/dev", "/proc", "/sys", "/usr", "/", "/etc", "/home", "/media", "/mnt", "/opt",
-        "/root", "/run", "/srv", "/tmp", "/var", "/var/tmp",
-    ];
-    WIDE.iter().any(|wide| Path::new(wide) == folder)
-        || home.is_some_and(|home| home.starts_with(folder))
+/// Makes the folder that is a program's own, for this user alone; gives its real path.
+fn make_own(folder: &Path) -> std::io::Result<PathBuf> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder).and_then(|()| folder.canonicalize()).map_err(|error| {
+        let message = format!("its folder `{}` cannot be made: {error}", folder.display());
+        std::io::Error::new(error.kind(), message)
+    })
 }
 
 /// Where a program is: by its path, beneath `cwd` where that is relative, or in `PATH`.
-fn find(program: &str, cwd: &Path) -> Option<PathBuf> {
+pub(crate) fn find(program: &str, cwd: &Path) -> Option<PathBuf> {
     let path = Path::new(program);
     if path.components().count() > 1 || program.starts_with('.') {
         return Some(cwd.join(path)).filter(|path| path.is_file());

@@ -3,13 +3,12 @@
 //!
 //! Path: 7. Doc: execution.md#the-sandbox-profile, execution.md#trust-and-containment
 
-use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::sandbox::{
-    Enforce, EnvProfile, FsProfile, NetProfile, SandboxLimits, SandboxProfile, WritePath,
+    Enforce, EnvProfile, FsProfile, NetProfile, SandboxLimits, SandboxProfile,
 };
 use toolbooth_contracts::trust::TrustLevel;
 use toolbooth_contracts::witness::AppliedSandbox;
@@ -17,63 +16,12 @@ use toolbooth_launcher::order::{Bind, Enclosure, Limits, Net, Primitive};
 use toolbooth_launcher::wire::Found;
 
 use crate::egress::{AllowList, EVERYWHERE};
-use crate::process::{is_wide, named, with_interpreters};
+pub use crate::visible::Place;
+use crate::toolchains;
+use crate::visible::{self, absolute, lexical};
 
-/// What any program needs of a system: never a home, never what only an administrator reads.
-const BASE: [&str; 28] = [
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/nix/store",
-    "/gnu/store",
-    "/etc/alternatives",
-    "/etc/ca-certificates",
-    "/etc/crypto-policies",
-    "/etc/gai.conf",
-    "/etc/host.conf",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/localtime",
-    "/etc/mime.types",
-    "/etc/nsswitch.conf",
-    "/etc/pki/ca-trust",
-    "/etc/pki/tls/cert.pem",
-    "/etc/pki/tls/certs",
-    "/etc/pki/tls/openssl.cnf",
-    "/etc/protocols",
-    "/etc/services",
-    "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
-];
-/// What finding names on an open network needs beside it.
-const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 /// Variables that say how to print, and where certificates are.
 const HARMLESS: [&str; 6] = ["LANG", "LC_ALL", "TZ", "TERM", "SSL_CERT_FILE", "SSL_CERT_DIR"];
-/// Where package runners keep themselves and what they fetch, beneath a home.
-const HOME_READ: [&str; 15] = [
-    ".asdf",
-    ".bun",
-    ".cargo/bin",
-    ".config/pip",
-    ".config/uv",
-    ".deno",
-    ".local/bin",
-    ".local/lib",
-    ".local/share/mise",
-    ".local/share/uv",
-    ".local/share/pnpm",
-    ".npmrc",
-    ".nvm",
-    ".pyenv",
-    ".volta",
-];
-/// What they write there.
-const HOME_WRITE: [&str; 2] = [".npm", ".cache"];
 /// The version of Landlock from which on it rules connections.
 const LANDLOCK_NETWORK: u32 = 4;
 
@@ -88,6 +36,7 @@ pub fn default_profile() -> SandboxProfile {
         env: Some(allow(&HARMLESS)),
         limits: Some(SandboxLimits {
             memory_mb: Some(2048),
+            cpu_percent: Some(200),
             pids: Some(128),
             open_files: Some(1024),
             file_mb: Some(64),
@@ -96,27 +45,22 @@ pub fn default_profile() -> SandboxProfile {
     }
 }
 
-/// The profile of a server that has none: as much of home and caches as package runners need, and
-/// the network.
+/// The profile of a server that has none: where it runs and package runners, read-only; a home and
+/// caches of its own; every public host at port 443.
 #[must_use]
 pub fn server_profile() -> SandboxProfile {
-    let beneath_home = |path: &&str| format!("~/{path}");
     let mut read = vec![".".to_owned()];
-    read.extend(HOME_READ.iter().map(beneath_home));
-    let write = HOME_WRITE.iter().map(beneath_home);
+    read.extend(toolchains::FOLDERS.iter().map(|path| format!("~/{path}")));
     let mut names = HARMLESS.to_vec();
-    names.extend(["HOME", "USER", "LOGNAME", "SHELL"]);
+    names.extend(["USER", "LOGNAME", "SHELL"]);
     SandboxProfile {
         enforce: Enforce::BestEffort,
-        fs: Some(FsProfile {
-            read,
-            write: write.map(|path| WritePath { path, max_mb: None }).collect(),
-            tmp_mb: Some(512),
-        }),
+        fs: Some(FsProfile { read, write: Vec::new(), tmp_mb: Some(512) }),
         net: Some(NetProfile { hosts: vec![EVERYWHERE.to_owned()] }),
         env: Some(allow(&names)),
         limits: Some(SandboxLimits {
             memory_mb: Some(4096),
+            cpu_percent: Some(400),
             pids: Some(512),
             open_files: Some(4096),
             ..SandboxLimits::default()
@@ -146,6 +90,7 @@ pub fn of_call(own: Option<&SandboxProfile>, trust: TrustLevel) -> Option<Sandbo
         let floor = default_profile().limits.unwrap_or_default();
         profile.limits = Some(SandboxLimits {
             memory_mb: own.memory_mb.or(floor.memory_mb),
+            cpu_percent: own.cpu_percent.or(floor.cpu_percent),
             pids: own.pids.or(floor.pids),
             open_files: own.open_files.or(floor.open_files),
             file_mb: own.file_mb.or(floor.file_mb),
@@ -181,7 +126,12 @@ impl Standing {
         match self {
             Self::Free => None,
             Self::Profile(own) => Some((**own).clone()),
-            Self::Unsaid => (!trust.is_free()).then(shipped),
+            Self::Unsaid => (!trust.is_free()).then(|| {
+                let shipped = shipped();
+                let required = trust == TrustLevel::Untrusted;
+                let enforce = if required { Enforce::Required } else { shipped.enforce };
+                SandboxProfile { enforce, ..shipped }
+            }),
         }
     }
 }
@@ -234,6 +184,7 @@ pub fn exceeds(has: Option<&SandboxProfile>, wanted: &SandboxProfile) -> Vec<Str
         (has.limits.clone().unwrap_or_default(), wanted.limits.clone().unwrap_or_default());
     for (name, has, wanted) in [
         ("memoryMb", has.memory_mb, wanted.memory_mb),
+        ("cpuPercent", has.cpu_percent, wanted.cpu_percent),
         ("pids", has.pids, wanted.pids),
         ("openFiles", has.open_files, wanted.open_files),
         ("fileMb", has.file_mb, wanted.file_mb),
@@ -277,21 +228,6 @@ pub struct Unavailable {
     pub what: String,
 }
 
-/// Where a program stands that is to be contained.
-#[derive(Debug, Clone)]
-pub struct Place<'a> {
-    /// What an operator wrote on the command line that is there: the program first.
-    pub words: &'a [PathBuf],
-    /// Where it runs; what relative paths are relative to.
-    pub cwd: &'a Path,
-    /// The home of whoever runs the gateway.
-    pub home: Option<&'a Path>,
-    /// What the program needs to read beside its profile.
-    pub also: &'a [PathBuf],
-    /// What no program may see: the gateway's own.
-    pub hidden: &'a [PathBuf],
-}
-
 /// What `profile` means here.
 ///
 /// # Errors
@@ -326,7 +262,8 @@ pub fn apply(
     let net = network(&allowed, &primitives, found);
     // With a root of its own it has a resolver's file of its own too.
     let host_names = net != Net::None && !primitives.contains(&Primitive::PrivateRoot);
-    let binds = binds(profile, place, host_names);
+    let binds = visible::binds(profile, place, host_names);
+    let hidden = visible::hidden(profile, place, &binds);
     let limits = profile.limits.clone().unwrap_or_default();
     let cgroup = found
         .iter()
@@ -336,16 +273,17 @@ pub fn apply(
     let user = primitives.contains(&Primitive::UserNamespace);
     let missing: Vec<String> =
         missing.into_iter().map(|(primitive, _)| primitive.as_str().to_owned()).collect();
-    let digest = digest(profile, place, &primitives, &binds);
+    let digest = digest(profile, place, &primitives, &binds, &hidden);
     let sandbox = AppliedSandbox { digest, missing, reached: Vec::new() };
     let enclosure = Enclosure {
         primitives,
         binds,
-        hidden: place.hidden.to_vec(),
+        hidden,
         tmp_mb: profile.fs.as_ref().and_then(|fs| fs.tmp_mb).unwrap_or_default(),
         net,
         limits: Limits {
             cpu_s: limits.cpu_s,
+            cpu_percent: limits.cpu_percent,
             memory_bytes: memory_bytes(profile),
             pids: limits.pids,
             open_files: limits.open_files,
@@ -395,6 +333,7 @@ fn digest(
     place: &Place<'_>,
     primitives: &[Primitive],
     binds: &[Bind],
+    hidden: &[PathBuf],
 ) -> String {
     let mut profile = profile.clone();
     if let Some(fs) = &mut profile.fs {
@@ -410,122 +349,16 @@ fn digest(
     let names: Vec<&str> = primitives.iter().map(|primitive| primitive.as_str()).collect();
     let seen: Vec<_> = binds.iter().map(|bind| (&bind.path, bind.writable)).collect();
     let document = json!({
-        "profile": profile, "primitives": names, "paths": seen, "hidden": place.hidden,
+        "profile": profile, "primitives": names, "paths": seen, "hidden": hidden,
     });
     let text = toolbooth_contracts::json::canonical(&document);
     let digest = Sha256::digest(text.as_bytes());
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Everything that the program may see.
-fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: bool) -> Vec<Bind> {
-    let mut binds: BTreeMap<PathBuf, Bind> = BTreeMap::new();
-    let mut add = |path: PathBuf, writable: bool, optional: bool, bytes_max: Option<u64>| {
-        let mapped = !BASE.iter().chain(&NAMES).any(|base| Path::new(base) == path);
-        let bind = Bind { path: path.clone(), writable, optional, mapped, bytes_max };
-        let known = binds.entry(path).or_insert_with(|| bind.clone());
-        if writable && !known.writable {
-            *known = bind;
-        }
-    };
-    let names: &[&str] = if host_names { &NAMES } else { &[] };
-    for path in BASE.iter().chain(names) {
-        add(PathBuf::from(path), false, true, None);
-    }
-    let fs = profile.fs.clone().unwrap_or_default();
-    let written: Vec<PathBuf> = fs
-        .write
-        .iter()
-        .map(|write| absolute(&write.path, place))
-        .flat_map(|path| [path.canonicalize().ok(), Some(path)])
-        .flatten()
-        .collect();
-    // What a program may write it may have put there: nothing follows from that.
-    let ours = |path: &Path| !written.iter().any(|written| path.starts_with(written));
-    if let Some(program) = place.words.first() {
-        for program in with_interpreters(program, place.cwd, ours) {
-            for path in installation(&program, place.home) {
-                add(path, false, true, None);
-            }
-        }
-    }
-    for word in place.words.iter().skip(1).filter(|word| ours(word)) {
-        if let Some(path) = named(word, place.home) {
-            add(path, false, true, None);
-            // The same by the name that the program is given.
-            if word.is_file() {
-                add(lexical(word), false, true, None);
-            }
-        }
-    }
-    for path in place.also {
-        add(path.clone(), false, true, None);
-    }
-    // A shipped profile means the folder of a project, not a home that somebody started it in.
-    let shipped = [default_profile().fs, server_profile().fs].contains(&profile.fs);
-    let wide = is_wide(place.cwd, place.home);
-    for path in fs.read.iter().filter(|path| !(shipped && wide && *path == ".")) {
-        // What a shipped profile names beneath a home is there or not.
-        add(absolute(path, place), false, path.starts_with("~/"), None);
-    }
-    for write in &fs.write {
-        let max = write.max_mb.map(mebibytes);
-        add(absolute(&write.path, place), true, write.path.starts_with("~/"), max);
-    }
-    binds.into_values().collect()
-}
-
-/// Where a program that is not the system's own is installed: its file, and the folder above its
-/// `bin`, by both of its names where it is a link.
-fn installation(program: &Path, home: Option<&Path>) -> Vec<PathBuf> {
-    let mut found = vec![program.to_owned()];
-    let real = program.canonicalize().ok();
-    found.extend(real.clone());
-    for file in [Some(program.to_owned()), real].into_iter().flatten() {
-        // What is installed together is found together.
-        let together = file.ancestors().filter(|folder| folder.ends_with("node_modules")).last();
-        if let Some(folder) = together {
-            found.push(folder.to_owned());
-            continue;
-        }
-        let Some(folder) = file.parent() else { continue };
-        let named = folder.file_name().is_some_and(|name| name == "bin" || name == "shims");
-        let Some(prefix) = folder.parent().filter(|_| named) else { continue };
-        // Never a whole home, nor all that a user keeps beneath it.
-        let wide = prefix == Path::new("/")
-            || home.is_some_and(|home| home.starts_with(prefix) || prefix == home.join(".local"));
-        if wide {
-            found.push(folder.to_owned());
-        } else {
-            found.push(prefix.to_owned());
-        }
-    }
-    found
-}
-
-/// A path of a profile as it is here.
-fn absolute(path: &str, place: &Place<'_>) -> PathBuf {
-    if let (Some(rest), Some(home)) = (path.strip_prefix("~/"), place.home) {
-        return lexical(&home.join(rest));
-    }
-    lexical(&place.cwd.join(path))
-}
-
-/// A path without `.` and `..`, links not looked at.
-fn lexical(path: &Path) -> PathBuf {
-    let mut out = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => (),
-            Component::ParentDir if out.pop() => (),
-            part => out.push(part),
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
+    use toolbooth_contracts::sandbox::WritePath;
     use toolbooth_launcher::order::Relay;
 
     use super::*;
@@ -546,6 +379,7 @@ mod tests {
             home: Some(Path::new("/home/me")),
             also: &[],
             hidden: &[],
+            own: None,
         }
     }
 
@@ -561,6 +395,8 @@ mod tests {
         let unsaid = Standing::Unsaid;
         assert_eq!(unsaid.profile(server_profile, TrustLevel::Builtin), None);
         let held = unsaid.profile(server_profile, TrustLevel::Untrusted).unwrap();
+        assert_eq!(held.enforce, Enforce::Required);
+        let held = unsaid.profile(server_profile, TrustLevel::Sandbox).unwrap();
         assert_eq!(held.enforce, Enforce::BestEffort);
     }
 
@@ -636,25 +472,11 @@ mod tests {
     }
 
     #[test]
-    fn installations_never_take_in_a_home() {
-        let home = Some(Path::new("/home/me"));
-        let of = |program: &str| installation(Path::new(program), home);
-        assert!(
-            of("/home/me/.nvm/versions/v1/bin/node")
-                .contains(&PathBuf::from("/home/me/.nvm/versions/v1"))
-        );
-        let local = of("/home/me/.local/bin/uvx");
-        assert!(local.contains(&PathBuf::from("/home/me/.local/bin")));
-        assert!(!local.contains(&PathBuf::from("/home/me/.local")));
-        assert!(!of("/home/me/bin/tool").contains(&PathBuf::from("/home/me")));
-    }
-
-    #[test]
     fn what_a_server_has_beyond_a_contract_is_told() {
         let wanted = SandboxProfile::default();
         assert!(exceeds(Some(&wanted), &wanted).is_empty());
         let told = exceeds(Some(&server_profile()), &wanted).join("; ");
-        for part in ["not required", "may read `.`", "may write `~/.npm`", "may reach `*`", "HOME"]
+        for part in ["not required", "may read `.`", "may read `~/.nvm`", "may reach `*`", "USER"]
         {
             assert!(told.contains(part), "{part}: {told}");
         }

@@ -103,6 +103,10 @@ pub struct SandboxLimits {
     /// CPU time, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_s: Option<u64>,
+    /// Processor time of all its processes together, in percent of one processor, where there is a
+    /// cgroup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<u64>,
     /// Memory, in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u64>,

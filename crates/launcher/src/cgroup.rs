@@ -12,6 +12,12 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 
+use crate::order::Limits;
+
+/// Over which time processors are shared out, in microseconds: the kernel's own default.
+const CPU_PERIOD_US: u64 = 100_000;
+/// The least that the kernel takes.
+const CPU_QUOTA_US_MIN: u64 = 1_000;
 /// How the names of our folders begin.
 const PREFIX: &str = "toolbooth-";
 /// How often an emptied folder is tried again: its last process is being buried.
@@ -24,13 +30,14 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
 pub(crate) struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Makes one beneath `parent` with this much memory.
-    pub(crate) fn make(parent: &Path, memory_bytes: u64) -> io::Result<Self> {
+    /// Makes one beneath `parent` with the memory of `limits`, and its share of processors where
+    /// this kernel's cgroups can bound that here.
+    pub(crate) fn make(parent: &Path, limits: &Limits) -> io::Result<Self> {
         let name = format!("{PREFIX}{}-{}", std::process::id(), crate::sys::nanoseconds());
         let folder = parent.join(name);
         fs::create_dir(&folder)?;
         let cgroup = Self(folder);
-        let bytes = memory_bytes.to_string();
+        let bytes = limits.memory_bytes.unwrap_or(u64::MAX).to_string();
         if cgroup.0.join("memory.max").exists() {
             cgroup.write("memory.max", &bytes)?;
             // Without swap there is none of this file.
@@ -38,6 +45,15 @@ impl Cgroup {
         } else {
             cgroup.write("memory.limit_in_bytes", &bytes)?;
             let _ = cgroup.write("memory.memsw.limit_in_bytes", &bytes);
+        }
+        if let Some(percent) = limits.cpu_percent {
+            let quota = percent.saturating_mul(CPU_PERIOD_US / 100).max(CPU_QUOTA_US_MIN);
+            // A rate is a courtesy to others; without the controller there is none.
+            if cgroup.0.join("cpu.max").exists() {
+                let _ = cgroup.write("cpu.max", &format!("{quota} {CPU_PERIOD_US}"));
+            } else if cgroup.0.join("cpu.cfs_quota_us").exists() {
+                let _ = cgroup.write("cpu.cfs_quota_us", &quota.to_string());
+            }
         }
         Ok(cgroup)
     }
@@ -80,9 +96,12 @@ pub(crate) fn probe(parent: &Path) -> io::Result<()> {
     let events = parent.join("cgroup.subtree_control");
     if events.exists() {
         // With processes of its own it refuses, and another folder is tried.
-        fs::write(events, "+memory")?;
+        fs::write(&events, "+memory")?;
+        // Processors are shared out where that is delegated too.
+        let _ = fs::write(&events, "+cpu");
     }
-    let cgroup = Cgroup::make(parent, 1 << 30)?;
+    let limits = Limits { memory_bytes: Some(1 << 30), ..Limits::default() };
+    let cgroup = Cgroup::make(parent, &limits)?;
     // Making one is not yet being allowed to move anybody into it.
     let (mut gate, open) = io::pipe()?;
     let Some(child) = crate::sys::fork_into(0)? else {

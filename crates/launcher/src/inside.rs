@@ -253,7 +253,9 @@ fn settle_in(
 /// Gives up what the program must not have, in the one order that works.
 fn contain(enclosure: &Enclosure, scratch: Option<&Path>) -> Result<(), Failure> {
     let has = |primitive| enclosure.primitives.contains(&primitive);
-    let grouped = has(Primitive::MemoryCgroup) && enclosure.cgroup.is_some();
+    // What nobody bounds needs no second bound.
+    let grouped = enclosure.limits.memory_bytes.is_none()
+        || has(Primitive::MemoryCgroup) && enclosure.cgroup.is_some();
     let alone = has(Primitive::UserNamespace);
     at("setting limits", limits::apply(&enclosure.limits, alone, grouped))?;
     if enclosure.primitives.contains(&Primitive::UserNamespace) {
@@ -275,7 +277,7 @@ fn contain(enclosure: &Enclosure, scratch: Option<&Path>) -> Result<(), Failure>
         at("applying Landlock", landlocked::apply(enclosure, scratch))?;
     }
     if enclosure.primitives.contains(&Primitive::Seccomp) {
-        at("applying seccomp", syscalls::apply(&enclosure.net))?;
+        at("applying seccomp", syscalls::apply(&enclosure.net, grouped))?;
     }
     Ok(())
 }

@@ -72,7 +72,7 @@ pub(crate) fn apply(enclosure: &Enclosure, scratch: Option<&Path>) -> io::Result
     }
     for bind in &enclosure.binds {
         let access = if bind.writable { all } else { read };
-        if private {
+        if private || bind.own {
             // What is hidden has something empty over it.
             rules.push((bind.path.clone(), access));
         } else {

@@ -4,6 +4,7 @@ mod cgroup;
 mod inside;
 mod landlocked;
 mod limits;
+mod memory;
 mod network;
 pub mod order;
 mod outside;

@@ -71,6 +71,10 @@ pub struct Bind {
     pub mapped: bool,
     /// Most that may be beneath it, in bytes.
     pub bytes_max: Option<u64>,
+    /// Whether it is the program's own folder, which is seen although it stands beneath a path that
+    /// is hidden.
+    #[serde(default)]
+    pub own: bool,
 }
 
 /// What a program may reach.
@@ -104,7 +108,10 @@ pub struct Relay {
 pub struct Limits {
     /// Processor time of each process, in seconds.
     pub cpu_s: Option<u64>,
-    /// Memory, in bytes: of all together by a cgroup, and of the data of each process.
+    /// Processor time of all together, in percent of one processor, where there is a cgroup.
+    pub cpu_percent: Option<u64>,
+    /// Memory, in bytes: of all together by a cgroup; without one of the data of each process, and of
+    /// all together as it is summed five times a second.
     pub memory_bytes: Option<u64>,
     /// Processes and threads.
     pub pids: Option<u64>,

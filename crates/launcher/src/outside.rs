@@ -21,6 +21,7 @@ use rustix::process::{
 
 use crate::cgroup::Cgroup;
 use crate::inside::{self, INNER_ID, Start, Word};
+use crate::memory;
 use crate::order::{Bind, Enclosure, Order, Primitive, Run};
 use crate::root::{self, Tree};
 use crate::sys;
@@ -31,6 +32,8 @@ use crate::wire::{
 
 /// How often the size of a folder with a bound is looked at.
 const WEIGHING_INTERVAL: Duration = Duration::from_millis(100);
+/// How often the memory of a program's processes is summed, where no cgroup bounds it.
+const SUMMING_INTERVAL: Duration = Duration::from_millis(200);
 /// How often the orphans of a program without a namespace are buried.
 const BURYING_INTERVAL: Duration = Duration::from_secs(1);
 /// Entries that are weighed; a folder with more is over its bound.
@@ -200,8 +203,8 @@ impl Drop for Scratch {
 
 fn make_cgroup(enclosure: &Enclosure) -> Result<Option<Cgroup>, Failure> {
     match (&enclosure.cgroup, enclosure.limits.memory_bytes) {
-        (Some(parent), Some(bytes)) if enclosure.primitives.contains(&Primitive::MemoryCgroup) => {
-            at("making a cgroup", Cgroup::make(parent, bytes)).map(Some)
+        (Some(parent), Some(_)) if enclosure.primitives.contains(&Primitive::MemoryCgroup) => {
+            at("making a cgroup", Cgroup::make(parent, &enclosure.limits)).map(Some)
         }
         _ => Ok(None),
     }
@@ -363,6 +366,12 @@ fn watch_and_end(
         .flat_map(|enclosure| &enclosure.binds)
         .filter(|bind| bind.bytes_max.is_some())
         .collect();
+    // Without a cgroup the kernel bounds each process alone.
+    let memory_bytes = run
+        .enclosure
+        .as_ref()
+        .filter(|_| cgroup.is_none())
+        .and_then(|enclosure| enclosure.limits.memory_bytes);
     let mut lines = Lines::new(told);
     let mut over = None;
     let mut word = None;
@@ -380,6 +389,7 @@ fn watch_and_end(
         }
         let interval = match kind {
             _ if !bounded.is_empty() => Some(WEIGHING_INTERVAL),
+            _ if memory_bytes.is_some() => Some(SUMMING_INTERVAL),
             Child::Program => Some(BURYING_INTERVAL),
             Child::First => None,
         };
@@ -424,7 +434,10 @@ fn watch_and_end(
                 _ => break,
             }
         }
-        over = bounded.iter().find_map(|bind| overweight(bind));
+        over = bounded.iter().find_map(|bind| overweight(bind)).or_else(|| {
+            let bytes_max = memory_bytes?;
+            memory::exceeds(child, bytes_max).then_some(Report::MemoryLimit)
+        });
         if over.is_some() {
             break;
         }

@@ -60,7 +60,7 @@ fn try_one(primitive: Primitive, cgroups: &[PathBuf]) -> io::Result<Option<Strin
             elsewhere(0, || landlocked::apply(&Enclosure::default(), None))?;
             Ok(Some(format!("version {version}")))
         }
-        Primitive::Seccomp => elsewhere(0, || syscalls::apply(&Net::None)).map(|()| None),
+        Primitive::Seccomp => elsewhere(0, || syscalls::apply(&Net::None, true)).map(|()| None),
         Primitive::PrivateRoot => {
             let needs =
                 [Primitive::UserNamespace, Primitive::PidNamespace, Primitive::MountNamespace];

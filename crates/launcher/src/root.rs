@@ -48,6 +48,8 @@ const CLONED: OpenTreeFlags =
 pub(crate) struct Tree {
     path: PathBuf,
     what: What,
+    /// Placed after the hidden paths, one of which it stands beneath.
+    own: bool,
 }
 
 /// What stands at a path.
@@ -85,12 +87,12 @@ pub(crate) fn trees(binds: &[Bind], owners: Option<BorrowedFd<'_>>) -> Result<Ve
             // A link stays one: programs look beside the file that it leads to.
             if !known && !is_seen(&link, bind, binds) {
                 let to = at(format!("finding `{}`", link.display()), link.canonicalize())?;
-                trees.push(Tree { path: link, what: What::Link(to) });
+                trees.push(Tree { path: link, what: What::Link(to), own: false });
             }
         }
         // What is mounted is mounted at its real place: no path through a link is ever walked while
         // the old root can still be seen.
-        if !is_seen(&real, bind, binds) {
+        if bind.own || !is_seen(&real, bind, binds) {
             trees.extend(tree(&real, bind, owners)?);
         }
     }
@@ -187,7 +189,7 @@ fn tree(path: &Path, bind: &Bind, owners: Option<BorrowedFd<'_>>) -> Result<Opti
         FileType::Directory => What::Folder(fd),
         _ => What::File(fd),
     };
-    Ok(Some(Tree { path: path.to_owned(), what }))
+    Ok(Some(Tree { path: path.to_owned(), what, own: bind.own }))
 }
 
 /// A temporary file system, not yet in place.
@@ -239,12 +241,15 @@ pub(crate) fn enter(enclosure: &Enclosure, trees: Vec<Tree>, cwd: &Path) -> Resu
             at(format!("placing /{path}"), place(own.as_fd(), root, Path::new(path)))?;
         }
     }
-    for tree in &trees {
-        put(root, tree).map_err(|error| (format!("placing `{}`", tree.path.display()), error))?;
-    }
+    let (own, others): (Vec<&Tree>, Vec<&Tree>) = trees.iter().partition(|tree| tree.own);
+    let place_tree = |tree: &Tree| {
+        put(root, tree).map_err(|error| (format!("placing `{}`", tree.path.display()), error))
+    };
+    others.into_iter().try_for_each(place_tree)?;
     for path in &enclosure.hidden {
-        hide(root, path, safe)?;
+        hide(root, path, &own, safe)?;
     }
+    own.into_iter().try_for_each(place_tree)?;
     at("making the working directory", make_folders(root, &beneath(cwd)))?;
     let frozen = MountAttributes { read_only: true, no_devices: true, ..Default::default() };
     at("closing the root", set_one_mount(root, frozen))?;
@@ -277,14 +282,29 @@ fn put(root: BorrowedFd<'_>, tree: &Tree) -> io::Result<()> {
     }
 }
 
-/// Puts something empty over a path, where it can be seen.
-fn hide(root: BorrowedFd<'_>, path: &Path, attributes: MountAttrFlags) -> Result<(), Failure> {
+/// Puts something empty over a path, where it can be seen or has the program's own folder in it; the
+/// folders that lead to that one are made.
+fn hide(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    own: &[&Tree],
+    attributes: MountAttrFlags,
+) -> Result<(), Failure> {
     let inner = beneath(path);
     let shown = path.display();
+    let kept: Vec<&Path> =
+        own.iter().filter_map(|tree| tree.path.strip_prefix(path).ok()).collect();
+    if !kept.is_empty() {
+        at(format!("hiding `{shown}`"), make_folders(root, &inner))?;
+    }
     let Ok(found) = statat(root, &inner, AtFlags::empty()) else { return Ok(()) };
-    let read_only = attributes | MountAttrFlags::MOUNT_ATTR_RDONLY;
     if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
-        let empty = at(format!("hiding `{shown}`"), tmpfs("4096", "0555", read_only))?;
+        let empty = at(format!("hiding `{shown}`"), tmpfs("65536", "0555", attributes))?;
+        for kept in kept {
+            at(format!("hiding `{shown}`"), make_folders(empty.as_fd(), kept))?;
+        }
+        let frozen = MountAttributes { read_only: true, no_devices: true, ..Default::default() };
+        at(format!("hiding `{shown}`"), set_one_mount(empty.as_fd(), frozen))?;
         return at(format!("hiding `{shown}`"), place(empty.as_fd(), root, &inner));
     }
     let nothing = at("taking /dev/null", open_tree(root, "dev/null", CLONED))?;

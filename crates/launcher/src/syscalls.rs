@@ -76,12 +76,52 @@ const REFUSED: &[c_long] = &[
 /// Calls that are answered as by a kernel that has never heard of them, so that programs take the
 /// older way.
 const UNKNOWN: &[c_long] = &[
-    // Its flags stand in memory, where no filter sees them; `clone` has them in a register.
+    // Their flags stand in memory, where no filter sees them; `clone` and `openat` have them in
+    // registers.
     libc::SYS_clone3,
+    libc::SYS_openat2,
+    OPEN_TREE_ATTR,
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
 ];
+
+/// Newer than the library's list, the same number on every architecture.
+const OPEN_TREE_ATTR: c_long = 467;
+const FCHMODAT2: c_long = 452;
+
+/// Calls that are unknown where no cgroup bounds memory: what they take belongs to no process.
+const UNBOUNDED: &[c_long] = &[libc::SYS_memfd_create, libc::SYS_shmget];
+
+/// Bits of a mode by which a program runs as the owner of its file.
+const SET_ID: [u64; 2] = [libc::S_ISUID as u64, libc::S_ISGID as u64];
+
+/// Calls that take a mode, and which argument it is.
+const MODES: &[(c_long, u8)] = &[
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_chmod, 1),
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_fchmodat, 2),
+    (FCHMODAT2, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mkdir, 1),
+    (libc::SYS_mkdirat, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mknod, 1),
+    (libc::SYS_mknodat, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_creat, 1),
+];
+
+/// Calls that take a mode where their flags say that a file is made; which arguments these are.
+const OPENS: &[(c_long, u8, u8)] = &[
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 1, 2),
+    (libc::SYS_openat, 2, 3),
+];
+
+/// Flags that say that a file is made. `O_TMPFILE` holds the bit of `O_DIRECTORY` too.
+const MAKES: [libc::c_int; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
 
 /// Ways to make a namespace by `clone`.
 const NAMESPACES: [libc::c_int; 7] = [
@@ -98,9 +138,10 @@ const NAMESPACES: [libc::c_int; 7] = [
 #[cfg(target_arch = "x86_64")]
 const X32: u32 = 0x4000_0000;
 
-/// Puts the filters on this process, for good. Sets `no_new_privs`.
-pub(crate) fn apply(net: &Net) -> io::Result<()> {
-    for program in programs(net)? {
+/// Puts the filters on this process, for good. Sets `no_new_privs`. `grouped`: a cgroup bounds the
+/// memory.
+pub(crate) fn apply(net: &Net, grouped: bool) -> io::Result<()> {
+    for program in programs(net, grouped)? {
         apply_filter(&program).map_err(other)?;
     }
     Ok(())
@@ -110,7 +151,7 @@ fn other(error: impl std::fmt::Display) -> io::Error {
     io::Error::other(error.to_string())
 }
 
-fn programs(net: &Net) -> io::Result<Vec<BpfProgram>> {
+fn programs(net: &Net, grouped: bool) -> io::Result<Vec<BpfProgram>> {
     let mut refused: BTreeMap<i64, Vec<SeccompRule>> =
         REFUSED.iter().map(|call| (*call, Vec::new())).collect();
     let made = NAMESPACES.iter().map(|flag| {
@@ -137,7 +178,22 @@ fn programs(net: &Net) -> io::Result<Vec<BpfProgram>> {
         argument(1, SeccompCmpOp::Eq, request).and_then(|condition| rule(vec![condition]))
     });
     refused.insert(libc::SYS_ioctl, typing.into_iter().collect::<Result<_, _>>()?);
-    let unknown = UNKNOWN.iter().map(|call| (*call, Vec::new())).collect();
+    for (call, mode) in MODES {
+        let bits = SET_ID.map(|bit| rule(vec![argument(*mode, SeccompCmpOp::MaskedEq(bit), bit)?]));
+        refused.insert(*call, bits.into_iter().collect::<Result<_, _>>()?);
+    }
+    for (call, flags, mode) in OPENS {
+        let mut rules = Vec::new();
+        for (makes, bit) in MAKES.iter().flat_map(|makes| SET_ID.map(|bit| (number(*makes), bit))) {
+            rules.push(rule(vec![
+                argument(*flags, SeccompCmpOp::MaskedEq(makes), makes)?,
+                argument(*mode, SeccompCmpOp::MaskedEq(bit), bit)?,
+            ])?);
+        }
+        refused.insert(*call, rules);
+    }
+    let unbounded: &[c_long] = if grouped { &[] } else { UNBOUNDED };
+    let unknown = UNKNOWN.iter().chain(unbounded).map(|call| (*call, Vec::new())).collect();
     let errno = |code: libc::c_int| SeccompAction::Errno(u32::try_from(code).unwrap_or_default());
     let filters = [(unknown, libc::ENOSYS), (refused, libc::EPERM)];
     let mut programs = Vec::new();
@@ -212,7 +268,7 @@ mod tests {
     #[test]
     fn every_network_has_filters() {
         for net in [Net::None, Net::Relayed(Relay::default()), Net::Ports(vec![443])] {
-            assert!(programs(&net).unwrap().len() >= 2);
+            assert!(programs(&net, true).unwrap().len() >= 2);
         }
     }
 }

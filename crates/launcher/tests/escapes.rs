@@ -254,6 +254,97 @@ const ATTACKS: &[(&str, Attack)] = &[
             _ => Ok(()),
         }
     }),
+    ("a set-user-id bit by chmod", |scene| {
+        set_id(scene, |path| call(unsafe { libc::chmod(path.as_ptr(), 0o4755) }))
+    }),
+    ("a set-group-id bit by chmod", |scene| {
+        set_id(scene, |path| call(unsafe { libc::chmod(path.as_ptr(), 0o2755) }))
+    }),
+    ("a set-user-id bit by fchmod", |scene| {
+        set_id(scene, |path| {
+            let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDWR) };
+            call(fd)?;
+            call(unsafe { libc::fchmod(fd, 0o6755) })
+        })
+    }),
+    ("a set-user-id bit by fchmodat", |scene| {
+        set_id(scene, |path| {
+            call(unsafe { libc::fchmodat(libc::AT_FDCWD, path.as_ptr(), 0o4755, 0) })
+        })
+    }),
+    ("a set-user-id bit by fchmodat2", |scene| {
+        set_id(scene, |path| {
+            raw(unsafe { libc::syscall(452, libc::AT_FDCWD, path.as_ptr(), 0o4755, 0) })
+        })
+    }),
+    ("a set-user-id bit by open", |scene| {
+        set_id(scene, |path| made(libc::SYS_open, path, libc::O_CREAT | libc::O_WRONLY))
+    }),
+    ("a set-user-id bit by openat", |scene| {
+        set_id(scene, |path| {
+            let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
+            unsafe { libc::unlink(path.as_ptr()) };
+            let fd = libc::AT_FDCWD;
+            raw(unsafe { libc::syscall(libc::SYS_openat, fd, path.as_ptr(), flags, 0o4755) })
+        })
+    }),
+    ("a set-user-id bit by a nameless file", |scene| {
+        set_id(scene, |path| {
+            let folder = CString::new(scene.inside.to_str().unwrap()).unwrap();
+            let flags = libc::O_TMPFILE | libc::O_RDWR;
+            let fd = unsafe { libc::open(folder.as_ptr(), flags, 0o4755) };
+            call(fd)?;
+            unsafe { libc::unlink(path.as_ptr()) };
+            let name = CString::new(format!("/proc/self/fd/{fd}")).unwrap();
+            let (at, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+            call(unsafe { libc::linkat(at, name.as_ptr(), at, path.as_ptr(), follow) })
+        })
+    }),
+    ("a set-user-id bit by creat", |scene| {
+        set_id(scene, |path| {
+            unsafe { libc::unlink(path.as_ptr()) };
+            raw(unsafe { libc::syscall(libc::SYS_creat, path.as_ptr(), 0o4755) })
+        })
+    }),
+    ("a set-user-id bit by openat2", |scene| {
+        set_id(scene, |path| {
+            unsafe { libc::unlink(path.as_ptr()) };
+            let flags = u64::try_from(libc::O_CREAT | libc::O_WRONLY).unwrap();
+            let how: [u64; 3] = [flags, 0o4755, 0];
+            let fd = libc::AT_FDCWD;
+            raw(unsafe { libc::syscall(libc::SYS_openat2, fd, path.as_ptr(), &how, 24) })
+        })
+    }),
+    ("a set-user-id bit by mknod", |scene| {
+        set_id(scene, |path| {
+            unsafe { libc::unlink(path.as_ptr()) };
+            call(unsafe { libc::mknod(path.as_ptr(), libc::S_IFREG | 0o4755, 0) })
+        })
+    }),
+    ("a set-user-id bit by mknodat", |scene| {
+        set_id(scene, |path| {
+            unsafe { libc::unlink(path.as_ptr()) };
+            let mode = libc::S_IFREG | 0o4755;
+            call(unsafe { libc::mknodat(libc::AT_FDCWD, path.as_ptr(), mode, 0) })
+        })
+    }),
+    ("a set-user-id bit by mkdir", |scene| {
+        set_id(scene, |path| {
+            unsafe { libc::unlink(path.as_ptr()) };
+            call(unsafe { libc::mkdir(path.as_ptr(), 0o6755) })
+        })
+    }),
+    ("a set-user-id bit by mkdirat", |scene| {
+        set_id(scene, |path| {
+            unsafe { libc::unlink(path.as_ptr()) };
+            call(unsafe { libc::mkdirat(libc::AT_FDCWD, path.as_ptr(), 0o6755) })
+        })
+    }),
+    ("mount trees with attributes", |_| {
+        let none: [u64; 4] = [0; 4];
+        let (fd, path) = (libc::AT_FDCWD, c"/");
+        raw(unsafe { libc::syscall(467, fd, path.as_ptr(), 0x8000, &none, 32) })
+    }),
     ("signals to the outside", |_| {
         let parent = std::env::var("OUTSIDE").unwrap().parse().unwrap();
         call(unsafe { libc::kill(parent, 0) })
@@ -262,13 +353,41 @@ const ATTACKS: &[(&str, Attack)] = &[
 
 /// Attempts that also fail outside on some machines, by their kernels' own settings.
 const MAY_FAIL_OUTSIDE: &[&str] =
-    &["io_uring", "the other calling convention", "page faults in user space", "the kernel's keys"];
+    &[
+        "io_uring",
+        "the other calling convention",
+        "page faults in user space",
+        "the kernel's keys",
+        // The kernel takes these bits from the modes of folders by itself.
+        "a set-user-id bit by mkdir",
+        "a set-user-id bit by mkdirat",
+        // Linux 6.6 and 6.15.
+        "a set-user-id bit by fchmodat2",
+        "mount trees with attributes",
+    ];
 
 /// Inside, the first process of the namespace; outside, whoever runs these tests.
 fn first() -> PathBuf {
     let inside = std::process::id() < 100;
     let pid = if inside { "1".to_owned() } else { std::env::var("OUTSIDE").unwrap() };
     Path::new("/proc").join(pid)
+}
+
+/// Lets an attempt give a file a bit by which it runs as its owner, and looks whether it has one.
+fn set_id(scene: &Scene, attempt: impl Fn(&CString) -> Result<(), Error>) -> Result<(), Error> {
+    let path = scene.inside.join("tool");
+    std::fs::write(&path, "x")?;
+    attempt(&CString::new(path.to_str().unwrap()).unwrap())?;
+    if std::fs::metadata(&path)?.permissions().mode() & 0o6000 == 0 {
+        return Err(Error::other("the bit is not there"));
+    }
+    Ok(())
+}
+
+/// Makes a file anew, by a system call that takes path, flags and mode.
+fn made(number: libc::c_long, path: &CString, flags: libc::c_int) -> Result<(), Error> {
+    unsafe { libc::unlink(path.as_ptr()) };
+    raw(unsafe { libc::syscall(number, path.as_ptr(), flags, 0o4755) })
 }
 
 fn read(path: &Path) -> Result<(), Error> {

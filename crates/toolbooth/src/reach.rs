@@ -30,6 +30,8 @@ use crate::failure::Failure;
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a command may take to list its tools, where nothing is said.
 const DISCOVER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Where servers have their homes and caches, in the data folder.
+const OWN_FOLDERS: &str = "servers";
 /// Largest OpenAPI document, in bytes.
 const DOCUMENT_BYTES_MAX: u64 = 32 << 20;
 
@@ -165,6 +167,7 @@ pub(crate) fn command_runtime(
         env: settings(loaded, &runtime.env),
         cwd: Some(folder(loaded, runtime.cwd.as_ref())),
         written: 1,
+        own: None,
     };
     let sandboxes = &loaded.config.sandbox;
     Ok(CommandSettings {
@@ -324,6 +327,7 @@ pub(crate) fn command_tools(
     let cwd = Some(folder(loaded, pair.cwd.as_ref()));
     let line = |argv: Vec<String>| CommandLine {
         written: argv.len(),
+        own: None,
         argv: argv.into_iter().map(secrets::Setting::Literal).collect(),
         env: env.clone(),
         cwd: cwd.clone(),
@@ -364,7 +368,8 @@ pub(crate) fn server_settings(
             let cwd = folder(loaded, server.cwd.as_ref());
             let written = argv.len();
             let env = settings(loaded, &server.env);
-            let line = CommandLine { argv, env, cwd: Some(cwd), written };
+            let own = Some(loaded.data.join(OWN_FOLDERS).join(folder_name(name)));
+            let line = CommandLine { argv, env, cwd: Some(cwd), written, own };
             let standing = loaded
                 .config
                 .sandbox
@@ -391,6 +396,17 @@ pub(crate) fn server_settings(
         credentials: own.then(|| credentials(loaded, name)),
     });
     Ok(ServerSettings { name: name.to_owned(), reach, startup_timeout, callers })
+}
+
+/// A folder's name for a server: its own where that is one, else one that no other server has.
+fn folder_name(server: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let leads_away = server.starts_with('.') || server.is_empty() || server.len() > 64;
+    if server.chars().all(plain) && !leads_away {
+        return server.to_owned();
+    }
+    let hex: String = server.bytes().take(100).map(|byte| format!("{byte:02x}")).collect();
+    format!("@{hex}")
 }
 
 /// The callers' own variables or headers for a server: of the set that gives them their rights.

@@ -130,6 +130,7 @@ impl Worker {
             env: folder.env.clone(),
             cwd: Some(home.display().to_string().into()),
             written: 0,
+            own: None,
         }
         .with_secrets_of(profile);
         let unstarted = |error: &dyn std::fmt::Display| {

@@ -77,7 +77,7 @@ impl CallerLinks {
             })?;
             put_away = links.remove(&name);
         }
-        let link = Arc::new(template.with(credentials));
+        let link = Arc::new(template.of_caller(caller.name(), credentials));
         links.insert(caller.name().to_owned(), (Instant::now(), Arc::clone(&link)));
         drop(links);
         if let Some((_, old)) = put_away {

@@ -21,6 +21,7 @@ use rmcp::transport::streamable_http_client::{
 };
 use rmcp::{ClientHandler, RoleClient};
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 use toolbooth_contracts::conversation::Progress;
 use toolbooth_contracts::witness::AppliedSandbox;
 use toolbooth_contracts::{Conversation, Witness};
@@ -243,11 +244,20 @@ impl Link {
         Self { settings, launcher, refusals, state, changed }
     }
 
-    /// A link to the same server with these variables or headers in addition.
-    pub(super) fn with(&self, credentials: Vec<(String, Setting)>) -> Self {
+    /// A link to the same server for one caller, with these variables or headers in addition.
+    pub(super) fn of_caller(&self, caller: &str, credentials: Vec<(String, Setting)>) -> Self {
         let mut settings = self.settings.clone();
         match &mut settings.reach {
-            Reach::Stdio(child) => child.line.env.extend(credentials),
+            Reach::Stdio(child) => {
+                child.line.env.extend(credentials);
+                // What a server keeps for one caller is no other's.
+                if let Some(own) = &mut child.line.own {
+                    let digest = Sha256::digest(caller.as_bytes());
+                    let hex: String =
+                        digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+                    own.as_mut_os_string().push(format!("@{hex}"));
+                }
+            }
             Reach::Http { headers, .. } => {
                 let replaced =
                     |name: &str| credentials.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));

@@ -161,7 +161,7 @@ pub(crate) fn cgroup_folders() -> Vec<PathBuf> {
 }
 
 pub(crate) fn bind(path: impl Into<PathBuf>, writable: bool) -> Bind {
-    Bind { path: path.into(), writable, optional: true, mapped: true, bytes_max: None }
+    Bind { path: path.into(), writable, optional: true, mapped: true, bytes_max: None, own: false }
 }
 
 /// Everything on, with what any program needs to start.

@@ -150,8 +150,11 @@ pub(crate) struct Env {
 pub(crate) struct Limits {
     /// Wall time of one call, in milliseconds.
     pub(crate) wall_ms: Option<u64>,
-    /// Processor time, in seconds.
+    /// Processor time of each process of one call, in seconds.
     pub(crate) cpu_s: Option<u64>,
+    /// Processor time of all its processes together, in percent of one processor, where there is a
+    /// cgroup.
+    pub(crate) cpu_percent: Option<u64>,
     /// Memory, in MiB.
     pub(crate) memory_mb: Option<u64>,
     /// Processes and threads.
@@ -187,13 +190,17 @@ impl Sandboxes {
             let limits = profile.limits.clone().unwrap_or_default();
             let of_calls = [
                 ("wall_ms", limits.wall_ms),
+                ("cpu_s", limits.cpu_s),
                 ("stdout_bytes", limits.stdout_bytes),
                 ("stderr_bytes", limits.stderr_bytes),
             ];
             if let Some((name, _)) = of_calls.iter().find(|(_, limit)| limit.is_some()) {
                 let message =
                     format!("`{name}` bounds processes of one call; this one serves many");
-                let hint = "the tools' `timeout_ms` bounds each call";
+                let hint = match *name {
+                    "cpu_s" => "`cpu_percent` bounds its processor time",
+                    _ => "the tools' `timeout_ms` bounds each call",
+                };
                 return Err(Failure::configuration(message).at(place.to_owned()).hint(hint));
             }
         }
@@ -228,7 +235,14 @@ impl Sandboxes {
             Some(Sandbox::Own(profile)) => profile.contract(),
         };
         let limits = profile.limits.clone().unwrap_or_default();
-        let zero = [limits.memory_mb, limits.pids, limits.open_files, limits.cpu_s, limits.wall_ms];
+        let zero = [
+            limits.memory_mb,
+            limits.pids,
+            limits.open_files,
+            limits.cpu_s,
+            limits.cpu_percent,
+            limits.wall_ms,
+        ];
         if zero.contains(&Some(0)) {
             let message = "a limit of 0 lets nothing run";
             return Err(Failure::configuration(message.to_owned()).at(place.to_owned()));
@@ -295,6 +309,7 @@ impl Profile {
         let limits = |own: &Limits| SandboxLimits {
             wall_ms: own.wall_ms,
             cpu_s: own.cpu_s,
+            cpu_percent: own.cpu_percent,
             memory_mb: own.memory_mb,
             pids: own.pids,
             open_files: own.open_files,

@@ -1,0 +1,508 @@
+//! Which paths of this machine a contained program sees: those of its profile, what it is made of,
+//! and what an operator wrote on its command line.
+//!
+//! Nothing follows from what an agent says. Folders that hold all kinds of things are never opened
+//! because something in them is named.
+//!
+//! Path: 7. Doc: execution.md#what-a-program-sees
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use toolbooth_contracts::sandbox::SandboxProfile;
+use toolbooth_launcher::order::Bind;
+
+use crate::process::find;
+use crate::sandbox::{default_profile, server_profile};
+use crate::toolchains::CERTIFICATES;
+
+/// What any program needs of a system: never a home, never what only an administrator reads.
+const BASE: [&str; 28] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix/store",
+    "/gnu/store",
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+    "/etc/gai.conf",
+    "/etc/host.conf",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/nsswitch.conf",
+    "/etc/pki/ca-trust",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/openssl.cnf",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+];
+/// What finding names on the machine's own network needs beside it.
+const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+/// Interpreters of interpreters that are looked for.
+const INTERPRETERS_MAX: usize = 4;
+/// Files by which a folder is known as a project's.
+const PROJECT_FILES: [&str; 6] =
+    ["package.json", "pyproject.toml", "requirements.txt", "setup.py", "go.mod", "deno.json"];
+/// Folders that are looked at above a file.
+const PROJECT_DEPTH: usize = 6;
+/// How deep files with secrets are looked for beneath a folder.
+const SECRETS_DEPTH: usize = 3;
+/// Entries that are looked at for them.
+const SECRETS_ENTRIES_MAX: usize = 20_000;
+/// Endings of files that show which secrets a project wants, and hold none.
+const EXAMPLES: [&str; 5] = [".example", ".sample", ".template", ".dist", ".defaults"];
+/// Bytes of a configuration of git.
+const GIT_CONFIG_BYTES_MAX: u64 = 1 << 20;
+
+/// Where a program stands that is to be contained.
+#[derive(Debug, Clone)]
+pub struct Place<'a> {
+    /// What an operator wrote on the command line that is there: the program first.
+    pub words: &'a [PathBuf],
+    /// Where it runs; what relative paths are relative to.
+    pub cwd: &'a Path,
+    /// The home of whoever runs the gateway.
+    pub home: Option<&'a Path>,
+    /// What the program needs to read beside its profile.
+    pub also: &'a [PathBuf],
+    /// What no program may see: the gateway's own.
+    pub hidden: &'a [PathBuf],
+    /// The program's own folder, which it may write although it stands beneath a hidden one.
+    pub own: Option<&'a Path>,
+}
+
+/// Everything that the program may see. `host_names`: it finds names as the machine does.
+pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: bool) -> Vec<Bind> {
+    let mut binds: BTreeMap<PathBuf, Bind> = BTreeMap::new();
+    let mut add = |path: PathBuf, writable: bool, optional: bool, bytes_max: Option<u64>| {
+        let mapped = !BASE.iter().chain(&NAMES).any(|base| Path::new(base) == path);
+        let bind = Bind { path: path.clone(), writable, optional, mapped, bytes_max, own: false };
+        let known = binds.entry(path).or_insert_with(|| bind.clone());
+        if writable && !known.writable {
+            *known = bind;
+        }
+    };
+    let names: &[&str] = if host_names { &NAMES } else { &[] };
+    for path in BASE.iter().chain(names) {
+        add(PathBuf::from(path), false, true, None);
+    }
+    let fs = profile.fs.clone().unwrap_or_default();
+    let written: Vec<PathBuf> = fs
+        .write
+        .iter()
+        .map(|write| absolute(&write.path, place))
+        .flat_map(|path| [path.canonicalize().ok(), Some(path)])
+        .flatten()
+        .collect();
+    // What a program may write it may have put there: nothing follows from that.
+    let ours = |path: &Path| !written.iter().any(|written| path.starts_with(written));
+    if let Some(program) = place.words.first() {
+        for program in with_interpreters(program, place.cwd, ours) {
+            for path in installation(&program, place.home) {
+                add(path, false, true, None);
+            }
+        }
+    }
+    for word in place.words.iter().skip(1).filter(|word| ours(word)) {
+        if let Some(path) = named(word, place.home) {
+            add(path, false, true, None);
+            // The same by the name that the program is given.
+            if word.is_file() {
+                add(lexical(word), false, true, None);
+            }
+        }
+    }
+    for path in place.also {
+        add(path.clone(), false, true, None);
+    }
+    if place.own.is_some() {
+        for path in CERTIFICATES.iter().filter_map(std::env::var_os).map(PathBuf::from) {
+            if path.is_absolute() && path.is_file() {
+                add(path, false, true, None);
+            }
+        }
+    }
+    // A shipped profile means the folder of a project, not a home that somebody started it in.
+    let shipped = [default_profile().fs, server_profile().fs].contains(&profile.fs);
+    let wide = is_wide(place.cwd, place.home);
+    for path in fs.read.iter().filter(|path| !(shipped && wide && *path == ".")) {
+        // What a shipped profile names beneath a home is there or not.
+        add(absolute(path, place), false, path.starts_with("~/"), None);
+    }
+    for write in &fs.write {
+        let max = write.max_mb.map(|count| count.saturating_mul(1 << 20));
+        add(absolute(&write.path, place), true, write.path.starts_with("~/"), max);
+    }
+    // What stands in a repository is run by git outside, as hooks and filters are.
+    for repository in repositories(&written) {
+        if ours_alone(&repository, &written) {
+            add(repository, false, true, None);
+        }
+    }
+    let mut binds: Vec<Bind> = binds.into_values().collect();
+    if let Some(own) = place.own {
+        let path = own.canonicalize().unwrap_or_else(|_| own.to_owned());
+        binds.retain(|bind| bind.path != path);
+        let (writable, optional, mapped) = (true, false, true);
+        binds.push(Bind { path, writable, optional, mapped, bytes_max: None, own: true });
+    }
+    binds
+}
+
+/// The repositories that stand directly in folders that may be written.
+fn repositories(written: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
+    written.iter().map(|folder| folder.join(".git")).filter(|path| path.exists())
+}
+
+/// Whether a profile names neither a path nor anything beneath it.
+fn ours_alone(path: &Path, written: &[PathBuf]) -> bool {
+    !written.iter().any(|written| written.starts_with(path))
+}
+
+/// What the program must not see, though it stands beneath what it may: the gateway's own, files of
+/// the project that hold secrets (`.env`), and a git configuration with credentials.
+pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]) -> Vec<PathBuf> {
+    let mut hidden = place.hidden.to_vec();
+    let base = |bind: &Bind| {
+        let toolchain = place.home.is_some_and(|home| {
+            crate::toolchains::FOLDERS.iter().any(|folder| home.join(folder) == bind.path)
+        });
+        bind.own || toolchain || BASE.iter().any(|base| Path::new(base) == bind.path)
+    };
+    let fs = profile.fs.clone().unwrap_or_default();
+    let said = fs.read.iter().map(String::as_str).chain(fs.write.iter().map(|it| it.path.as_str()));
+    let named: Vec<PathBuf> = said
+        .map(|path| absolute(path, place))
+        .flat_map(|path| [path.canonicalize().ok(), Some(path)])
+        .flatten()
+        .collect();
+    let mut entries = 0;
+    for bind in binds.iter().filter(|bind| !base(bind)) {
+        // A file that is bound is named; folders hold what nobody thought of.
+        let Ok(folder) = bind.path.canonicalize() else { continue };
+        find_secrets(&folder, SECRETS_DEPTH, &mut entries, &mut |path| {
+            if !named.contains(&path) && !hidden.contains(&path) {
+                hidden.push(path);
+            }
+        });
+    }
+    hidden
+}
+
+/// Looks for files with secrets beneath a folder.
+fn find_secrets(
+    folder: &Path,
+    depth: usize,
+    entries: &mut usize,
+    found: &mut impl FnMut(PathBuf),
+) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        *entries += 1;
+        if *entries > SECRETS_ENTRIES_MAX {
+            return;
+        }
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = entry.path();
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() {
+            if name == ".git" {
+                let config = path.join("config");
+                if has_credentials(&config) {
+                    found(config);
+                }
+            } else if depth > 0 && name != "node_modules" && name != "site-packages" {
+                find_secrets(&path, depth - 1, entries, found);
+            }
+        } else if name == ".env"
+            || (name.starts_with(".env.") && !EXAMPLES.iter().any(|end| name.ends_with(end)))
+        {
+            found(path);
+        }
+    }
+}
+
+/// Whether a configuration of git holds credentials: in an address, or as a header.
+fn has_credentials(config: &Path) -> bool {
+    use std::io::Read;
+    let mut text = String::new();
+    let Ok(file) = std::fs::File::open(config) else { return false };
+    if file.take(GIT_CONFIG_BYTES_MAX).read_to_string(&mut text).is_err() {
+        // What cannot be read as text is not shown.
+        return true;
+    }
+    text.lines().any(|line| {
+        let line = line.trim().to_ascii_lowercase();
+        let in_address = line
+            .split_once("://")
+            .and_then(|(_, rest)| rest.split(['/', '"']).next()?.split_once('@'))
+            .is_some_and(|(user, _)| user.contains(':') || user.len() > 20);
+        in_address || line.contains("extraheader") || line.contains("password")
+    })
+}
+
+/// A program, and the interpreters that the first lines of scripts name; nothing that follows from
+/// what `ours` says is not the operator's.
+fn with_interpreters(program: &Path, cwd: &Path, ours: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    let mut programs: Vec<PathBuf> = Vec::new();
+    let mut next = Some(program.to_owned());
+    while let Some(program) = next.filter(|program| ours(program)) {
+        if programs.contains(&program) || programs.len() > INTERPRETERS_MAX {
+            break;
+        }
+        next = interpreter(&program, cwd);
+        programs.push(program);
+    }
+    programs
+}
+
+/// What the first line of a script says that runs it.
+fn interpreter(script: &Path, cwd: &Path) -> Option<PathBuf> {
+    use std::io::Read;
+    let mut start = Vec::new();
+    std::fs::File::open(script).ok()?.take(256).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let mut words = std::str::from_utf8(line).ok()?.split_whitespace();
+    let first = words.next()?;
+    if first.ends_with("/env") {
+        let name = words.find(|word| !word.starts_with('-') && !word.contains('='))?;
+        return find(name, cwd);
+    }
+    Some(PathBuf::from(first))
+}
+
+/// What has to be readable for a path that an operator wrote on a command line: a file with its
+/// project, or alone where it has none; a folder that does not hold all kinds of things.
+fn named(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    let real = path.canonicalize().ok()?;
+    if real.is_file() {
+        return Some(project_of(&real, home));
+    }
+    (real.is_dir() && !is_wide(&real, home)).then_some(real)
+}
+
+/// The folder of the project that a program's file belongs to, else the file.
+fn project_of(file: &Path, home: Option<&Path>) -> PathBuf {
+    // What is installed together is found together.
+    let installed = file.ancestors().filter(|folder| folder.ends_with("node_modules")).last();
+    if let Some(folder) = installed {
+        return folder.to_owned();
+    }
+    let mut above =
+        file.ancestors().skip(1).take(PROJECT_DEPTH).take_while(|folder| !is_wide(folder, home));
+    let project =
+        above.find(|folder| PROJECT_FILES.iter().any(|name| folder.join(name).is_file()));
+    project.unwrap_or(file).to_owned()
+}
+
+/// Whether a folder holds much that has nothing to do with one program; such a folder is opened only
+/// where a profile names it.
+pub(crate) fn is_wide(folder: &Path, home: Option<&Path>) -> bool {
+    const WIDE: [&str; 19] = [
+        "/boot",
+        "/dev",
+        "/proc",
+        "/sys",
+        "/usr",
+        "/usr/local",
+        "/",
+        "/etc",
+        "/home",
+        "/media",
+        "/mnt",
+        "/opt",
+        "/root",
+        "/run",
+        "/srv",
+        "/tmp",
+        "/var",
+        "/var/lib",
+        "/var/tmp",
+    ];
+    const WIDE_AT_HOME: [&str; 6] =
+        [".local", ".local/share", ".config", ".cache", ".ssh", ".aws"];
+    WIDE.iter().any(|wide| Path::new(wide) == folder)
+        || home.is_some_and(|home| {
+            home.starts_with(folder) || WIDE_AT_HOME.iter().any(|own| home.join(own) == folder)
+        })
+}
+
+/// Where a program that is not the system's own is installed: its file by both of its names where it
+/// is a link, and what stands beside the `bin` of a toolchain.
+fn installation(program: &Path, home: Option<&Path>) -> Vec<PathBuf> {
+    let mut found = vec![program.to_owned()];
+    let real = program.canonicalize().ok();
+    found.extend(real.clone());
+    for file in [Some(program.to_owned()), real].into_iter().flatten() {
+        // What is installed together is found together.
+        let together = file.ancestors().filter(|folder| folder.ends_with("node_modules")).last();
+        if let Some(folder) = together {
+            found.push(folder.to_owned());
+            continue;
+        }
+        let Some(folder) = file.parent() else { continue };
+        let Some(prefix) = folder.parent().filter(|prefix| !is_wide(prefix, home)) else {
+            continue;
+        };
+        match folder.file_name().and_then(|name| name.to_str()) {
+            Some("bin") if is_toolchain(prefix) => {
+                for beside in ["bin", "lib", "lib64", "share", "pyvenv.cfg"] {
+                    found.push(prefix.join(beside));
+                }
+            }
+            // The folder of a version manager, whose programs stand for those of its versions.
+            Some("shims") if ["versions", "installs"].iter().any(|own| prefix.join(own).is_dir()) => {
+                found.push(prefix.to_owned());
+            }
+            _ => found.push(project_of(&file, home)),
+        }
+    }
+    found
+}
+
+/// Whether a folder is that of a Python or Node installation, and of nothing else.
+fn is_toolchain(prefix: &Path) -> bool {
+    let python = || {
+        let entries = std::fs::read_dir(prefix.join("lib")).into_iter().flatten().flatten();
+        let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.any(|name| name.starts_with("python"))
+    };
+    prefix.join("pyvenv.cfg").is_file() || prefix.join("lib/node_modules").is_dir() || python()
+}
+
+/// A path of a profile as it is here.
+pub(crate) fn absolute(path: &str, place: &Place<'_>) -> PathBuf {
+    if let (Some(rest), Some(home)) = (path.strip_prefix("~/"), place.home) {
+        return lexical(&home.join(rest));
+    }
+    lexical(&place.cwd.join(path))
+}
+
+/// A path without `.` and `..`, links not looked at.
+pub(crate) fn lexical(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => (),
+            Component::ParentDir if out.pop() => (),
+            part => out.push(part),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use toolbooth_contracts::sandbox::{FsProfile, WritePath};
+
+    use super::*;
+
+    fn folder(paths: &[&str]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for path in paths {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "x").unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn a_program_opens_its_toolchain_and_nothing_beside_it() {
+        let made = folder(&[
+            "opt/bin/tool",
+            "opt/other/secrets",
+            "node/bin/node",
+            "node/lib/node_modules/npm/x",
+            "node/etc/x",
+            "venv/pyvenv.cfg",
+            "venv/bin/server",
+            "versions/python/lib/python3.11/x",
+            "versions/python/bin/python3",
+            ".pyenv/shims/python3",
+            ".pyenv/versions/x",
+        ]);
+        let at = |path: &str| made.path().join(path);
+        let of = |path: &str| installation(&at(path), None);
+        assert!(of("opt/bin/tool").iter().all(|path| path.ends_with("tool")));
+        let node = of("node/bin/node");
+        assert!(node.contains(&at("node/lib")) && node.contains(&at("node/bin")));
+        assert!(!node.contains(&at("node")) && !node.contains(&at("node/etc")));
+        assert!(of("venv/bin/server").contains(&at("venv/pyvenv.cfg")));
+        assert!(of("versions/python/bin/python3").contains(&at("versions/python/lib")));
+        assert!(of(".pyenv/shims/python3").contains(&at(".pyenv")));
+        // A home is none, whatever stands in it.
+        let home = at("versions/python");
+        let found = installation(&at("versions/python/bin/python3"), Some(&home));
+        assert!(!found.contains(&at("versions/python/lib")), "{found:?}");
+    }
+
+    #[test]
+    fn a_file_opens_its_project_or_itself() {
+        let made = folder(&["loose/a.py", "loose/secret", "app/package.json", "app/src/main.js"]);
+        let at = |path: &str| made.path().join(path);
+        assert_eq!(named(&at("loose/a.py"), None), Some(at("loose/a.py")));
+        assert_eq!(named(&at("app/src/main.js"), None), Some(at("app")));
+        assert_eq!(named(&at("app"), None), Some(at("app")));
+        assert_eq!(named(&at("app"), Some(&at("app"))), None, "a home is wide");
+        assert_eq!(named(Path::new("/etc"), None), None);
+        // A project file in a wide folder makes it no project.
+        assert_eq!(named(&at("app/src/main.js"), Some(&at("app"))), Some(at("app/src/main.js")));
+    }
+
+    #[test]
+    fn secrets_of_a_project_are_covered_and_its_repository_is_not_written() {
+        let made = folder(&[
+            ".env",
+            ".env.local",
+            ".env.example",
+            "packages/a/.env",
+            "node_modules/x/.env",
+            "keep/.env",
+            ".git/hooks/x",
+        ]);
+        let at = |path: &str| made.path().canonicalize().unwrap().join(path);
+        std::fs::write(at(".git/config"), "[remote]\nurl = https://me:hunter@h/x.git\n").unwrap();
+        let cwd = at("");
+        let cwd = lexical(&cwd);
+        let place = Place {
+            words: &[],
+            cwd: &cwd,
+            home: None,
+            also: &[],
+            hidden: &[],
+            own: None,
+        };
+        let fs = FsProfile {
+            read: vec!["keep/.env".to_owned()],
+            write: vec![WritePath { path: ".".to_owned(), max_mb: None }],
+            tmp_mb: None,
+        };
+        let profile = SandboxProfile { fs: Some(fs), ..SandboxProfile::default() };
+        let seen = binds(&profile, &place, false);
+        let mut covered = hidden(&profile, &place, &seen);
+        covered.sort();
+        let expected = [".env", ".env.local", ".git/config", "packages/a/.env"].map(at);
+        assert_eq!(covered, expected);
+        let of = |path: &str| seen.iter().find(|bind| bind.path == at(path)).map(|it| it.writable);
+        assert_eq!((of(".git"), of("keep/.env")), (Some(false), Some(false)));
+        let mut named = profile.clone();
+        if let Some(fs) = &mut named.fs {
+            fs.write.push(WritePath { path: ".git".to_owned(), max_mb: None });
+        }
+        let seen = binds(&named, &place, false);
+        assert!(seen.iter().any(|bind| bind.path == at(".git") && bind.writable));
+        std::fs::write(at(".git/config"), "[core]\nbare = false\n[remote]\nurl = git@h:x.git\n").unwrap();
+        assert!(!has_credentials(&at(".git/config")));
+    }
+}

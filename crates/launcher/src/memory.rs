@@ -1,0 +1,78 @@
+//! Memory of a program and of all that it started, summed where no cgroup bounds it.
+//!
+//! A sum is taken now and then, so more may be taken in between.
+//!
+//! Path: 7. Doc: execution.md#limits
+
+use std::fs;
+
+use rustix::process::Pid;
+
+/// Processes that are summed; a program with more has exceeded its bound.
+const PROCESSES_MAX: usize = 10_000;
+
+/// Whether `root` and the processes below it have more than `bytes_max` in memory.
+///
+/// Pages that several of them share count for each at first, which is quick; only a sum above the
+/// bound is weighed exactly.
+pub(crate) fn exceeds(root: Pid, bytes_max: u64) -> bool {
+    let Some(processes) = tree(root) else { return true };
+    let sum = |bytes: fn(i32) -> Option<u64>| {
+        processes.iter().filter_map(|pid| bytes(*pid)).fold(0, u64::saturating_add)
+    };
+    // What cannot be weighed exactly counts whole.
+    sum(resident) > bytes_max && sum(|pid| proportional(pid).or_else(|| resident(pid))) > bytes_max
+}
+
+/// A process and all below it; `None` where there are too many.
+fn tree(root: Pid) -> Option<Vec<i32>> {
+    let mut found = vec![root.as_raw_nonzero().get()];
+    let mut next = 0;
+    while let Some(pid) = found.get(next).copied() {
+        next += 1;
+        // Each thread has children of its own.
+        let threads = fs::read_dir(format!("/proc/{pid}/task"));
+        for thread in threads.into_iter().flatten().flatten() {
+            let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            found.extend(children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+        }
+        if found.len() > PROCESSES_MAX {
+            return None;
+        }
+    }
+    Some(found)
+}
+
+/// Bytes of a process that are in memory.
+fn resident(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
+    let page = u64::try_from(rustix::param::page_size()).ok()?;
+    Some(pages.saturating_mul(page))
+}
+
+/// The same, with each shared page in parts.
+fn proportional(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes.saturating_mul(1024))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_summed_with_its_children() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let own = rustix::process::getpid();
+        let found = tree(own).unwrap();
+        assert!(found.contains(&i32::try_from(child.id()).unwrap()), "{found:?}");
+        let (all, exact) = (resident(found[0]).unwrap(), proportional(found[0]).unwrap());
+        assert!(exact > 0 && exact <= all, "{exact} of {all}");
+        assert!(exceeds(own, exact / 2) && !exceeds(own, all * 100));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
