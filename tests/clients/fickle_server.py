@@ -1,9 +1,10 @@
 """A small MCP server over standard input and output whose tools are what a file says.
 
-usage: fickle_server.py TOOLS_FILE tell|silent
+usage: fickle_server.py TOOLS_FILE tell|silent [GATE]
 
 TOOLS_FILE holds the list of tools as JSON. With `tell` the server says `list_changed` when the
-file changes. Calls answer the name of the tool.
+file changes. Calls answer the name of the tool. Where GATE is there, a named pipe, the server does
+not answer before somebody has written to it.
 """
 
 import json
@@ -13,6 +14,9 @@ import threading
 import time
 
 path, mode = sys.argv[1], sys.argv[2]
+if len(sys.argv) > 3 and os.path.exists(sys.argv[3]):
+    with open(sys.argv[3]) as gate:
+        gate.read()
 speaking = threading.Lock()
 
 

@@ -459,7 +459,7 @@ pub fn disks() {
 
 fn on_server(server: &Postgres, database: &str) -> Place {
     place(&format!(
-        "[store]\nurl = \"{}\"\ndigest_key = {{ secret_ref = \"env:TORTURE_KEY\" }}\n",
+        "[lock]\nmode = \"file\"\n[store]\nurl = \"{}\"\ndigest_key = {{ secret_ref = \"env:TORTURE_KEY\" }}\n",
         server.url(database)
     ))
     .env("TORTURE_KEY", &"5a".repeat(32))

@@ -209,10 +209,10 @@ fn suspicious_text_is_left_out_until_somebody_has_read_it() {
     assert!(text.contains("1 tool(s) approved") && text.contains("hidden-instruction"), "{text}");
     let (result, exit) = place.json(&["call", "s.odd", "--args", r#"{"path":"x"}"#]);
     assert_eq!((exit, &result["error"]["code"]), (1, &json!("quarantined-tool")), "{result}");
-    assert_eq!(place.run(&["lock", "approve", "s.odd"]).status.code(), Some(0));
+    assert_eq!(place.run(&["lock", "approve", "s.odd", "--yes"]).status.code(), Some(0));
     let (result, exit) = place.json(&["call", "s.odd", "--args", r#"{"path":"x"}"#]);
     assert_eq!(exit, 0, "{result}");
-    let (failure, exit) = place.json(&["lock", "approve", "s.rad"]);
+    let (failure, exit) = place.json(&["lock", "approve", "s.rad", "--yes"]);
     assert_eq!((exit, &failure["error"]["code"]), (1, &json!("unregistered-tool")), "{failure}");
 }
 

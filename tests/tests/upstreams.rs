@@ -58,7 +58,7 @@ fn a_gateway_stands_behind_a_gateway() {
     front.write(
         "toolbooth.toml",
         &format!(
-            "[servers.far]\nurl = \"{}\"\n[servers.near]\ncommand = {:?}\nargs = [\"stdio\", \"--data\", {folder:?}]\ncwd = {:?}\nsandbox = \"none\"\n",
+            "[discovery]\nnew_tools = \"allow\"\n[servers.far]\nurl = \"{}\"\n[servers.near]\ncommand = {:?}\nargs = [\"stdio\", \"--data\", {folder:?}]\ncwd = {:?}\nsandbox = \"none\"\n",
             upstream.url(),
             binary(),
             behind.path(),

@@ -19,11 +19,12 @@ use toolbooth_contracts::sandbox::Enforce;
 use toolbooth_contracts::{Caller, Guard, ToolId};
 use toolbooth_policy::Standing;
 use toolbooth_registry::discovered::{self, SourcePolicy};
-use toolbooth_registry::lock::Approvals;
+use toolbooth_registry::lock::{Approvals, Lock, NewTools, Suspicious};
 use toolbooth_registry::wire::WireCandidate;
 use toolbooth_registry::{RegisteredTool, Source, coverage};
 
 use crate::executors::Executors;
+use crate::pins::{FirstListing, FirstUse, PinStore, PinnedTool};
 use crate::world::{Indices, ToolState, World, Worlds};
 
 /// How long further changes of a source are waited for, before it is asked again.
@@ -86,13 +87,17 @@ pub struct Catalogue {
     listed: Mutex<HashMap<Source, HashSet<String>>>,
     /// How often each source has said that its tools changed, since what it lists was published.
     stale: Mutex<HashMap<Source, u64>>,
-    /// Sources whose tools are known from the lock alone, since the start.
+    /// Sources whose tools are known from the lock or from their pins alone, since the start.
     unasked: Mutex<HashSet<Source>>,
     /// When the asking of each source began whose answer was published last; held while it is
     /// asked, so that no older answer comes after a newer one.
     asked: HashMap<Source, tokio::sync::Mutex<Option<Instant>>>,
     /// Tools that were quarantined and that nobody has written down yet.
     notices: Mutex<BTreeMap<ToolId, Quarantined>>,
+    /// Where first listings are pinned; without it none is.
+    pins: Option<Arc<dyn PinStore>>,
+    /// Listings that were pinned and that nobody has written down yet.
+    first_uses: Mutex<Vec<FirstUse>>,
     /// One change of the world at a time; readers are never held up.
     editing: tokio::sync::Mutex<()>,
     generation: watch::Sender<u64>,
@@ -121,10 +126,18 @@ impl Catalogue {
             stale: Mutex::default(),
             unasked: Mutex::default(),
             notices: Mutex::default(),
+            pins: None,
+            first_uses: Mutex::default(),
             editing: tokio::sync::Mutex::new(()),
             generation: watch::Sender::new(0),
             states_wanted: AtomicBool::new(false),
         }
+    }
+
+    /// The same with a place for first-use pins.
+    #[must_use]
+    pub fn with_pins(self, pins: Arc<dyn PinStore>) -> Self {
+        Self { pins: Some(pins), ..self }
     }
 
     /// From now on works out whether each tool can run, with every change of the world.
@@ -219,17 +232,39 @@ impl Catalogue {
         std::mem::take(&mut *lock(&self.notices)).into_values().collect()
     }
 
-    /// Judges all discovered tools by other approvals from now on.
-    pub async fn approve_by(&self, approvals: Approvals) {
-        self.edit(|world| world.approvals = Arc::new(approvals)).await;
+    /// The listings that were pinned at first use since this was last asked.
+    #[must_use]
+    pub fn take_first_uses(&self) -> Vec<FirstUse> {
+        std::mem::take(&mut *lock(&self.first_uses))
     }
 
-    /// Registers what the lock has of every source, until the source itself has answered: a
-    /// source that is away loses none of its approved tools.
+    /// Judges all discovered tools by other approvals from now on.
+    pub async fn approve_by(&self, approvals: Approvals) {
+        self.approve_with(|_| Some(approvals)).await;
+    }
+
+    /// Judges all discovered tools by the approvals that `read` gives from the present ones; `None`
+    /// changes nothing. No source is pinned during `read`, so it finds every pin that is written.
+    pub async fn approve_with(&self, read: impl FnOnce(&Approvals) -> Option<Approvals>) {
+        let _editing = self.editing.lock().await;
+        let mut world = World::clone(&self.worlds.now());
+        if let Some(approvals) = read(&world.approvals) {
+            world.approvals = Arc::new(approvals);
+            self.publish(world).await;
+        }
+    }
+
+    /// The sources that are asked for tools.
+    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.sources.iter().map(|entry| &entry.id)
+    }
+
+    /// Registers what the lock or the pins have of every source, until the source itself has
+    /// answered: a source that is away loses none of its approved tools.
     pub async fn restore_locked(&self) {
         self.edit(|world| {
             let approvals = Arc::clone(&world.approvals);
-            let Some(locked) = &approvals.lock else { return };
+            let Some(locked) = approvals.lock.approved() else { return };
             for entry in &self.sources {
                 let listing = locked.listing(&entry.id);
                 let (tools, problems) =
@@ -273,11 +308,15 @@ impl Catalogue {
         states
     }
 
-    /// Sources of which nothing is known, not even from the lock.
+    /// Sources of which nothing is known, not even from the lock or from pins.
     #[must_use]
     pub fn unknown_sources(&self) -> Vec<Source> {
         let world = self.worlds.now();
-        let known = |source: &Source| world.registry.iter().any(|tool| tool.source() == source);
+        let known = |source: &Source| {
+            // A source may have listed no tool when it was pinned.
+            world.approvals.lock.approved().is_some_and(|lock| lock.has_seen(source))
+                || world.registry.iter().any(|tool| tool.source() == source)
+        };
         self.sources.iter().map(|entry| entry.id.clone()).filter(|source| !known(source)).collect()
     }
 
@@ -374,7 +413,9 @@ impl Catalogue {
                 problems.extend(left_out);
                 let recovered = lock(&self.unhealthy).remove(&entry.id).is_some();
                 let known = lock(&self.listed).insert(entry.id.clone(), names.clone());
-                let replaced = self.swap(entry, tools, recovered || known != Some(names)).await;
+                let (replaced, unpinned) =
+                    self.swap(entry, tools, recovered || known != Some(names)).await;
+                problems.extend(unpinned);
                 lock(&self.unasked).remove(&entry.id);
                 let mut stale = lock(&self.stale);
                 if stale.get(&entry.id).copied() == changes {
@@ -395,20 +436,73 @@ impl Catalogue {
         }
     }
 
-    /// Swaps in what a source has listed; a listing that changes nothing publishes nothing.
+    /// Swaps in what a source has listed; a listing that changes nothing publishes nothing. Also
+    /// gives the reason where its first listing could not be pinned.
     async fn swap(
         &self,
         entry: &SourceEntry,
         tools: Vec<RegisteredTool>,
         publish: bool,
-    ) -> toolbooth_registry::Replaced {
+    ) -> (toolbooth_registry::Replaced, Option<String>) {
         let _editing = self.editing.lock().await;
         let mut world = World::clone(&self.worlds.now());
         let replaced = world.registry.replace_source(&entry.id, tools);
-        if publish || replaced.changed {
+        // INVARIANT: a tool is pinned before the world that offers it is published, so that no
+        // crash loses the pin of a tool that an agent has seen.
+        let pinned = self.pin(&mut world, &entry.id).await;
+        if publish || replaced.changed || pinned == Ok(true) {
             self.publish(world).await;
         }
-        replaced
+        (replaced, pinned.err())
+    }
+
+    /// Pins the first listing of a source in the mode of first use; gives whether the pins are
+    /// different now. A listing that cannot be pinned stays quarantined until a refresh pins it.
+    async fn pin(&self, world: &mut World, source: &Source) -> Result<bool, String> {
+        let approvals = Arc::clone(&world.approvals);
+        let Lock::FirstUse(known) = &approvals.lock else { return Ok(false) };
+        let seen = known.has_seen(source);
+        if seen && approvals.new_tools == NewTools::Deny {
+            return Ok(false);
+        }
+        let tools = approvals.to_pin(source, world.registry.iter());
+        if seen && tools.is_empty() {
+            return Ok(false);
+        }
+        if approvals.suspicious == Suspicious::Warn {
+            // The judgement of a pinned tool has no suspicions: this is the only warning.
+            let objections = approvals.judge(world.registry.iter().map(AsRef::as_ref));
+            for tool in &tools {
+                let objection = objections.get(tool.id().as_str());
+                for suspicion in objection.into_iter().flat_map(|found| &found.suspicions) {
+                    tracing::warn!(tool.id = %tool.id(), %suspicion, "a suspicious tool is pinned");
+                }
+            }
+        }
+        let listing = FirstListing {
+            source: source.clone(),
+            tools,
+            new_tools: approvals.new_tools,
+            known: known.clone(),
+        };
+        let pinned = match &self.pins {
+            Some(pins) => pins.pin(listing).await,
+            None => Err("there is no place for pins".to_owned()),
+        };
+        let pinned =
+            pinned.map_err(|reason| format!("its first listing cannot be pinned: {reason}"))?;
+        let of_tool = |tool_id: &ToolId| {
+            let source_digest = world.registry.get(tool_id.as_str())?.source_digest().to_owned();
+            Some(PinnedTool { tool_id: tool_id.clone(), source_digest })
+        };
+        let tools: Vec<PinnedTool> = pinned.tools.iter().filter_map(of_tool).collect();
+        if !tools.is_empty() {
+            tracing::info!(source = %source, tools = tools.len(), "a source is pinned at first use");
+            lock(&self.first_uses).push(FirstUse { source: source.clone(), tools });
+        }
+        let lock = Lock::FirstUse(pinned.pins);
+        world.approvals = Arc::new(Approvals { lock, ..Approvals::clone(&approvals) });
+        Ok(true)
     }
 
     /// How a source stands in the world as it is now.
@@ -544,7 +638,7 @@ impl Catalogue {
         let there = match listed.get(&source) {
             Some(names) => names.contains(tool.target()),
             None => {
-                let locked = world.approvals.lock.as_ref()?.listing(&source);
+                let locked = world.approvals.lock.approved()?.listing(&source);
                 locked.tools.iter().any(|locked| locked.name == tool.target())
             }
         };

@@ -19,12 +19,12 @@ use toolbooth_contracts::{
 };
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::{
-    Catalogue, Clock, Executors, Limits, Parts, SourceEntry, SystemClock, SystemIds, ToolProxy,
-    World, Worlds,
+    Catalogue, Clock, Executors, FirstListing, Limits, Parts, PinStore, Pinned, SourceEntry,
+    SystemClock, SystemIds, ToolProxy, UnkeptPins, World, Worlds,
 };
 use toolbooth_registry::Source;
 use toolbooth_registry::discovered::SourcePolicy;
-use toolbooth_registry::lock::{Approvals, LockFile};
+use toolbooth_registry::lock::{Approvals, Lock, LockFile};
 
 /// A server whose words are set by the test.
 struct Talker {
@@ -78,11 +78,23 @@ impl Executor for Answers {
 
 struct House {
     talker: Arc<Talker>,
+    worlds: Arc<Worlds>,
     catalogue: Arc<Catalogue>,
     proxy: ToolProxy,
 }
 
 async fn house(verify_calls: bool) -> House {
+    let house = unlocked(verify_calls, None);
+    house.catalogue.refresh_all().await;
+    let mut lock = LockFile::empty();
+    lock.approve(house.worlds.now().registry.get("s.read").unwrap());
+    let approvals = Approvals { lock: Lock::File(lock), ..Approvals::default() };
+    house.catalogue.approve_by(approvals).await;
+    house
+}
+
+/// A house whose server was not asked yet.
+fn unlocked(verify_calls: bool, pins: Option<Arc<dyn PinStore>>) -> House {
     let talker = Arc::new(Talker {
         says: Mutex::new(Ok("Reads a file.".into())),
         asked: AtomicUsize::new(0),
@@ -99,19 +111,15 @@ async fn house(verify_calls: bool) -> House {
         policy: SourcePolicy::default(),
         verify_calls,
     };
-    let catalogue = Arc::new(Catalogue::new(
-        Arc::clone(&worlds),
-        executors.clone(),
-        Guard::default(),
-        vec![entry],
-    ));
-    catalogue.refresh_all().await;
-    let mut lock = LockFile::empty();
-    lock.approve(worlds.now().registry.get("s.read").unwrap());
-    catalogue.approve_by(Approvals { lock: Some(lock), ..Approvals::default() }).await;
+    let mut catalogue =
+        Catalogue::new(Arc::clone(&worlds), executors.clone(), Guard::default(), vec![entry]);
+    if let Some(pins) = pins {
+        catalogue = catalogue.with_pins(pins);
+    }
+    let catalogue = Arc::new(catalogue);
     let clock = SystemClock::default();
     let proxy = ToolProxy::new(Parts {
-        worlds,
+        worlds: Arc::clone(&worlds),
         catalogue: Some(Arc::clone(&catalogue)),
         ledger: Arc::new(MemoryLedger::new("writer", &[3; 32], &clock.now())),
         executors,
@@ -121,7 +129,7 @@ async fn house(verify_calls: bool) -> House {
         limits: Limits::default(),
         keeping: Default::default(),
     });
-    House { talker, catalogue, proxy }
+    House { talker, worlds, catalogue, proxy }
 }
 
 impl House {
@@ -206,4 +214,113 @@ async fn calls_at_once_share_one_asking() {
     let generation = house.catalogue.changes();
     assert_eq!(house.call().await, None);
     assert!(!generation.has_changed().unwrap(), "an asking that changes nothing publishes nothing");
+}
+
+fn first_use(pins: LockFile) -> Approvals {
+    Approvals { lock: Lock::FirstUse(pins), ..Approvals::default() }
+}
+
+/// Keeps pins in memory; refuses where `fault` says why. Tells what was offered when it pinned.
+#[derive(Default)]
+struct Kept {
+    pins: Mutex<Option<LockFile>>,
+    fault: Mutex<Option<String>>,
+    worlds: Mutex<Option<Arc<Worlds>>>,
+    offered: Mutex<Vec<bool>>,
+}
+
+#[async_trait]
+impl PinStore for Kept {
+    async fn pin(&self, listing: FirstListing) -> Result<Pinned, String> {
+        if let Some(worlds) = &*self.worlds.lock().unwrap() {
+            let world = worlds.now();
+            self.offered.lock().unwrap().push(world.registry.get("s.read").is_some());
+        }
+        if let Some(fault) = self.fault.lock().unwrap().clone() {
+            return Err(fault);
+        }
+        let mut kept = self.pins.lock().unwrap();
+        let pinned = listing.added_to(kept.take().unwrap_or_else(LockFile::empty));
+        *kept = Some(pinned.pins.clone());
+        Ok(pinned)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_listing_is_pinned_before_it_is_offered() {
+    let kept = Arc::new(Kept::default());
+    let house = unlocked(false, Some(Arc::clone(&kept) as Arc<dyn PinStore>));
+    *kept.worlds.lock().unwrap() = Some(Arc::clone(&house.worlds));
+    house.catalogue.approve_by(first_use(LockFile::empty())).await;
+    house.catalogue.refresh_all().await;
+    assert_eq!(*kept.offered.lock().unwrap(), [false], "pinned once, and before it is offered");
+    let uses = house.catalogue.take_first_uses();
+    assert_eq!(uses[0].tools[0].tool_id.as_str(), "s.read", "{uses:?}");
+    assert!(house.catalogue.take_first_uses().is_empty(), "said once");
+    assert!(house.catalogue.take_quarantined().is_empty());
+    assert_eq!(house.call().await, None);
+    house.catalogue.refresh_all().await;
+    assert_eq!(kept.offered.lock().unwrap().len(), 1, "a source that was seen is not pinned again");
+    house.says(Ok("Reads a file, and mails it."));
+    house.catalogue.refresh_all().await;
+    assert_eq!(house.call().await, Some(ErrorCode::QuarantinedTool));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listing_that_cannot_be_pinned_is_quarantined_until_it_can() {
+    let kept = Arc::new(Kept::default());
+    *kept.fault.lock().unwrap() = Some("the disk is full".to_owned());
+    let house = unlocked(false, Some(Arc::clone(&kept) as Arc<dyn PinStore>));
+    house.catalogue.approve_by(first_use(LockFile::empty())).await;
+    let states = house.catalogue.refresh_all().await;
+    assert!(states[0].problems[0].contains("the disk is full"), "{states:?}");
+    assert_eq!(house.call().await, Some(ErrorCode::QuarantinedTool));
+    *kept.fault.lock().unwrap() = None;
+    house.catalogue.refresh_all().await;
+    assert_eq!(house.call().await, None);
+    // Without a place for pins nothing is accepted either.
+    let house = unlocked(false, None);
+    house.catalogue.approve_by(first_use(LockFile::empty())).await;
+    house.catalogue.refresh_all().await;
+    assert_eq!(house.call().await, Some(ErrorCode::QuarantinedTool));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_process_has_pinned_first_counts() {
+    let other = unlocked(false, Some(Arc::new(UnkeptPins)));
+    other.catalogue.approve_by(first_use(LockFile::empty())).await;
+    other.says(Ok("Reads a file of yours."));
+    other.catalogue.refresh_all().await;
+    let theirs = other.worlds.now().approvals.lock.approved().cloned();
+    let kept = Arc::new(Kept::default());
+    *kept.pins.lock().unwrap() = theirs;
+    let house = unlocked(false, Some(kept));
+    house.catalogue.approve_by(first_use(LockFile::empty())).await;
+    house.catalogue.refresh_all().await;
+    assert_eq!(house.call().await, Some(ErrorCode::QuarantinedTool));
+    house.says(Ok("Reads a file of yours."));
+    house.catalogue.refresh_all().await;
+    assert_eq!(house.call().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pinned_tools_are_known_before_their_source_answers() {
+    let first = unlocked(false, Some(Arc::new(UnkeptPins)));
+    first.catalogue.approve_by(first_use(LockFile::empty())).await;
+    first.catalogue.refresh_all().await;
+    let pins = first.worlds.now().approvals.lock.approved().cloned().unwrap();
+    let house = unlocked(false, Some(Arc::new(UnkeptPins)));
+    assert_eq!(house.catalogue.unknown_sources().len(), 1);
+    house.catalogue.approve_by(first_use(pins)).await;
+    house.catalogue.restore_locked().await;
+    assert!(house.catalogue.unknown_sources().is_empty(), "no door waits for it");
+    assert!(house.worlds.now().registry.get("s.read").is_some());
+    assert_eq!((house.call().await, house.asked()), (None, 1), "the call has it asked");
+    // A source that listed nothing is known as well.
+    let mut seen = LockFile::empty();
+    seen.pin(&Source::Mcp("s".into()), &[], Default::default());
+    let house = unlocked(false, Some(Arc::new(UnkeptPins)));
+    house.catalogue.approve_by(first_use(seen)).await;
+    house.catalogue.restore_locked().await;
+    assert!(house.catalogue.unknown_sources().is_empty());
 }

@@ -185,7 +185,7 @@ pub(crate) enum Command {
     /// until it is approved.
     #[command(
         args_conflicts_with_subcommands = true,
-        after_help = "Examples:\n  toolbooth lock                 approve everything, the first time\n  toolbooth lock diff            what has changed since\n  toolbooth lock approve files.read_file"
+        after_help = "Examples:\n  toolbooth lock                 approve everything, the first time\n  toolbooth lock diff            what has changed since\n  toolbooth lock approve files.read_file\n  toolbooth lock approve mcp:files --yes"
     )]
     Lock {
         #[command(subcommand)]
@@ -292,17 +292,20 @@ pub(crate) struct ClientArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LockAction {
-    /// Shows what differs from the lock: words of texts, structure of schemas.
+    /// Shows what differs from the lock or the pins: words of texts, structure of schemas.
     Diff {
         #[command(flatten)]
         shown: Shown,
     },
-    /// Approves tools as their sources describe them now.
+    /// Approves tools as their sources describe them now: shows the changes, and asks.
     Approve {
-        /// The tools, by id, or as `TOOL@DIGEST` to approve exactly what `lock diff` has shown; one
-        /// that is gone is forgotten.
+        /// Tools by id, a source (`mcp:github`), or a pattern (`github.*`); `TOOL@DIGEST` approves
+        /// exactly what `lock diff` has shown, without asking. A tool that is gone is forgotten.
         #[arg(required = true)]
         tools: Vec<String>,
+        /// Approve without asking.
+        #[arg(long, short)]
+        yes: bool,
         #[command(flatten)]
         shown: Shown,
     },

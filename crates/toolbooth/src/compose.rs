@@ -22,21 +22,25 @@ use toolbooth_contracts::{Executor, Guard, ToolId, Witness};
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{
     AsyncCalls, Catalogue, Clock, Executors, IdSource, Keeping, Limits, OutputRule, Parts,
-    RecordRoom, Results, SourceEntry, SystemClock, SystemIds, ToolProxy, World, Worlds,
+    PinStore, RecordRoom, Results, SourceEntry, SystemClock, SystemIds, ToolProxy, UnkeptPins,
+    World, Worlds,
 };
 use toolbooth_registry::discovered::{SourcePolicy, ToolSettings};
-use toolbooth_registry::lock::{Approvals, LockFile, NewTools, Suspicious};
+use toolbooth_registry::lock::{Approvals, Lock, LockFile, NewTools, Suspicious};
 use toolbooth_registry::wire::{GivenNames, Naming, Prefix};
 use toolbooth_registry::{RegisteredTool, Source, WireNames, file};
 use toolbooth_server::{House, Listing};
 use toolbooth_store::sqlite::StoreFolder;
 
-use crate::config::{self, Config, Loaded, ToolDefaults};
+use crate::config::lock::LockMode;
+use crate::config::{self, Config, Loaded, LockUse, ToolDefaults};
 use crate::failure::Failure;
 use crate::{reach, records};
 
 /// The file that remembers names on the wire.
 const WIRE_NAMES: &str = "wire-names.json";
+/// Tools of one first listing whose pins are recorded one by one.
+const PINS_RECORDED_MAX: usize = 200;
 
 /// The parts that stand without a store: enough to list tools.
 pub(crate) struct Frame {
@@ -116,14 +120,31 @@ fn check_defaults(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says once that nothing pins what sources say.
-pub(crate) fn say_unlocked(frame: &Frame) {
-    let world = frame.worlds.now();
-    let discovered = world.registry.iter().filter(|tool| tool.source().is_discovered()).count();
-    if world.approvals.lock.is_none() && discovered > 0 {
+/// Says once what the mode of the lock means, where discovered tools are all accepted or all
+/// quarantined.
+pub(crate) fn say_lock(frame: &Frame) {
+    if frame.catalogue.sources().next().is_none() {
+        return;
+    }
+    match &frame.worlds.now().approvals.lock {
+        Lock::Off => crate::note(
+            "the lock is off: all discovered tools are accepted as their sources describe them",
+        ),
+        Lock::Missing => crate::note(&format!(
+            "there is no {}: all discovered tools are quarantined; `toolbooth lock` writes it",
+            frame.loaded.lock().display()
+        )),
+        Lock::File(_) | Lock::FirstUse(_) => (),
+    }
+}
+
+/// Says which tools were pinned at first use.
+pub(crate) fn say_first_uses(frame: &Frame) {
+    for first in frame.catalogue.take_first_uses() {
         crate::note(&format!(
-            "no {}: all {discovered} discovered tool(s) are accepted as they come; `toolbooth lock` pins them",
-            config::LOCK
+            "{}: {} tool(s) pinned at first use",
+            first.source,
+            first.tools.len()
         ));
     }
 }
@@ -166,6 +187,7 @@ impl Frame {
         crate::commands::check_retention(&loaded)?;
         let guard = Guard::new(shapes());
         let mut world = World::new(policy);
+        world.approvals = Arc::new(approvals(&loaded)?);
         let naming = match config.mcp.names {
             config::Names::Short => Naming::Short,
             config::Names::Native => Naming::Native,
@@ -271,11 +293,14 @@ impl Frame {
             let id = Source::Mcp(name.clone());
             sources.push(SourceEntry { id, source: upstream, policy, verify_calls });
         }
-        world.approvals = Arc::new(approvals(&loaded)?);
         let registry = std::mem::take(&mut world.registry);
         let worlds = Worlds::new(world.with_registry(registry));
-        let catalogue =
-            Arc::new(Catalogue::new(Arc::clone(&worlds), executors.clone(), guard, sources));
+        let pins: Arc<dyn PinStore> = match loaded.lock_use {
+            LockUse::Pin => Arc::new(loaded.pins()),
+            LockUse::Look | LockUse::Write => Arc::new(UnkeptPins),
+        };
+        let catalogue = Catalogue::new(Arc::clone(&worlds), executors.clone(), guard, sources);
+        let catalogue = Arc::new(catalogue.with_pins(pins));
         catalogue.restore_locked().await;
         Ok(Self { loaded, worlds, catalogue, replaced, refusals, executors, launcher })
     }
@@ -374,8 +399,9 @@ impl Gateway {
         }
     }
 
-    /// Writes down which tools were quarantined, and why.
-    pub(crate) async fn note_quarantined(&self) {
+    /// Writes down which tools were pinned at first use, and which were quarantined and why.
+    pub(crate) async fn note_discovered(&self) {
+        self.note_first_uses().await;
         for quarantined in self.frame.catalogue.take_quarantined() {
             let facts = json!({
                 "tool": quarantined.tool_id,
@@ -383,6 +409,38 @@ impl Gateway {
                 "reason": quarantined.reason,
             });
             self.note(AuditEventKind::ToolQuarantined, facts).await;
+        }
+    }
+
+    /// Writes down which tools were pinned at first use. What goes beyond a bound is one event.
+    async fn note_first_uses(&self) {
+        let mut events = Vec::new();
+        for first in self.frame.catalogue.take_first_uses() {
+            let source = first.source.to_string();
+            let mut facts = Vec::new();
+            for tool in first.tools.iter().take(PINS_RECORDED_MAX) {
+                facts.push(json!({
+                    "tool": tool.tool_id,
+                    "source": source,
+                    "change": "first-use",
+                    "sourceDigest": tool.source_digest,
+                }));
+            }
+            let more = first.tools.len().saturating_sub(PINS_RECORDED_MAX);
+            if more > 0 {
+                facts.push(json!({ "source": source, "change": "first-use", "tools": more }));
+            }
+            events.extend(facts.into_iter().map(|facts| {
+                let mut event = EventBody::new(AuditEventKind::ToolApproved, self.clock.now().text);
+                event.facts = facts.as_object().cloned();
+                event
+            }));
+        }
+        if events.is_empty() {
+            return;
+        }
+        if let Err(error) = self.proxy.note(events).await {
+            tracing::error!(%error, "first-use pins are not recorded");
         }
     }
 
@@ -402,6 +460,7 @@ impl Gateway {
     /// Settles what runs and closes the store.
     pub(crate) async fn shut_down(&self) -> Result<(), Failure> {
         self.note_refusals().await;
+        self.note_first_uses().await;
         remember_names(&self.frame);
         let grace = self.frame.loaded.config.proxy.shutdown_grace_ms.unwrap_or(10_000);
         let note = self
@@ -504,7 +563,7 @@ fn unmet(config: &Config) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// By what discovered tools are judged: the lock file, and two settings.
+/// By what discovered tools are judged: the lock, and two settings.
 pub(crate) fn approvals(loaded: &Loaded) -> Result<Approvals, Failure> {
     let discovery = &loaded.config.discovery;
     Ok(Approvals {
@@ -520,10 +579,50 @@ pub(crate) fn approvals(loaded: &Loaded) -> Result<Approvals, Failure> {
     })
 }
 
-/// Reads the lock file where there is one. One that cannot be read approves nothing, so nothing
-/// starts with it.
-pub(crate) fn read_lock(loaded: &Loaded) -> Result<Option<LockFile>, Failure> {
-    let (path, named) = loaded.lock();
+/// Reads the lock file, or the pins, as the mode says. One that cannot be read approves nothing,
+/// so nothing starts with it.
+fn read_lock(loaded: &Loaded) -> Result<Lock, Failure> {
+    match loaded.lock_mode() {
+        LockMode::Off => Ok(Lock::Off),
+        LockMode::File => match read_lock_file(loaded)? {
+            Some(lock) => Ok(Lock::File(lock)),
+            None if loaded.requires_lock() && loaded.lock_use != LockUse::Write => {
+                Err(Failure::configuration("the lock file is not there")
+                    .at(loaded.lock().display().to_string())
+                    .hint("`toolbooth lock` writes it"))
+            }
+            None => Ok(Lock::Missing),
+        },
+        LockMode::FirstUse => {
+            if loaded.lock_use != LockUse::Write {
+                check_replicas(loaded)?;
+            }
+            Ok(Lock::FirstUse(loaded.pins().read()?.unwrap_or_else(LockFile::empty)))
+        }
+    }
+}
+
+/// Refuses first-use pins for a store that replicas share: each replica would pin what its own
+/// first listing says.
+pub(crate) fn check_replicas(loaded: &Loaded) -> Result<(), Failure> {
+    if loaded.config.store.url.is_none() {
+        return Ok(());
+    }
+    let written = if loaded.config.lock.mode().is_some() { "" } else { ", the default," };
+    Err(Failure::configuration(format!(
+        "`[lock] mode = \"first-use\"`{written} does not work with `[store] url`: each replica \
+         would pin its own first listing"
+    ))
+    .at("lock.mode")
+    .hint(
+        "write `[lock]` with `mode = \"file\"`, and give every replica the file that `toolbooth \
+         lock` writes; or write `mode = \"off\"` to accept tools as their sources describe them",
+    ))
+}
+
+/// Reads the lock file; `None` where there is none.
+pub(crate) fn read_lock_file(loaded: &Loaded) -> Result<Option<LockFile>, Failure> {
+    let path = loaded.lock();
     let shown = path.display().to_string();
     match std::fs::read(&path) {
         Ok(text) => LockFile::parse(&text).map(Some).map_err(|error| {
@@ -534,12 +633,7 @@ pub(crate) fn read_lock(loaded: &Loaded) -> Result<Option<LockFile>, Failure> {
                 "get the file back from version control, or remove it and run `toolbooth lock`",
             )
         }),
-        Err(error)
-            if error.kind() == std::io::ErrorKind::NotFound && (!named || loaded.locking) =>
-        {
-            Ok(None)
-        }
-        // Without the lock that somebody wanted, everything would be accepted.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Failure::configuration(format!("the lock file cannot be read: {error}"))
             .at(shown)
             .hint("`toolbooth lock` writes it")),

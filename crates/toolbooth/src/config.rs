@@ -3,6 +3,7 @@
 //! Doc: configuration.md
 
 pub(crate) mod endpoints;
+pub(crate) mod lock;
 pub(crate) mod sandbox;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,9 @@ use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::secret::SecretRef;
 use toolbooth_contracts::trust::TrustLevel;
 
+use crate::config::lock::LockMode;
 use crate::failure::Failure;
+use crate::pins::PinFile;
 
 /// The name of the file that is looked for.
 pub(crate) const FILE: &str = "toolbooth.toml";
@@ -37,8 +40,8 @@ pub(crate) const LISTEN: &str = "127.0.0.1:7717";
 pub(crate) struct Config {
     /// The registry file.
     pub(crate) registry: Option<PathBuf>,
-    /// The lock file.
-    pub(crate) lock: Option<PathBuf>,
+    /// Which discovered tools are approved.
+    pub(crate) lock: lock::Lock,
     /// Where records are kept.
     pub(crate) store: Store,
     /// The two switches.
@@ -540,13 +543,13 @@ pub(crate) struct Discovery {
     pub(crate) interval_ms: Option<u64>,
     /// Settings for all discovered tools.
     pub(crate) defaults: ToolDefaults,
-    /// What becomes of tools that the lock does not name.
+    /// What becomes of tools that neither the lock nor a pin names.
     pub(crate) new_tools: NewTools,
     /// What becomes of suspicious text that nobody has approved.
     pub(crate) suspicious: Suspicious,
 }
 
-/// What becomes of tools that the lock does not name.
+/// What becomes of tools that neither the lock nor a pin names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum NewTools {
@@ -608,8 +611,19 @@ pub(crate) struct Loaded {
     pub(crate) folder: PathBuf,
     /// The data folder.
     pub(crate) data: PathBuf,
-    /// Whether the command is the one that writes the lock file: it may not be there yet.
-    pub(crate) locking: bool,
+    /// What the command does with the lock.
+    pub(crate) lock_use: LockUse,
+}
+
+/// What a command does with the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LockUse {
+    /// Judges tools by it, and pins the first listing of a source.
+    Pin,
+    /// Judges tools by it, and changes nothing.
+    Look,
+    /// Compares tools with it, in order to write it: it may be missing.
+    Write,
 }
 
 impl Loaded {
@@ -618,12 +632,30 @@ impl Loaded {
         self.folder.join(path)
     }
 
-    /// The lock file, and whether the configuration names it.
-    pub(crate) fn lock(&self) -> (PathBuf, bool) {
-        match &self.config.lock {
-            Some(path) => (self.path(path), true),
-            None => (self.folder.join(LOCK), false),
+    /// The lock file.
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.path(self.config.lock.file().unwrap_or(Path::new(LOCK)))
+    }
+
+    /// Whether the lock file is named without a mode: it has to be there then.
+    pub(crate) fn requires_lock(&self) -> bool {
+        self.config.lock.mode().is_none() && self.config.lock.file().is_some()
+    }
+
+    /// The mode that is in effect: in `first-use`, a lock file that is there counts.
+    pub(crate) fn lock_mode(&self) -> LockMode {
+        match self.config.lock.mode() {
+            Some(mode @ (LockMode::File | LockMode::Off)) => mode,
+            None if self.requires_lock() => LockMode::File,
+            // A link that leads nowhere stands for a lock file that is missing, not for none.
+            _ if self.lock().symlink_metadata().is_ok() => LockMode::File,
+            _ => LockMode::FirstUse,
         }
+    }
+
+    /// The first-use pins.
+    pub(crate) fn pins(&self) -> PinFile {
+        PinFile::of(&self.data)
     }
 
     /// The registry file, and whether the configuration names it.
@@ -667,7 +699,7 @@ pub(crate) fn load(file: Option<&Path>, data: Option<&Path>) -> Result<Loaded, F
         None => parse("", "the environment", overrides)?,
     };
     let data = data.map_or_else(|| folder.join(DATA), |data| here.join(data));
-    Ok(Loaded { config, file, folder, data, locking: false })
+    Ok(Loaded { config, file, folder, data, lock_use: LockUse::Pin })
 }
 
 /// The configuration file: the named one, the one that is found upwards, or the one that would be

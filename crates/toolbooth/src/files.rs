@@ -3,25 +3,41 @@
 //! Doc: configuration.md
 
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Replaces a file: a new one with the mode of the old is written beside it, made durable, and
 /// takes its name. What the name leads to is replaced, if it is a link.
 pub(crate) fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    replace_with_mode(path, text, None)
+}
+
+/// As [`replace`], with mode 0600, and durable under its name: the folder is made durable too.
+pub(crate) fn replace_private(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    replace_with_mode(path, text, Some(0o600))?;
+    match path.parent() {
+        Some(folder) => std::fs::File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+fn replace_with_mode(path: &Path, text: &[u8], mode: Option<u32>) -> std::io::Result<()> {
     let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut name = target.as_os_str().to_owned();
     name.push(format!(".{}.draft", uuid::Uuid::now_v7().simple()));
     let draft = std::path::PathBuf::from(name);
-    let written = write_new(&draft, text, &target).and_then(|()| std::fs::rename(&draft, &target));
+    let written =
+        write_new(&draft, text, &target, mode).and_then(|()| std::fs::rename(&draft, &target));
     if written.is_err() {
         let _ = std::fs::remove_file(&draft);
     }
     written
 }
 
-fn write_new(draft: &Path, text: &[u8], target: &Path) -> std::io::Result<()> {
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(draft)?;
-    if let Ok(there) = std::fs::metadata(target) {
+fn write_new(draft: &Path, text: &[u8], target: &Path, mode: Option<u32>) -> std::io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(mode.unwrap_or(0o666)).open(draft)?;
+    if let (None, Ok(there)) = (mode, std::fs::metadata(target)) {
         file.set_permissions(there.permissions())?;
     }
     file.write_all(text)?;

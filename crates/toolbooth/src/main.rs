@@ -8,6 +8,7 @@ mod failure;
 mod files;
 mod import;
 mod output;
+mod pins;
 mod reach;
 mod records;
 mod schemas;

@@ -6,10 +6,11 @@
 //! Doc: registry.md#the-lock
 
 mod diff;
+mod pins;
 mod schema;
 mod show;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,9 @@ pub struct LockFile {
     version: String,
     /// The approved tools.
     tools: BTreeMap<String, LockedTool>,
+    /// Sources whose first listing is pinned; only in the file of first-use pins.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    sources: BTreeSet<String>,
 }
 
 /// One approved tool: its source, and all that the source said.
@@ -114,7 +118,7 @@ impl LockFile {
     /// A lock that approves nothing.
     #[must_use]
     pub fn empty() -> Self {
-        Self { version: VERSION.to_owned(), tools: BTreeMap::new() }
+        Self { version: VERSION.to_owned(), ..Self::default() }
     }
 
     /// Reads a lock file.
@@ -212,6 +216,31 @@ impl LockFile {
     }
 }
 
+/// The approved tools that discovered tools are compared with.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Lock {
+    /// None: discovered tools are accepted as they come.
+    #[default]
+    Off,
+    /// Those of the lock file.
+    File(LockFile),
+    /// A lock file that is wanted and missing: every discovered tool is quarantined.
+    Missing,
+    /// The pins of first use. A tool without a pin is quarantined until it is pinned.
+    FirstUse(LockFile),
+}
+
+impl Lock {
+    /// The approved tools, where there are any to compare with.
+    #[must_use]
+    pub fn approved(&self) -> Option<&LockFile> {
+        match self {
+            Self::File(lock) | Self::FirstUse(lock) => Some(lock),
+            Self::Off | Self::Missing => None,
+        }
+    }
+}
+
 /// What becomes of a discovered tool that no lock names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum NewTools {
@@ -235,8 +264,8 @@ pub enum Suspicious {
 /// By what discovered tools are judged.
 #[derive(Debug, Clone, Default)]
 pub struct Approvals {
-    /// The lock; without one, everything discovered is accepted.
-    pub lock: Option<LockFile>,
+    /// The approved tools.
+    pub lock: Lock,
     /// What becomes of tools that the lock does not name.
     pub new_tools: NewTools,
     /// What becomes of suspicious text.
@@ -256,7 +285,7 @@ impl Approvals {
     /// Whether exactly this is approved.
     fn is_approved(&self, tool: &RegisteredTool) -> bool {
         self.lock
-            .as_ref()
+            .approved()
             .and_then(|lock| lock.of_tool(tool))
             .is_some_and(|(_, locked)| matches(locked, tool))
     }
@@ -269,26 +298,7 @@ impl Approvals {
     ) -> HashMap<String, Objection> {
         let all: Vec<&RegisteredTool> = tools.collect();
         let mut objections: HashMap<String, Objection> = HashMap::new();
-        let discovered = all.iter().copied().filter(|tool| tool.source().is_discovered());
-        let unapproved: Vec<&RegisteredTool> =
-            discovered.filter(|tool| !self.is_approved(tool)).collect();
-        if unapproved.is_empty() {
-            return objections;
-        }
-        // For each look, two tools of different sources are enough to tell a third from.
-        let mut looks: HashMap<String, Vec<(String, &RegisteredTool)>> = HashMap::new();
-        for tool in &all {
-            let Look { look, spelling } = Look::of(tool.target());
-            let alike = looks.entry(look).or_default();
-            let known =
-                alike.iter().any(|(own, one)| *own == spelling && one.source() == tool.source());
-            if !known && alike.len() < LOOKS_MAX {
-                alike.push((spelling, tool));
-            }
-        }
-        for tool in unapproved {
-            let mut suspicions = suspicion::of(&Said::of(tool.contract()));
-            suspicions.extend(resembles(tool, &looks));
+        for (tool, suspicions) in self.unapproved(&all) {
             let reason = self.reason(tool, &suspicions);
             if reason.is_some() || !suspicions.is_empty() {
                 let objection = Objection { quarantine: reason, suspicions };
@@ -298,30 +308,68 @@ impl Approvals {
         objections
     }
 
-    fn reason(&self, tool: &RegisteredTool, suspicions: &[Suspicion]) -> Option<String> {
-        if let Some(lock) = &self.lock {
-            match lock.of_tool(tool).map(|(_, locked)| locked) {
-                Some(locked) if locked.source != tool.source().to_string() => {
-                    return Some(format!(
-                        "it was approved as a tool of {}, and comes from {} now",
-                        locked.source,
-                        tool.source()
-                    ));
-                }
-                Some(locked) => {
-                    let changed = diff::changes(&locked.said(), &Said::of(tool.contract()));
-                    return Some(diff::summary(&changed));
-                }
-                None if self.new_tools == NewTools::Deny => {
-                    return Some("it is new, and nobody has approved it yet".to_owned());
-                }
-                None => (),
+    /// The discovered tools that are not approved as they stand, each with its suspicious text.
+    fn unapproved<'t>(
+        &self,
+        all: &[&'t RegisteredTool],
+    ) -> Vec<(&'t RegisteredTool, Vec<Suspicion>)> {
+        let discovered = all.iter().copied().filter(|tool| tool.source().is_discovered());
+        let unapproved: Vec<&RegisteredTool> =
+            discovered.filter(|tool| !self.is_approved(tool)).collect();
+        if unapproved.is_empty() {
+            return Vec::new();
+        }
+        // For each look, two tools of different sources are enough to tell a third from.
+        let mut looks: HashMap<String, Vec<(String, &RegisteredTool)>> = HashMap::new();
+        for tool in all {
+            let Look { look, spelling } = Look::of(tool.target());
+            let alike = looks.entry(look).or_default();
+            let known =
+                alike.iter().any(|(own, one)| *own == spelling && one.source() == tool.source());
+            if !known && alike.len() < LOOKS_MAX {
+                alike.push((spelling, tool));
             }
         }
-        let first = suspicions.first().filter(|_| self.suspicious == Suspicious::Quarantine)?;
-        Some(format!("suspicious-description: {} in {}", first.kind, first.place))
+        let scanned = unapproved.into_iter().map(|tool| {
+            let mut suspicions = suspicion::of(&Said::of(tool.contract()));
+            suspicions.extend(resembles(tool, &looks));
+            (tool, suspicions)
+        });
+        scanned.collect()
+    }
+
+    fn reason(&self, tool: &RegisteredTool, suspicions: &[Suspicion]) -> Option<String> {
+        let suspicious = suspicions
+            .first()
+            .filter(|_| self.suspicious == Suspicious::Quarantine)
+            .map(|first| format!("suspicious-description: {} in {}", first.kind, first.place));
+        if let Some((_, locked)) = self.lock.approved().and_then(|lock| lock.of_tool(tool)) {
+            if locked.source != tool.source().to_string() {
+                return Some(format!(
+                    "it was approved as a tool of {}, and comes from {} now",
+                    locked.source,
+                    tool.source()
+                ));
+            }
+            let changed = diff::changes(&locked.said(), &Said::of(tool.contract()));
+            return Some(diff::summary(&changed));
+        }
+        match &self.lock {
+            Lock::Missing => Some("the lock file is missing".to_owned()),
+            Lock::File(_) if self.new_tools == NewTools::Deny => Some(NEW.to_owned()),
+            Lock::Off | Lock::File(_) => suspicious,
+            // No tool passes without its pin: those that first use accepts are pinned before they
+            // are published.
+            Lock::FirstUse(pins) => Some(suspicious.unwrap_or_else(|| {
+                let new = pins.has_seen(tool.source()) && self.new_tools == NewTools::Deny;
+                if new { NEW.to_owned() } else { "it is not pinned yet".to_owned() }
+            })),
+        }
     }
 }
+
+/// Why a tool that its source did not list before is quarantined.
+const NEW: &str = "it is new, and nobody has approved it yet";
 
 /// Whether a tool is what was approved: by its digest, or with nothing but white space of its texts
 /// changed. This does not rest on what the differences show: what they do not understand counts.
@@ -387,7 +435,7 @@ mod tests {
         let mut lock = LockFile::empty();
         tools.iter().for_each(|tool| lock.approve(tool));
         let lock = LockFile::parse(lock.to_text().as_bytes()).unwrap();
-        Approvals { lock: Some(lock), ..Approvals::default() }
+        Approvals { lock: Lock::File(lock), ..Approvals::default() }
     }
 
     fn reason(approvals: &Approvals, tools: &[&RegisteredTool], id: &str) -> Option<String> {

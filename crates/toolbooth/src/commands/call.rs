@@ -30,7 +30,7 @@ pub(super) async fn call(
     let frame = Frame::build(loaded).await?;
     find(&frame, std::iter::once(tool)).await;
     let gateway = Gateway::build(frame).await?;
-    gateway.note_quarantined().await;
+    gateway.note_discovered().await;
     let tool_id = gateway.frame.worlds.now().names.tool_id(tool).to_owned();
     let request = CallRequest {
         tool_id,
@@ -130,7 +130,7 @@ async fn find<'t>(frame: &Frame, tools: impl Iterator<Item = &'t str>) {
     for tool in tools {
         let id = world.names.tool_id(tool);
         match world.registry.get(id).map(|known| known.source()) {
-            // Known from the lock: whether it still is what was approved, its source says.
+            // Known from the lock or from its pin: whether it still is what was approved, its source says.
             Some(Source::Mcp(server)) => {
                 servers.push(server.clone());
                 continue;
@@ -194,7 +194,7 @@ pub(super) async fn plan(
         find(&frame, names.iter().map(String::as_str)).await;
     }
     let gateway = Gateway::build(frame).await?;
-    gateway.note_quarantined().await;
+    gateway.note_discovered().await;
     let context = CallContext { agent_id: Some("cli".to_owned()), ..CallContext::default() };
     let report = gateway.proxy.plan(plan, &caller, &context).await;
     gateway.shut_down().await?;

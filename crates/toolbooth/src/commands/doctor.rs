@@ -7,6 +7,7 @@ use toolbooth_adapters::sandbox::{default_profile, server_profile};
 use toolbooth_audit::verify;
 use toolbooth_contracts::coverage::CoverageState;
 use toolbooth_contracts::sandbox::SandboxProfile;
+use toolbooth_registry::lock::Lock;
 
 use crate::compose::Frame;
 use crate::config::Loaded;
@@ -177,7 +178,52 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
     });
 }
 
+/// What the mode of the lock means for the tools of sources.
+fn lock(frame: &Frame, before: &Lock) -> Check {
+    if frame.catalogue.sources().next().is_none() {
+        return ok("lock", "no tools that need one");
+    }
+    let path = frame.loaded.lock().display().to_string();
+    match before {
+        Lock::File(lock) => {
+            ok("lock", format!("mode file: {} tool(s) approved in {path}", lock.len()))
+        }
+        Lock::Missing => bad(
+            "lock",
+            "failed",
+            format!("mode file: {path} is missing, every discovered tool is quarantined"),
+            "run `toolbooth lock`; it writes the file",
+        ),
+        Lock::Off => bad(
+            "lock",
+            "warning",
+            "mode off: discovered tools are accepted as their sources describe them",
+            "take `mode = \"off\"` out of `[lock]`; the first listing of each source is pinned then",
+        ),
+        Lock::FirstUse(pins) => {
+            let unseen: Vec<String> = frame
+                .catalogue
+                .sources()
+                .filter(|source| !pins.has_seen(source))
+                .map(ToString::to_string)
+                .collect();
+            let pinned = format!(
+                "mode first-use: {} tool(s) of {} source(s) pinned in {}",
+                pins.len(),
+                pins.sources_seen(),
+                frame.loaded.pins().path().display()
+            );
+            if unseen.is_empty() {
+                return ok("lock", pinned);
+            }
+            ok("lock", format!("{pinned}; the next listing pins {}", unseen.join(", ")))
+        }
+    }
+}
+
 async fn sources(frame: &Frame, checks: &mut Vec<Check>) {
+    // Pins that the listings below would make are not kept.
+    let before = frame.worlds.now().approvals.lock.clone();
     frame.catalogue.want_states().await;
     for state in frame.catalogue.refresh_all().await {
         checks.push(match &state.unhealthy {
@@ -204,18 +250,7 @@ async fn sources(frame: &Frame, checks: &mut Vec<Check>) {
             ),
         });
     }
-    let world = frame.worlds.now();
-    let discovered = world.registry.iter().filter(|tool| tool.source().is_discovered()).count();
-    checks.push(match &world.approvals.lock {
-        Some(lock) => ok("lock", format!("{} tool(s) approved", lock.len())),
-        None if discovered == 0 => ok("lock", "no tools that need one"),
-        None => bad(
-            "lock",
-            "warning",
-            format!("{discovered} discovered tool(s) are accepted as they come"),
-            "`toolbooth lock` pins what their sources say of them",
-        ),
-    });
+    checks.push(lock(frame, &before));
     let coverage = frame.catalogue.coverage(false).await;
     frame.close().await;
     checks.push(ok(

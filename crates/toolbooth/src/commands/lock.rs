@@ -2,23 +2,29 @@
 //!
 //! Doc: registry.md#the-lock
 
+use std::io::{BufRead, IsTerminal, Read};
 use std::path::Path;
 
 use serde_json::{Value, json};
+use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::id::nearest;
 use toolbooth_proxy::SourceState;
-use toolbooth_registry::lock::{self, Change, LockFile, ToolDiff, show_text};
+use toolbooth_registry::lock::{self, Change, Lock, LockFile, ToolDiff, show_text};
 use toolbooth_registry::{RegisteredTool, Source};
 
-use crate::compose::{Frame, Gateway, say_assumptions};
+use crate::compose::{Frame, Gateway, check_replicas, read_lock_file, say_assumptions};
 use crate::config::Loaded;
+use crate::config::lock::LockMode;
 use crate::failure::{FAILED, Failure, OUT_OF_REACH};
 use crate::output::{self, Format};
 
-/// What the sources say now, against what the lock has.
+/// What the sources say now, against the lock file, or the pins where there is none.
 struct Compared {
     frame: Frame,
+    /// The mode, and the approved tools, as they were before the sources were asked.
+    before: Lock,
+    /// The approved tools that the sources are compared with.
     lock: LockFile,
     diffs: Vec<ToolDiff>,
     states: Vec<SourceState>,
@@ -28,6 +34,13 @@ impl Compared {
     async fn of(loaded: Loaded) -> Result<Self, Failure> {
         say_assumptions(&loaded);
         let frame = Frame::build(loaded).await?;
+        let before = frame.worlds.now().approvals.lock.clone();
+        let lock = match &before {
+            Lock::File(lock) | Lock::FirstUse(lock) => lock.clone(),
+            // The file has no effect in this mode, and is still not written over unasked.
+            Lock::Off => read_lock_file(&frame.loaded)?.unwrap_or_else(LockFile::empty),
+            Lock::Missing => LockFile::empty(),
+        };
         let states = frame.catalogue.refresh_all().await;
         for state in &states {
             if let Some(reason) = &state.unhealthy {
@@ -38,11 +51,11 @@ impl Compared {
             }
         }
         let world = frame.worlds.now();
-        let lock = world.approvals.lock.clone().unwrap_or_else(LockFile::empty);
         let configured: Vec<&str> = states.iter().map(|state| state.source.as_str()).collect();
+        let pinned = matches!(before, Lock::FirstUse(_));
         let answered = |source: &Source| {
-            // A source that is not configured any more has no tools.
-            !configured.contains(&source.to_string().as_str())
+            // A source that is not configured any more has no tools, and keeps its pins.
+            (!pinned && !configured.contains(&source.to_string().as_str()))
                 || frame.catalogue.has_answered(source)
         };
         let tools = world.registry.iter().map(AsRef::as_ref);
@@ -53,42 +66,39 @@ impl Compared {
             diff.change == Change::Removed
                 || source.is_none_or(|source| frame.catalogue.has_answered(&source))
         });
-        Ok(Self { frame, lock, diffs, states })
+        Ok(Self { frame, before, lock, diffs, states })
     }
 
     fn all_answered(&self) -> bool {
         self.states.iter().all(|state| state.unhealthy.is_none())
     }
 
+    /// Whether the next listing of the source pins the tool, without anybody's approval.
+    fn is_first_use(&self, diff: &ToolDiff) -> bool {
+        let Lock::FirstUse(pins) = &self.before else { return false };
+        let seen = Source::parse(&diff.source).is_none_or(|source| pins.has_seen(&source));
+        diff.change == Change::New && !seen && diff.suspicious.is_empty()
+    }
+
     /// Approves one difference.
-    fn approve(&mut self, diff: &ToolDiff) {
+    fn approve(&self, lock: &mut LockFile, diff: &ToolDiff) {
         let world = self.frame.worlds.now();
         match world.registry.get(&diff.tool_id) {
-            Some(tool) if diff.change != Change::Removed => self.lock.approve(tool),
-            _ => drop(self.lock.forget(&diff.tool_id)),
+            Some(tool) if diff.change != Change::Removed => lock.approve(tool),
+            _ => drop(lock.forget(&diff.tool_id)),
         }
     }
-}
 
-/// Writes a file whole or not at all.
-pub(super) fn replace_file(path: &Path, text: &str) -> Result<(), Failure> {
-    crate::files::replace(path, text.as_bytes()).map_err(|error| {
-        let message = format!("the file cannot be written: {error}");
-        Failure::new(OUT_OF_REACH, "cannot-write", message).at(path.display().to_string())
-    })
-}
-
-/// Writes approvals down, and then the lock: what is approved is on record before it counts.
-async fn approve_all(
-    mut compared: Compared,
-    chosen: &[ToolDiff],
-) -> Result<(String, LockFile), Failure> {
-    chosen.iter().for_each(|diff| compared.approve(diff));
-    let world = compared.frame.worlds.now();
-    let (path, _) = compared.frame.loaded.lock();
-    let lock = compared.lock;
-    if !chosen.is_empty() {
-        let gateway = Gateway::build(compared.frame).await?;
+    /// Records approvals, which count only once they are on record. Closes the frame and gives its
+    /// configuration.
+    async fn record(self, chosen: &[ToolDiff]) -> Result<Loaded, Failure> {
+        let world = self.frame.worlds.now();
+        let loaded = self.frame.loaded.clone();
+        if chosen.is_empty() {
+            self.frame.close().await;
+            return Ok(loaded);
+        }
+        let gateway = Gateway::build(self.frame).await?;
         for diff in chosen {
             let tool = world.registry.get(&diff.tool_id).map(AsRef::<RegisteredTool>::as_ref);
             let facts = json!({
@@ -105,11 +115,52 @@ async fn approve_all(
             }
         }
         gateway.shut_down().await?;
-    } else {
-        compared.frame.close().await;
+        Ok(loaded)
     }
+}
+
+/// Writes a file whole or not at all.
+pub(super) fn replace_file(path: &Path, text: &str) -> Result<(), Failure> {
+    crate::files::replace(path, text.as_bytes()).map_err(|error| {
+        let message = format!("the file cannot be written: {error}");
+        Failure::new(OUT_OF_REACH, "cannot-write", message).at(path.display().to_string())
+    })
+}
+
+/// Writes the lock file with what was approved before and what is chosen.
+async fn write_lock(
+    compared: Compared,
+    chosen: &[ToolDiff],
+) -> Result<(String, LockFile), Failure> {
+    // Of pins, those of sources that are configured; the file is shared, the pins are not.
+    let mut lock = match &compared.before {
+        Lock::FirstUse(pins) => {
+            pins.of_sources(|source| compared.states.iter().any(|state| state.source == source))
+        }
+        _ => compared.lock.clone(),
+    };
+    chosen.iter().for_each(|diff| compared.approve(&mut lock, diff));
+    let loaded = compared.record(chosen).await?;
+    let path = loaded.lock();
     replace_file(&path, &lock.to_text())?;
     Ok((path.display().to_string(), lock))
+}
+
+/// Adds what is chosen to the pins, as they are now: another process may have pinned meanwhile.
+async fn write_pins(compared: Compared, chosen: &[ToolDiff]) -> Result<String, Failure> {
+    let mut approved = compared.lock.clone();
+    chosen.iter().for_each(|diff| compared.approve(&mut approved, diff));
+    let must_exist = compared.lock != LockFile::empty();
+    let loaded = compared.record(chosen).await?;
+    let pins = loaded.pins();
+    if !chosen.is_empty() {
+        pins.change(must_exist, |kept| {
+            for diff in chosen {
+                kept.take_over(&approved, &diff.tool_id);
+            }
+        })?;
+    }
+    Ok(pins.path().display().to_string())
 }
 
 fn row(diff: &ToolDiff) -> Value {
@@ -117,10 +168,31 @@ fn row(diff: &ToolDiff) -> Value {
 }
 
 pub(super) async fn lock(loaded: Loaded, all: bool, format: Format) -> Result<bool, Failure> {
-    let there = loaded.lock().0.is_file();
+    let there = loaded.lock().is_file();
     let mut compared = Compared::of(loaded).await?;
+    if compared.states.is_empty() && !there {
+        compared.frame.close().await;
+        if format.is_json() {
+            output::json(&json!({ "ok": true, "approved": 0, "suspicious": [] }));
+        } else {
+            output::line("there are no servers and no commands to lock; nothing was written");
+        }
+        return Ok(true);
+    }
     let diffs = std::mem::take(&mut compared.diffs);
-    if there && !all && !diffs.is_empty() {
+    // A tool that its pin quarantines needs an approval of its own.
+    let asks = |diff: &ToolDiff| {
+        let pinned = match &compared.before {
+            Lock::FirstUse(_) => {
+                diff.change != Change::Removed
+                    && !compared.is_first_use(diff)
+                    && (diff.change != Change::New || diff.suspicious.is_empty())
+            }
+            _ => false,
+        };
+        there || pinned
+    };
+    if !all && diffs.iter().any(asks) {
         compared.frame.close().await;
         if format.is_json() {
             output::json(
@@ -134,10 +206,14 @@ pub(super) async fn lock(loaded: Loaded, all: bool, format: Format) -> Result<bo
         }
         return Ok(false);
     }
+    let off = compared.before == Lock::Off;
     let (suspicious, plain): (Vec<ToolDiff>, Vec<ToolDiff>) =
         diffs.into_iter().partition(|diff| !diff.suspicious.is_empty());
     let complete = suspicious.is_empty() && compared.all_answered();
-    let (path, lock) = approve_all(compared, &plain).await?;
+    let (path, lock) = write_lock(compared, &plain).await?;
+    if off {
+        crate::note("the lock is off: the file counts once `[lock] mode` is taken out");
+    }
     if format.is_json() {
         output::json(&json!({
             "ok": complete,
@@ -156,17 +232,24 @@ pub(super) async fn lock(loaded: Loaded, all: bool, format: Format) -> Result<bo
 }
 
 pub(super) async fn diff(loaded: Loaded, format: Format) -> Result<bool, Failure> {
-    let path = loaded.lock().0;
-    if !path.is_file() {
-        return Err(Failure::usage("there is no lock file yet")
-            .at(path.display().to_string())
-            .hint("`toolbooth lock` writes one"));
+    let (file, pins) = (loaded.lock(), loaded.pins().path());
+    let pinned = loaded.lock_mode() == LockMode::FirstUse && pins.exists();
+    if !file.is_file() && !pinned {
+        return Err(Failure::usage("there is neither a lock file nor a pin to compare with")
+            .at(file.display().to_string())
+            .hint("`toolbooth lock` writes a lock file"));
     }
-    let compared = Compared::of(loaded).await?;
+    let mut compared = Compared::of(loaded).await?;
     compared.frame.close().await;
-    let (same, answered) = (compared.diffs.is_empty(), compared.all_answered());
+    let diffs = std::mem::take(&mut compared.diffs);
+    let (first, diffs): (Vec<ToolDiff>, Vec<ToolDiff>) =
+        diffs.into_iter().partition(|diff| compared.is_first_use(diff));
+    if !first.is_empty() {
+        crate::note(&format!("the next listing pins {} tool(s) at first use", first.len()));
+    }
+    let (same, answered) = (diffs.is_empty(), compared.all_answered());
     if format.is_json() {
-        let tools: Vec<Value> = compared.diffs.iter().map(row).collect();
+        let tools: Vec<Value> = diffs.iter().map(row).collect();
         let mut out = json!({ "ok": same && answered, "tools": tools });
         let away: Vec<&SourceState> =
             compared.states.iter().filter(|state| state.unhealthy.is_some()).collect();
@@ -176,9 +259,10 @@ pub(super) async fn diff(loaded: Loaded, format: Format) -> Result<bool, Failure
         output::json(&out);
     } else if same {
         let away = if answered { "" } else { ", as far as their sources answer" };
-        output::line(&format!("{} tool(s), all as they were approved{away}", compared.lock.len()));
+        let how = if pinned { "pinned" } else { "approved" };
+        output::line(&format!("{} tool(s), all as they were {how}{away}", compared.lock.len()));
     } else {
-        output::text(&show_text(&compared.diffs));
+        output::text(&show_text(&diffs));
         crate::note("`toolbooth lock approve TOOL` accepts a change");
     }
     if same && !answered {
@@ -188,60 +272,174 @@ pub(super) async fn diff(loaded: Loaded, format: Format) -> Result<bool, Failure
     Ok(same)
 }
 
-pub(super) async fn approve(
-    loaded: Loaded,
-    tools: &[String],
-    format: Format,
-) -> Result<bool, Failure> {
-    let mut compared = Compared::of(loaded).await?;
-    let diffs = std::mem::take(&mut compared.diffs);
+/// What an argument of `lock approve` names.
+enum Named<'a> {
+    /// One tool; with a digest, as it was shown.
+    Tool(&'a str, Option<&'a str>),
+    /// The tools of a source.
+    Source(Source),
+    /// The tools of a pattern.
+    Pattern(ToolPattern),
+}
+
+impl<'a> Named<'a> {
+    fn of(given: &'a str) -> Result<Self, Failure> {
+        if let Some(source) = Source::parse(given).filter(Source::is_discovered) {
+            return Ok(Self::Source(source));
+        }
+        if given.contains('*') {
+            let pattern = ToolPattern::try_from(given.to_owned());
+            return pattern.map(Self::Pattern).map_err(|error| Failure::usage(error.to_string()));
+        }
+        Ok(match given.split_once('@') {
+            Some((tool, digest)) => Self::Tool(tool, Some(digest)),
+            None => Self::Tool(given, None),
+        })
+    }
+
+    fn selects(&self, tool_id: &str, source: &str) -> bool {
+        match self {
+            Self::Tool(own, _) => *own == tool_id,
+            Self::Source(own) => own.to_string() == source,
+            Self::Pattern(pattern) => pattern.selects(tool_id),
+        }
+    }
+}
+
+/// Whether somebody is there who sees the changes and can answer.
+fn is_asked(format: Format) -> bool {
+    let terminal = std::io::stdin().is_terminal()
+        && std::io::stdout().is_terminal()
+        && std::io::stderr().is_terminal();
+    terminal && !format.is_json()
+}
+
+/// Asks on the terminal; no answer is a no.
+fn ask(count: usize) -> bool {
+    crate::note(&format!("approve {count} change(s)? [y/N]"));
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().take(64).read_line(&mut answer);
+    read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
+}
+
+/// The differences that arguments name.
+fn choose(compared: &Compared, named: &[(String, Named<'_>)]) -> Result<Vec<ToolDiff>, Failure> {
     let mut chosen: Vec<ToolDiff> = Vec::new();
-    for given in tools {
-        // `TOOL@DIGEST` approves what was shown, and nothing that the source says since.
-        let (tool, shown) = match given.split_once('@') {
-            Some((tool, digest)) => (tool, Some(digest)),
-            None => (given.as_str(), None),
-        };
-        match diffs.iter().find(|diff| diff.tool_id == *tool) {
-            Some(diff) => {
-                let now = diff.source_digest.as_deref().unwrap_or_default();
-                if let Some(shown) =
-                    shown.filter(|shown| shown.len() < 8 || !now.starts_with(*shown))
-                {
-                    compared.frame.close().await;
+    for (given, named) in named {
+        let found: Vec<&ToolDiff> = compared
+            .diffs
+            .iter()
+            .filter(|diff| named.selects(&diff.tool_id, &diff.source))
+            .collect();
+        if found.is_empty() {
+            let approved = compared
+                .lock
+                .iter()
+                .any(|(tool_id, locked)| named.selects(tool_id, &locked.source));
+            if !approved {
+                return Err(unknown(compared, given, named));
+            }
+            crate::note(&format!("`{given}` is as it was approved"));
+        }
+        for diff in found {
+            let now = diff.source_digest.as_deref().unwrap_or_default();
+            match named {
+                // `TOOL@DIGEST` approves what was shown, and nothing that the source says since.
+                Named::Tool(tool, Some(shown)) if shown.len() < 8 || !now.starts_with(shown) => {
                     let message =
                         format!("`{tool}` is not what `{shown}` stands for; nothing was approved");
                     return Err(Failure::new(FAILED, "changed-again", message)
                         .hint("`toolbooth lock diff` shows what its source says now"));
                 }
+                Named::Tool(..) => (),
+                Named::Source(_) | Named::Pattern(_) => {
+                    if !diff.suspicious.is_empty() {
+                        crate::note(&format!(
+                            "`{}` is left out because of its text; approve it by its id",
+                            diff.tool_id
+                        ));
+                        continue;
+                    }
+                }
+            }
+            if !chosen.iter().any(|own| own.tool_id == diff.tool_id) {
                 chosen.push(diff.clone());
-            }
-            None if compared.lock.get(tool).is_some() => {
-                crate::note(&format!("`{tool}` is as it was approved"));
-            }
-            None => {
-                compared.frame.close().await;
-                let failure = Failure::new(
-                    FAILED,
-                    "unregistered-tool",
-                    format!("no source lists a tool `{tool}`; nothing was approved"),
-                );
-                let known = diffs.iter().map(|diff| diff.tool_id.as_str());
-                return Err(match nearest(tool, known) {
-                    Some(near) => failure.hint(format!("did you mean `{near}`?")),
-                    None => failure.hint("`toolbooth lock diff` shows what there is to approve"),
-                });
             }
         }
     }
-    let (path, _) = approve_all(compared, &chosen).await?;
+    Ok(chosen)
+}
+
+/// No tool is what an argument names.
+fn unknown(compared: &Compared, given: &str, named: &Named<'_>) -> Failure {
+    let Named::Tool(tool, _) = named else {
+        let message = format!("no source lists a tool of `{given}`; nothing was approved");
+        return Failure::new(FAILED, "unregistered-tool", message)
+            .hint("`toolbooth lock diff` shows what there is to approve");
+    };
+    let message = format!("no source lists a tool `{tool}`; nothing was approved");
+    let failure = Failure::new(FAILED, "unregistered-tool", message);
+    let known = compared.diffs.iter().map(|diff| diff.tool_id.as_str());
+    match nearest(tool, known) {
+        Some(near) => failure.hint(format!("did you mean `{near}`?")),
+        None => failure.hint("`toolbooth lock diff` shows what there is to approve"),
+    }
+}
+
+pub(super) async fn approve(
+    loaded: Loaded,
+    tools: &[String],
+    yes: bool,
+    format: Format,
+) -> Result<bool, Failure> {
+    let mut named = Vec::new();
+    for given in tools {
+        named.push((given.clone(), Named::of(given)?));
+    }
+    match loaded.lock_mode() {
+        LockMode::Off => {
+            return Err(Failure::usage("the lock is off: no tool needs an approval")
+                .at("lock.mode")
+                .hint("take `mode = \"off\"` out of `[lock]` first"));
+        }
+        LockMode::FirstUse => check_replicas(&loaded)?,
+        LockMode::File => (),
+    }
+    // A digest says what is approved; where one is missing, somebody has to have seen it.
+    let shown = named.iter().all(|(_, named)| matches!(named, Named::Tool(_, Some(_))));
+    let asks = !yes && !shown;
+    if asks && !is_asked(format) {
+        return Err(Failure::usage("there is no terminal to ask on; nothing was approved").hint(
+            "`--yes` approves without asking; `TOOL@DIGEST` approves exactly what `toolbooth lock \
+             diff` has shown",
+        ));
+    }
+    let compared = Compared::of(loaded).await?;
+    let chosen = match choose(&compared, &named) {
+        Ok(chosen) => chosen,
+        Err(failure) => {
+            compared.frame.close().await;
+            return Err(failure);
+        }
+    };
+    if !format.is_json() {
+        output::text(&show_text(&chosen));
+    }
+    if asks && !chosen.is_empty() && !ask(chosen.len()) {
+        compared.frame.close().await;
+        crate::note("nothing was approved");
+        return Ok(false);
+    }
+    let path = match &compared.before {
+        Lock::FirstUse(_) => write_pins(compared, &chosen).await?,
+        _ => write_lock(compared, &chosen).await?.0,
+    };
     if format.is_json() {
         output::json(
             &json!({ "ok": true, "file": path, "tools": chosen.iter().map(row).collect::<Vec<_>>() }),
         );
         return Ok(true);
     }
-    output::text(&show_text(&chosen));
     output::line(&format!("{path}: {} change(s) approved", chosen.len()));
     Ok(true)
 }

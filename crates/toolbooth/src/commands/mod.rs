@@ -16,7 +16,7 @@ mod tools;
 
 use crate::cli::{Cli, Command, LockAction};
 use crate::compose::{self, Frame};
-use crate::config::{self, Loaded};
+use crate::config::{self, Loaded, LockUse};
 use crate::failure::Failure;
 
 /// Runs a command; `false` where the call or check failed.
@@ -46,23 +46,20 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
         Command::Discover { source, write, shown } => {
             tools::discover(frame(load()?).await?, &source, write, shown.format).await
         }
-        Command::Lock { action, all, shown } => {
-            let mut loaded = load()?;
-            loaded.locking = true;
-            match action {
-                None => lock::lock(loaded, all, shown.format).await,
-                Some(LockAction::Diff { shown }) => lock::diff(loaded, shown.format).await,
-                Some(LockAction::Approve { tools, shown }) => {
-                    lock::approve(loaded, &tools, shown.format).await
-                }
+        Command::Lock { action, all, shown } => match action {
+            None => lock::lock(to_write(load()?), all, shown.format).await,
+            Some(LockAction::Diff { shown }) => lock::diff(to_write(load()?), shown.format).await,
+            Some(LockAction::Approve { tools, yes, shown }) => {
+                lock::approve(to_write(load()?), &tools, yes, shown.format).await
             }
-        }
+        },
         Command::Import(what) => import::import(what, global.config.as_deref(), load).await,
         Command::Export { form, strict, caller } => {
             tools::export(frame(load()?).await?, form, strict, &caller).await
         }
         Command::Coverage { check, probe, format } => {
-            tools::coverage(frame(load()?).await?, check, probe, format).await
+            let loaded = Loaded { lock_use: LockUse::Look, ..load()? };
+            tools::coverage(frame(loaded).await?, check, probe, format).await
         }
         Command::Worker { at_once } => serve::worker(load()?, at_once).await,
         Command::Audit(command) => audit::audit(load()?, command).await,
@@ -71,7 +68,9 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
         Command::Store(command) => store::store(load()?, command).await,
         Command::Doctor { shown } => {
             let (config, data) = (global.config.as_deref(), global.data.as_deref());
-            doctor::doctor(config::load(config, data), shown.format).await
+            let loaded = config::load(config, data);
+            let loaded = loaded.map(|loaded| Loaded { lock_use: LockUse::Look, ..loaded });
+            doctor::doctor(loaded, shown.format).await
         }
     }
 }
@@ -81,6 +80,10 @@ pub(crate) fn check_retention(loaded: &Loaded) -> Result<(), Failure> {
     receipts::retained(loaded)?;
     let calls = loaded.config.retention.calls.as_deref();
     records::time(calls, "retention.calls").map(drop)
+}
+
+fn to_write(loaded: Loaded) -> Loaded {
+    Loaded { lock_use: LockUse::Write, ..loaded }
 }
 
 async fn frame(loaded: Loaded) -> Result<Frame, Failure> {

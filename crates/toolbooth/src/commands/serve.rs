@@ -11,6 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use toolbooth_audit::ledger::RENEW_EVERY;
 use toolbooth_contracts::event::AuditEventKind;
+use toolbooth_registry::lock::{Approvals, Lock};
 use toolbooth_registry::{Source, file};
 use toolbooth_server::auth::Loopback;
 use toolbooth_server::http::{self, HttpDoor};
@@ -28,7 +29,7 @@ const WATCH_EVERY: Duration = Duration::from_millis(500);
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long the doors wait for sources of which nothing is known; clients are told of later ones.
-/// For those whose tools are in the lock nobody waits.
+/// They do not wait for sources whose tools are known from the lock or from pins.
 const START_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asynchronous calls that `serve` runs at once, where nothing is said.
@@ -198,9 +199,9 @@ async fn begin(gateway: &Gateway) {
     if tokio::time::timeout(START_PATIENCE, asking).await.is_err() {
         tracing::warn!("some sources have not answered yet; their tools appear when they do");
     }
-    gateway.note_quarantined().await;
+    gateway.note_discovered().await;
     compose::remember_names(&gateway.frame);
-    compose::say_unlocked(&gateway.frame);
+    compose::say_lock(&gateway.frame);
 }
 
 /// What goes on while the doors are open.
@@ -229,8 +230,10 @@ async fn tend(gateway: Arc<Gateway>) {
     let freshening = catalogue.keep_fresh(interval.max(Duration::from_millis(100)));
     let noting = async {
         let mut changes = gateway.frame.catalogue.changes();
+        // What came between the start and this was told to nobody.
+        gateway.note_discovered().await;
         while changes.changed().await.is_ok() {
-            gateway.note_quarantined().await;
+            gateway.note_discovered().await;
         }
     };
     let others = async {
@@ -334,15 +337,16 @@ fn stamp(path: &Path) -> Stamp {
     Some((data.dev(), data.ino(), data.len(), data.modified().ok()))
 }
 
-/// A good edit of the registry file or of the lock is live within a second; a bad one is reported
-/// and what was good last stays.
+/// A good edit of the registry file, of the lock or of the pins is live within a second; a bad one
+/// is reported and what was good last stays.
 async fn watch_files(gateway: &Gateway) {
-    let (registry, lock) = (gateway.frame.loaded.registry().0, gateway.frame.loaded.lock().0);
-    // The first look finds both new: they may have changed since they were read at start.
-    let mut known: (Stamp, Stamp) = (None, None);
+    let loaded = &gateway.frame.loaded;
+    let (registry, lock, pins) = (loaded.registry().0, loaded.lock(), loaded.pins().path());
+    // The first look finds all of them new: they may have changed since they were read at start.
+    let mut known: (Stamp, [Stamp; 2]) = (None, [None, None]);
     loop {
         tokio::time::sleep(WATCH_EVERY).await;
-        let now = (stamp(&registry), stamp(&lock));
+        let now = (stamp(&registry), [stamp(&lock), stamp(&pins)]);
         if now.0 != known.0 {
             reload_registry(gateway).await;
         }
@@ -353,29 +357,37 @@ async fn watch_files(gateway: &Gateway) {
     }
 }
 
-/// What was approved while the doors are open is used from now on. A lock that is gone approves
-/// as before: taking it away must not open what it closed.
+/// Uses what was approved while the doors are open. A lock or pins that are gone approve as
+/// before: taking the file away must not open what it closed.
 async fn reload_lock(gateway: &Gateway) {
     let loaded = &gateway.frame.loaded;
-    match compose::approvals(loaded) {
-        Ok(approvals) if approvals.lock.is_some() => {
-            if gateway.frame.worlds.now().approvals.lock == approvals.lock {
-                return;
+    let read = |now: &Approvals| match compose::approvals(loaded) {
+        Ok(approvals) if approvals.lock == now.lock => None,
+        Ok(approvals) => match (&now.lock, &approvals.lock) {
+            (Lock::File(_), Lock::FirstUse(_) | Lock::Missing | Lock::Off) => {
+                tracing::error!(
+                    "the lock file is gone, what it approved stays until the next start"
+                );
+                None
             }
-            tracing::info!("the lock file is loaded");
-            gateway.frame.catalogue.approve_by(approvals).await;
-        }
-        Ok(_) if gateway.frame.worlds.now().approvals.lock.is_some() => {
-            tracing::error!("the lock file is gone, what it approved stays until the next start");
-        }
-        Ok(_) => (),
+            (Lock::FirstUse(_), Lock::FirstUse(_)) if !loaded.pins().path().exists() => {
+                tracing::error!("the pins are gone, what they approved stays until the next start");
+                None
+            }
+            _ => {
+                tracing::info!("the lock is loaded");
+                Some(approvals)
+            }
+        },
         Err(failure) => {
             tracing::error!(
                 reason = failure.message,
-                "the lock file is refused, the last good one stays"
+                "the lock is refused, the last good one stays"
             );
+            None
         }
-    }
+    };
+    gateway.frame.catalogue.approve_with(read).await;
 }
 
 async fn reload_registry(gateway: &Gateway) {

@@ -9,11 +9,12 @@ use toolbooth_adapters::declarations;
 use toolbooth_contracts::ToolContract;
 use toolbooth_policy::Standing;
 use toolbooth_proxy::Visible;
+use toolbooth_registry::lock::Lock;
 use toolbooth_registry::{RegisteredTool, Source, coverage as report, file};
 
 use super::caller;
 use crate::cli::{CoverageFormat, Form};
-use crate::compose::{Frame, remember_names};
+use crate::compose::{Frame, remember_names, say_first_uses};
 use crate::failure::{FAILED, Failure};
 use crate::output::{self, Format};
 
@@ -21,6 +22,7 @@ use crate::output::{self, Format};
 async fn everything(frame: &Frame) {
     frame.catalogue.want_states().await;
     frame.catalogue.refresh_all().await;
+    say_first_uses(frame);
 }
 
 pub(super) async fn list(
@@ -170,6 +172,7 @@ pub(super) async fn discover(
     let chosen =
         |source: &Source| wanted.is_empty() || wanted.iter().any(|own| *own == source.to_string());
     let states = frame.catalogue.refresh_only(chosen).await;
+    say_first_uses(&frame);
     remember_names(&frame);
     let world = frame.worlds.now();
     frame.close().await;
@@ -322,8 +325,9 @@ pub(super) async fn coverage(
     probe: bool,
     format: Option<CoverageFormat>,
 ) -> Result<bool, Failure> {
-    // With a lock the approved tools are known, and nothing is started to count them.
-    if probe || frame.worlds.now().approvals.lock.is_none() {
+    // With a lock file the approved tools are known, and nothing is started to count them. Pins
+    // are of this machine: a report that rests on them could not be compared with another's.
+    if probe || !matches!(frame.worlds.now().approvals.lock, Lock::File(_)) {
         everything(&frame).await;
     }
     let covered = frame.catalogue.coverage(probe).await;

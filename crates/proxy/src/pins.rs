@@ -1,0 +1,84 @@
+//! First-use pins: the port that keeps them, and what was pinned.
+//!
+//! Decides nothing: what is pinned is the registry's judgement.
+//!
+//! Path: 3. Doc: registry.md#first-use
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use toolbooth_contracts::ToolId;
+use toolbooth_registry::lock::{LockFile, NewTools};
+use toolbooth_registry::{RegisteredTool, Source};
+
+/// The tools of a source's listing that are to be pinned.
+#[derive(Debug, Clone)]
+pub struct FirstListing {
+    /// The source.
+    pub source: Source,
+    /// Its tools that are accepted as they stand; there may be none.
+    pub tools: Vec<Arc<RegisteredTool>>,
+    /// Whether tools are pinned although the source was seen before.
+    pub new_tools: NewTools,
+    /// The pins that this process knows.
+    pub known: LockFile,
+}
+
+impl FirstListing {
+    /// Adds the listing to pins that are kept.
+    #[must_use]
+    pub fn added_to(&self, mut pins: LockFile) -> Pinned {
+        let tools = pins.pin(&self.source, &self.tools, self.new_tools);
+        Pinned { pins, tools }
+    }
+}
+
+/// What a [`PinStore`] did.
+#[derive(Debug, Clone)]
+pub struct Pinned {
+    /// All pins, those of other processes included.
+    pub pins: LockFile,
+    /// The tools whose pins were written now.
+    pub tools: Vec<ToolId>,
+}
+
+/// Keeps the first listing of each source.
+#[async_trait]
+pub trait PinStore: Send + Sync {
+    /// Pins a listing durably, before any of its tools is offered. Pins that are there, also
+    /// those that another process has written, stay as they are.
+    ///
+    /// # Errors
+    /// Why nothing was pinned; the tools stay quarantined then.
+    async fn pin(&self, listing: FirstListing) -> Result<Pinned, String>;
+}
+
+/// Pins for this process alone, for commands that change nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct UnkeptPins;
+
+#[async_trait]
+impl PinStore for UnkeptPins {
+    async fn pin(&self, listing: FirstListing) -> Result<Pinned, String> {
+        // Nothing is written, so there is nothing to tell of.
+        Ok(Pinned { tools: Vec::new(), ..listing.added_to(listing.known.clone()) })
+    }
+}
+
+/// A tool that was pinned at first use; worth an audit event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PinnedTool {
+    /// The tool.
+    pub tool_id: ToolId,
+    /// The digest of what its source says.
+    pub source_digest: String,
+}
+
+/// The first use of a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FirstUse {
+    /// The source.
+    pub source: Source,
+    /// The tools that were pinned.
+    pub tools: Vec<PinnedTool>,
+}
