@@ -24,6 +24,11 @@ const NPM_PACKAGES: [&str; 4] = [
     "@modelcontextprotocol/server-memory@2026.8.31",
     "@modelcontextprotocol/server-sequential-thinking@2026.8.31",
 ];
+/// Runners of Python packages, and servers that are started from an environment.
+const PYTHON_RUNNERS: [&str; 4] =
+    ["mcp-server-fetch==2026.10.24", "mcp-server-git==2026.10.19", "pipx==1.18.4", "uv==0.13.9"];
+/// A runner of npm packages, and a server that is installed for all projects.
+const NPM_RUNNERS: [&str; 2] = ["bun@1.4.5", "@modelcontextprotocol/server-memory@2026.8.31"];
 /// The source package that carries the official JSON-Schema-Test-Suite.
 const SUITE_PACKAGE: &str = "jsonschema==4.26.0 --hash=sha256:0c26707e2efad8aa1bfc5b7ce170f3fccc2e4918ff85989ba9ffa9facb2be326\n";
 
@@ -45,7 +50,7 @@ pub fn set_up() -> Result<PathBuf> {
     let folder = target().join("test-env");
     std::fs::create_dir_all(&folder)?;
     if there("python3") {
-        python(&folder)?;
+        python(&folder.join("venv"), "python3", &PYTHON_PACKAGES)?;
         suite(&folder)?;
     } else {
         missing("python3", "tests with the Python client")?;
@@ -53,6 +58,7 @@ pub fn set_up() -> Result<PathBuf> {
     servers()?;
     if there("node") && there("npm") {
         npm(&folder)?;
+        runners(&folder.join("runners"))?;
     } else {
         missing("node", "tests with npm servers and Node handlers")?;
     }
@@ -86,19 +92,44 @@ fn servers() -> Result<()> {
         .args(wanted))
 }
 
-/// Makes a folder whole or not at all: a set-up that was interrupted is made again.
-fn python(folder: &Path) -> Result<()> {
-    let venv = folder.join("venv");
-    let (done, wanted) = (venv.join("done"), PYTHON_PACKAGES.join("\n"));
+/// Makes an environment whole or not at all: a set-up that was interrupted is made again.
+fn python(venv: &Path, base: &str, packages: &[&str]) -> Result<()> {
+    let (done, wanted) = (venv.join("done"), packages.join("\n"));
     if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
         return Ok(());
     }
-    println!("setting up the Python client and servers");
-    let _ = std::fs::remove_dir_all(&venv);
-    run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
-    run(Command::new(venv.join("bin/python"))
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-        .args(PYTHON_PACKAGES))?;
+    println!("setting up Python packages in {}", venv.display());
+    let _ = std::fs::remove_dir_all(venv);
+    // The system's own Python may come without the packages that an environment begins with.
+    run(Command::new(base).args(["-m", "venv", "--without-pip"]).arg(venv))?;
+    run(Command::new("python3")
+        .args(["-m", "pip", "--python"])
+        .arg(venv.join("bin/python"))
+        .args(["install", "--quiet", "--disable-pip-version-check"])
+        .args(packages))?;
+    Ok(std::fs::write(done, wanted)?)
+}
+
+/// Package runners, where any user may start them.
+fn runners(folder: &Path) -> Result<()> {
+    let system = Path::new("/usr/bin/python3");
+    let base = if system.is_file() { "/usr/bin/python3" } else { "python3" };
+    std::fs::create_dir_all(folder)?;
+    // `pip` tells the tests which index it uses.
+    let packages = [&["pip"], &PYTHON_RUNNERS[..]].concat();
+    python(&folder.join("python"), base, &packages)?;
+    let place = folder.join("npm");
+    let (done, wanted) = (place.join("done"), NPM_RUNNERS.join("\n"));
+    if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
+        return Ok(());
+    }
+    println!("setting up the npm runners");
+    let _ = std::fs::remove_dir_all(&place);
+    std::fs::create_dir_all(&place)?;
+    run(Command::new("npm")
+        .args(["install", "--global", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"])
+        .arg(&place)
+        .args(NPM_RUNNERS))?;
     Ok(std::fs::write(done, wanted)?)
 }
 

@@ -23,6 +23,7 @@ use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 use toolbooth_launcher::order::{Net, Order, Primitive, Run};
 use toolbooth_launcher::wire::{self, Found, Report};
 
+use crate::denials::View;
 use crate::egress::{AllowList, NetworkRules, Passage};
 use crate::process::{Ended, StartError};
 use crate::sandbox::{self, Applied, Place, Unavailable};
@@ -211,6 +212,9 @@ impl Launcher {
         let Setup { argv, env, cwd, program, .. } = setup;
         let mut way_out = None;
         let (mut stdout_bytes, mut stderr_bytes) = (None, None);
+        let view = containment.profile.zip(applied.as_ref()).map(|(profile, applied)| {
+            Arc::new(View::of(profile, &applied.enclosure))
+        });
         let enclosure = applied.map(|applied| {
             containment.witness.contained(applied.sandbox);
             (stdout_bytes, stderr_bytes) = (applied.stdout_bytes, applied.stderr_bytes);
@@ -232,6 +236,7 @@ impl Launcher {
         let (mut running, stdin) = self.order(&order, input, way_out).await?;
         running.stdin = stdin;
         (running.stdout_bytes, running.stderr_bytes) = (stdout_bytes, stderr_bytes);
+        running.view = view;
         Ok(running)
     }
 
@@ -273,6 +278,7 @@ impl Launcher {
             stderr: Some(stderr),
             stdout_bytes: None,
             stderr_bytes: None,
+            view: None,
         };
         let stdin = write.map(pipe::Sender::from_owned_fd).transpose()?;
         Ok((running, stdin))
@@ -418,6 +424,8 @@ pub struct Running {
     pub stdout_bytes: Option<u64>,
     /// Bytes of standard error that are kept.
     pub stderr_bytes: Option<u64>,
+    /// What its sandbox lets it do; `None` where it is not contained.
+    pub(crate) view: Option<Arc<View>>,
 }
 
 impl Running {

@@ -7,6 +7,8 @@ pub mod command;
 #[cfg(feature = "declarations")]
 pub mod declarations;
 #[cfg(feature = "process")]
+mod denials;
+#[cfg(feature = "process")]
 pub mod egress;
 #[cfg(feature = "endpoint")]
 pub mod endpoint;

@@ -13,6 +13,7 @@ use toolbooth_contracts::secret::names_a_secret;
 use toolbooth_contracts::{Conversation, Witness};
 use toolbooth_launcher::wire::Unstarted;
 
+use crate::denials::View;
 use crate::launcher::{Containment, Launcher, Running, Setup};
 use crate::secrets::Setting;
 use crate::toolchains;
@@ -322,6 +323,8 @@ pub struct Finished {
     pub stdout: Vec<u8>,
     /// The beginning of its standard error.
     pub stderr: Vec<u8>,
+    /// What its sandbox lets it do; `None` where it was not contained.
+    pub(crate) view: Option<std::sync::Arc<View>>,
 }
 
 /// Why a command was not run: nothing has happened.
@@ -469,7 +472,8 @@ pub async fn run(
         (None, _) if unread => Ended::Lost,
         (None, ended) => ended,
     };
-    Ok(Finished { ended, may_have_run, stdout, stderr })
+    let view = running.view.take();
+    Ok(Finished { ended, may_have_run, stdout, stderr, view })
 }
 
 /// Asks a program to end, and ends it where it does not.

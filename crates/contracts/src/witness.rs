@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 /// Refusals that are noted of one call; further ones are counted with the last.
 pub const REFUSALS_MAX: usize = 32;
 
+/// Denials of the sandbox that are noted of one call.
+pub const DENIALS_MAX: usize = 8;
+
 /// Hosts that are noted of one call.
 pub const REACHED_MAX: usize = 32;
 
@@ -64,6 +67,17 @@ pub struct Seen {
     /// Hosts that were reached; at most [`REACHED_MAX`], connections to further ones count with the
     /// last.
     pub reached: Vec<EgressReached>,
+    /// What rules of the sandbox stopped, at most [`DENIALS_MAX`].
+    pub denied: Vec<SandboxDenial>,
+}
+
+/// Something that a rule of a tool's sandbox stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxDenial {
+    /// A sentence for operators: the profile, what it stopped, and the line that would allow it.
+    pub sentence: String,
+    /// Whether the sentence names nothing but what the tool's own answer names.
+    pub open: bool,
 }
 
 /// Where an executor notes what it sees.
@@ -109,6 +123,20 @@ impl Witness {
             last.times += 1;
         }
         true
+    }
+
+    /// A rule of the sandbox stopped something.
+    pub fn sandbox_denied(&self, denial: SandboxDenial) {
+        let mut seen = self.seen();
+        if seen.denied.len() < DENIALS_MAX && !seen.denied.contains(&denial) {
+            seen.denied.push(denial);
+        }
+    }
+
+    /// Refused ways out that were noted, which stay.
+    #[must_use]
+    pub fn egress(&self) -> Vec<EgressRefusal> {
+        self.seen().egress.clone()
     }
 
     /// Everything that was noted; nothing is left.

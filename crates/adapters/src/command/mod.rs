@@ -126,7 +126,9 @@ impl ToolSource for CommandSource {
             }
             ended => {
                 let stderr = first_line(&finished.stderr);
-                return Err(error(format!("{}{stderr}", ended.described())));
+                let why = finished.view.map(|view| view.told(&plain(&finished.stderr)));
+                let why = why.unwrap_or_default();
+                return Err(error(format!("{}{stderr}{why}", ended.described())));
             }
         }
         let document = parse(&finished.stdout)
@@ -293,6 +295,12 @@ impl Executor for CommandExecutor {
                             *stream = clean.into_bytes();
                         }
                     }
+                }
+                if finished.ended != Ended::Exit(0)
+                    && let Some(view) = &finished.view
+                {
+                    let (stdout, stderr) = (plain(&finished.stdout), plain(&finished.stderr));
+                    view.explain(&stdout, &stderr, &dispatch.witness);
                 }
                 let on_signal = dispatch.contract.idempotency.on_signal.unwrap_or_default();
                 answer(finished, self.settings.error_text, on_signal)

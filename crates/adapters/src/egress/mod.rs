@@ -205,6 +205,15 @@ impl NetworkRules {
     }
 }
 
+/// Why a host that no profile names is refused, and what would name it.
+fn unlisted(host: &str, port: u16) -> String {
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    format!(
+        "it is not among the hosts that this tool may reach; \
+         `net = {{ hosts = [\"{host}:{port}\"] }}` in its sandbox profile names it"
+    )
+}
+
 /// Whether an address is one of this machine's: the kernel reaches it from itself.
 fn is_own(to: SocketAddr) -> bool {
     let any: IpAddr = match to.ip() {
@@ -279,7 +288,7 @@ impl Passage {
         } else if listed.is_some() || self.allowed.opens(to.port()) {
             self.rules.check(to)
         } else {
-            Err("it is not among the hosts that this tool may reach".to_owned())
+            Err(unlisted(shown, to.port()))
         };
         match judged {
             Ok(()) => Some(shown.clone()),
@@ -299,7 +308,7 @@ impl Passage {
             ResolveError::Refused(format!("toolbooth refused `{host}:{port}`: {reason}"))
         };
         if !named && !self.allowed.opens(port) {
-            return Err(refuse("it is not among the hosts that this tool may reach".to_owned()));
+            return Err(refuse(unlisted(host, port)));
         }
         let guard = Guard::with_resolver(true, Arc::clone(&self.rules.resolver));
         let found = guard.resolve(host, port).await?;

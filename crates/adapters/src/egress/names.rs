@@ -175,8 +175,8 @@ async fn look_up(
     kind: RecordType,
 ) -> Result<Vec<IpAddr>, ResponseCode> {
     if !passage.may_ask(name) {
-        let reason = "its name is not among the hosts that this tool may reach";
-        passage.note_refusal(name, toolbooth_launcher::DNS_PORT, reason);
+        let reason = super::unlisted(name, 443);
+        passage.note_refusal(name, toolbooth_launcher::DNS_PORT, &reason);
         return Err(ResponseCode::Refused);
     }
     let wanted: fn(&IpAddr) -> bool = match kind {

@@ -285,6 +285,9 @@ impl Executor for Handlers {
         };
         match reply {
             Some(Ok((reply, stderr))) => {
+                if let Reply::Error(sentence) = &reply {
+                    lent.worker.explain(sentence, &stderr, &dispatch.witness);
+                }
                 lent.give_back();
                 finished(reply, stderr, domain, &handler)
             }

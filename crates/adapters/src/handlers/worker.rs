@@ -170,7 +170,8 @@ impl Worker {
             Ok(Ok(line)) => line,
             Ok(Err(failure)) => {
                 let words = worker.last_words().await.1;
-                return Err(format!("the worker did not start: {}\n{words}", failure.internal));
+                let why = worker.denied(&words);
+                return Err(format!("the worker did not start: {}\n{words}{why}", failure.internal));
             }
             Err(_) => return Err(format!("the worker did not start in time\n{}", told(&worker))),
         };
@@ -178,7 +179,9 @@ impl Worker {
         if hello.get("ready") != Some(&Value::Bool(true)) {
             // The interpreter's own words come a moment later, on the other pipe.
             let _ = tokio::time::timeout(START_TIMEOUT, worker.running.ended()).await;
-            return Err(format!("`{path}` cannot be loaded\n{}", told(&worker)));
+            let words = told(&worker);
+            let why = worker.denied(&words);
+            return Err(format!("`{path}` cannot be loaded\n{words}{why}"));
         }
         let exports = hello
             .get("handlers")
@@ -187,6 +190,18 @@ impl Worker {
             .unwrap_or_default();
         worker.applied = applied.take().sandbox;
         Ok((worker, exports))
+    }
+
+    /// What a rule of its sandbox stopped, by what it printed.
+    fn denied(&self, words: &str) -> String {
+        self.running.view.as_ref().map(|view| view.told(words)).unwrap_or_default()
+    }
+
+    /// Notes what a rule of its sandbox stopped in a call: `answer` is what the agent sees.
+    pub(super) fn explain(&self, answer: &str, words: &str, witness: &Witness) {
+        if let Some(view) = &self.running.view {
+            view.explain(answer, words, witness);
+        }
     }
 
     pub(super) fn is_alive(&self) -> bool {

@@ -23,7 +23,7 @@ use rmcp::{ClientHandler, RoleClient};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::conversation::Progress;
-use toolbooth_contracts::witness::AppliedSandbox;
+use toolbooth_contracts::witness::{AppliedSandbox, EgressRefusal};
 use toolbooth_contracts::{Conversation, Witness};
 
 use super::http::{RawHttp, Untaken, unwrap};
@@ -106,6 +106,13 @@ impl Connection {
     /// How the server is contained.
     pub(super) fn sandbox(&self) -> Option<AppliedSandbox> {
         self.child.as_ref().and_then(|child| child.sandbox.clone())
+    }
+
+    /// Notes what a rule of the server's sandbox stopped in a call that failed with `answer`.
+    pub(super) fn explain(&self, answer: &str, witness: &Witness) {
+        if let Some(child) = &self.child {
+            child.explain(answer, witness);
+        }
     }
 
     /// What the server was given in confidence.
@@ -378,7 +385,10 @@ impl Link {
                         let service = listener
                             .serve_with_lifecycle(transport, legacy)
                             .await
-                            .map_err(|error| format!("{error}\n{}", shared.last_words()))?;
+                            .map_err(|error| {
+                                let words = shared.last_words();
+                                format!("{error}\n{words}{}{}", shared.denied(&words), self.refused())
+                            })?;
                         (service, Some(shared))
                     }
                 }
@@ -412,6 +422,15 @@ impl Link {
         let service = tokio::sync::Mutex::new(Some(service));
         let secrets = self.secrets();
         Ok(Connection { peer, service, conversations, child, untaken, secrets })
+    }
+
+    /// The ways out that the server was refused lately.
+    fn refused(&self) -> String {
+        let refused = self.refusals.egress();
+        let sentence = |one: &EgressRefusal| {
+            format!("\nthe sandbox refused `{}:{}`: {}", one.host, one.port, one.reason)
+        };
+        refused.iter().map(sentence).collect()
     }
 
     /// In the modern era changes are told only to those who listen for them.

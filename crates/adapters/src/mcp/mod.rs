@@ -245,10 +245,17 @@ impl Executor for McpServer {
             Ok(Some(mut result)) => {
                 // What the server was given in confidence it must not tell anybody.
                 connection.secrets().conceal(&mut result);
+                if result.get("isError") == Some(&Value::Bool(true)) {
+                    let answer = result.get("content").map(texts).unwrap_or_default();
+                    connection.explain(&answer, &dispatch.witness);
+                }
                 Outcome::Done(output(result))
             }
             Ok(None) => Outcome::Failed(cancelled(Effect::Unknown)),
-            Err(failure) => Outcome::Failed(self.failed(failure, &link)),
+            Err(failure) => {
+                connection.explain("", &dispatch.witness);
+                Outcome::Failed(self.failed(failure, &link))
+            }
         }
     }
 
@@ -331,6 +338,14 @@ impl McpServer {
             }
         }
     }
+}
+
+/// The text of content blocks.
+fn texts(content: &Value) -> String {
+    let blocks = content.as_array().into_iter().flatten();
+    let texts: Vec<&str> =
+        blocks.filter_map(|block| block.get("text").and_then(Value::as_str)).collect();
+    texts.join("\n")
 }
 
 fn cancelled(effect: Effect) -> ExecutionError {

@@ -22,6 +22,7 @@ use toolbooth_contracts::Witness;
 use toolbooth_contracts::witness::AppliedSandbox;
 
 use super::{Child, Sent, answer};
+use crate::denials::View;
 use crate::launcher::{Containment, Launcher, Running};
 use crate::process::{Ended, STDERR_BYTES_MAX, StartError};
 
@@ -59,6 +60,8 @@ pub(super) struct Shared {
     exit: Mutex<Option<Ended>>,
     /// How the child is contained.
     pub(super) sandbox: Option<AppliedSandbox>,
+    /// What its sandbox lets it do; `None` where it is not contained.
+    view: Option<Arc<View>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -70,6 +73,19 @@ impl Shared {
     pub(super) fn was_sent(&self, id: &RequestId) -> bool {
         lock(&self.raw).remove(id);
         lock(&self.sent).remove(id)
+    }
+
+    /// What a rule of its sandbox stopped, by what the child printed.
+    pub(super) fn denied(&self, words: &str) -> String {
+        self.view.as_ref().map(|view| view.told(words)).unwrap_or_default()
+    }
+
+    /// Notes what a rule of its sandbox stopped in a call that failed with `answer`.
+    pub(super) fn explain(&self, answer: &str, witness: &Witness) {
+        if let Some(view) = &self.view {
+            let stderr = crate::text::plain(&lock(&self.stderr));
+            view.explain(answer, &stderr, witness);
+        }
     }
 
     /// What the child printed lately, and how it ended.
@@ -114,7 +130,9 @@ impl ChildTransport {
         else {
             return Err(std::io::Error::other("the child has no pipes").into());
         };
-        let shared = Arc::new(Shared { sandbox: applied.take().sandbox, ..Shared::default() });
+        let view = child.view.clone();
+        let sandbox = applied.take().sandbox;
+        let shared = Arc::new(Shared { sandbox, view, ..Shared::default() });
         tokio::spawn(keep_stderr(stderr, Arc::clone(&shared)));
         Ok(Self {
             child,

@@ -9,7 +9,7 @@ use toolbooth_contracts::json::{WRAPPED_DEPTH_MAX, check_value, is_within};
 use toolbooth_contracts::port::{ExecutionError, ToolOutput};
 use toolbooth_contracts::result::as_data;
 use toolbooth_contracts::sandbox::Enforce;
-use toolbooth_contracts::witness::AppliedSandbox;
+use toolbooth_contracts::witness::{AppliedSandbox, SandboxDenial};
 use toolbooth_contracts::{ContentBlock, Effect, ErrorCode};
 use toolbooth_registry::RegisteredTool;
 
@@ -89,10 +89,26 @@ pub(super) fn screen(inner: &Inner, executed: Executed) -> Screened {
         Ended::Failed(error) => screened.fail(error),
         Ended::Answered(output) => screened.take(inner, output),
     }
+    screened.note_denials(seen.denied);
     screened
 }
 
 impl Screened {
+    /// Tells what the sandbox stopped: operators everything, the agent what its answer names anyway.
+    fn note_denials(&mut self, denied: Vec<SandboxDenial>) {
+        for denial in denied {
+            let SandboxDenial { sentence, open } = denial;
+            tracing::warn!(reason = sentence, "the sandbox stopped a tool");
+            let told = if open { sentence.as_str() } else { "the operator's log says by which rule" };
+            let warning = format!("sandbox-denied: {told}");
+            if !self.story.warnings.contains(&warning) {
+                self.story.warnings.push(warning);
+            }
+            let before = self.internal.take().map(|text| format!("{text}\n")).unwrap_or_default();
+            self.internal = Some(format!("{before}sandbox-denied: {sentence}"));
+        }
+    }
+
     fn fail(&mut self, error: ExecutionError) {
         self.effect = error.effect;
         self.code = Some(error.code);

@@ -221,6 +221,17 @@ fn lock(frame: &Frame, before: &Lock) -> Check {
     }
 }
 
+/// What to do with a source that does not answer.
+fn remedy_of(reason: &str) -> &'static str {
+    if reason.contains("sandbox is required") {
+        "mend what is missing above, or write `sandbox = { base = \"server\", enforce = \"best-effort\" }`"
+    } else if reason.contains("the sandbox profile") || reason.contains("the sandbox refused") {
+        "its sandbox stopped it: write the line that is named if you trust the server with that"
+    } else {
+        "start it by hand with the same command, or set `enabled = false`"
+    }
+}
+
 async fn sources(frame: &Frame, checks: &mut Vec<Check>) {
     // Pins that the listings below would make are not kept.
     let before = frame.worlds.now().approvals.lock.clone();
@@ -231,7 +242,7 @@ async fn sources(frame: &Frame, checks: &mut Vec<Check>) {
                 state.source.clone(),
                 "failed",
                 reason.clone(),
-                "start it by hand with the same command, or set `enabled = false`",
+                remedy_of(reason),
             ),
             None if state.problems.is_empty() && state.quarantined.is_empty() => {
                 ok(state.source.clone(), format!("{} tool(s)", state.tools))

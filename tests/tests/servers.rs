@@ -1,0 +1,245 @@
+//! Contained MCP servers as they are shipped: real ones start under their runners, and a curious one
+//! reaches neither the gateway, nor credentials, nor the machine.
+//!
+//! Path: 7. Doc: execution.md#the-network-of-a-contained-program, execution.md#what-a-program-sees, execution.md#homes-and-caches, execution.md#what-the-sandbox-stopped
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::net::{IpAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use toolbooth_tests::{Gateway, Place, repository, set_up};
+
+/// Whoever has no right to anything.
+const ORDINARY: u32 = 65_534;
+
+fn curious(settings: &str) -> Place {
+    let place = Place::new();
+    let server = repository().join("tests/clients/curious_server.py");
+    // Servers read where they run; the tests' own folder is not theirs.
+    let text = std::fs::read_to_string(server).unwrap();
+    place.write("server.py", &text);
+    place.write(
+        "toolbooth.toml",
+        &format!(
+            "[servers.curious]\ncommand = \"/usr/bin/python3\"\nargs = [\"server.py\"]\n{settings}"
+        ),
+    );
+    let home = place.path().join("home");
+    std::fs::create_dir(&home).unwrap();
+    let home = home.display().to_string();
+    place.env("HOME", &home)
+}
+
+fn call(gateway: &Gateway, tool: &str, arguments: &Value) -> (u16, String) {
+    let body = json!({ "toolId": format!("curious.{tool}"), "args": arguments });
+    let (status, answer) = gateway.post("/v1/calls", &body.to_string());
+    let content = answer.get("content").or(answer["details"].get("content"));
+    let text = content.and_then(|content| content[0]["text"].as_str());
+    (status, text.unwrap_or_default().to_owned())
+}
+
+/// What a standing server of the shipped profile may not do, and what the same one does without.
+#[test]
+fn a_contained_server_reaches_no_door_and_no_credentials() {
+    for contained in [true, false] {
+        let settings = if contained { "" } else { "sandbox = \"none\"\n" };
+        let place = curious(settings);
+        let service = TcpListener::bind("127.0.0.1:0").unwrap();
+        std::thread::spawn(move || {
+            for stream in service.incoming() {
+                let _ = std::io::Write::write_all(&mut stream.unwrap(), b"x");
+            }
+        });
+        for (path, text) in [
+            ("home/.npmrc", "//r.example/:_authToken=hunter2"),
+            ("home/.config/pip/pip.conf", "hunter2"),
+            ("home/.config/uv/uv.toml", "hunter2"),
+            ("home/.cache/huggingface/token", "hunter2"),
+            ("home/.local/share/uv/credentials/x", "hunter2"),
+            ("home/.npm/_npx/x", "hunter2"),
+            (".env", "KEY=hunter2"),
+        ] {
+            place.write(path, text);
+        }
+        let gateway = place.serve();
+        let calculator = json!({ "toolId": "calculator", "args": { "expression": "6*7" } });
+        let door = json!({
+            "url": format!("http://{}/v1/calls", gateway.address), "body": calculator.to_string(),
+        });
+        let (_, got) = call(&gateway, "post", &door);
+        assert_eq!(got.contains("\"42\""), !contained, "the door: {got}");
+        let (host, port) = gateway.address.split_once(':').unwrap();
+        let port: u16 = port.parse().unwrap();
+        let (status, got) = call(&gateway, "connect", &json!({ "host": host, "port": port }));
+        assert_eq!(status == 200, !contained, "the door's port: {got}");
+        for file in [
+            "home/.npmrc",
+            "home/.config/pip/pip.conf",
+            "home/.config/uv/uv.toml",
+            "home/.cache/huggingface/token",
+            "home/.local/share/uv/credentials/x",
+            "home/.npm/_npx/x",
+            ".env",
+            "toolbooth.toml",
+            ".toolbooth/operator.key",
+            ".toolbooth/toolbooth.db",
+        ] {
+            let path = place.path().join(file);
+            if !path.exists() {
+                continue;
+            }
+            let (status, got) = call(&gateway, "read", &json!({ "path": path }));
+            let read = status == 200 && !got.is_empty();
+            assert!(!(read && contained), "{file}: {got}");
+            assert!(contained || read || file.ends_with(".db"), "{file}: {got}");
+        }
+        for file in ["home/.npm/_npx/new", "home/.cache/new", "new"] {
+            let path = place.path().join(file);
+            let (status, got) = call(&gateway, "write", &json!({ "path": path }));
+            assert_eq!(status == 200, !contained, "{file}: {got}");
+            assert_eq!(path.exists(), !contained, "{file}");
+        }
+        let (_, variables) = call(&gateway, "variables", &json!({}));
+        let home = serde_json::from_str::<Value>(&variables).unwrap()["HOME"].clone();
+        let own = place.path().canonicalize().unwrap().join(".toolbooth/servers/curious");
+        assert_eq!(home == json!(own), contained, "{home}");
+        if contained {
+            let path = own.join("kept");
+            let (status, got) = call(&gateway, "write", &json!({ "path": path }));
+            assert_eq!((status, got.as_str()), (200, "written"), "a home of its own");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), "written");
+            let (_, got) = call(&gateway, "read", &json!({ "path": place.path().join("server.py") }));
+            assert!(got.contains("curious"), "where it runs it may read");
+        }
+        let (status, _, words) = gateway.stop();
+        assert_eq!(status, Some(0), "{words}");
+        place.assert_sound();
+    }
+}
+
+/// The call's warning, the operator's log and the start name the profile and the line.
+#[test]
+fn what_a_sandbox_stops_is_told_with_the_line_that_would_allow_it() {
+    let place = curious("");
+    let (path, line) = (place.path().join("new"), "fs = { write = [");
+    let arguments = json!({ "path": path }).to_string();
+    let (result, _) = place.json(&["call", "curious.write", "--args", &arguments]);
+    let warning = result["warnings"][0].as_str().unwrap_or_else(|| panic!("{result}"));
+    assert!(warning.starts_with("sandbox-denied: the sandbox profile `server`"), "{result}");
+    assert!(warning.contains(line), "{result}");
+    let records = place.records(result["callId"].as_str().unwrap());
+    assert!(records.logs[0]["internal"].as_str().unwrap().contains(line), "{:?}", records.logs);
+    // A server that cannot start says it too, and is not to be started by hand.
+    let settings = "[servers.secretive]\ncommand = \"/usr/bin/python3\"\n\
+                    args = [\"-c\", \"open('HOME/.netrc')\"]\n";
+    let home = place.path().join("home");
+    std::fs::write(home.join(".netrc"), "x").unwrap();
+    place.write("toolbooth.toml", &settings.replace("HOME", &home.display().to_string()));
+    let output = place.run(&["doctor"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("does not show") && text.contains(".netrc\"] } }"), "{text}");
+    assert!(!text.contains("start it by hand"), "{text}");
+}
+
+/// The addresses of the registries that package runners here use, where these are not public: a
+/// mirror's.
+fn mirrors(runners: &Path) -> Vec<IpAddr> {
+    let npm = Command::new("npm").args(["config", "get", "registry"]).output().unwrap();
+    let python = "from pip._internal.models.index import PyPI as p; print(p.url, p.file_storage_domain)";
+    let pip = Command::new(runners.join("bin/python")).args(["-c", python]).output().unwrap();
+    let text = [npm.stdout, pip.stdout].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    text.join(" ")
+        .split_whitespace()
+        .filter_map(|url| {
+            let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+            let host = rest.split('/').next()?;
+            (host, 443).to_socket_addrs().ok()
+        })
+        .flatten()
+        .map(|address| address.ip())
+        .collect()
+}
+
+/// Each runner starts a real server in the shipped profile, from an empty home.
+fn runners_start(ordinary: bool) {
+    let Some(folder) = set_up("runners") else { return };
+    let (npm, python) = (folder.join("npm"), folder.join("python"));
+    let place = Place::new();
+    let notes = place.path().join("notes");
+    std::fs::create_dir(&notes).unwrap();
+    let repository = place.path().join("repository");
+    let made = Command::new("git").args(["init", "-q"]).arg(&repository).status().unwrap();
+    assert!(made.success());
+    let home = place.path().join("home");
+    std::fs::create_dir(&home).unwrap();
+    std::fs::write(home.join(".npmrc"), "audit=false\n").unwrap();
+    let server = |name: &str, command: &str, arguments: &[&str]| {
+        format!(
+            "[servers.{name}]\ncommand = {command:?}\nargs = {arguments:?}\nstartup_timeout_ms = 60000\n"
+        )
+    };
+    let venv = |name: &str| python.join("bin").join(name).display().to_string();
+    let mirrors: Vec<String> =
+        mirrors(&python).iter().map(|address| address.to_string()).collect();
+    let mut text = format!("[sandbox]\nallow_addresses = {mirrors:?}\n");
+    let (everything, filesystem) = (
+        "@modelcontextprotocol/server-everything@2026.8.31",
+        "@modelcontextprotocol/server-filesystem@2026.8.31",
+    );
+    let memory = "@modelcontextprotocol/server-memory@2026.8.31";
+    let time = "mcp-server-time==2026.10.19";
+    text.push_str(&server("npx", "npx", &["-y", everything]));
+    text.push_str(&server("files", "npx", &["-y", filesystem, "notes"]));
+    text.push_str(&server("bunx", "bunx", &[memory]));
+    text.push_str(&server("global", "mcp-server-memory", &[]));
+    text.push_str(&server("uvx", "uvx", &[time]));
+    text.push_str(&server("pipx", "pipx", &["run", time]));
+    text.push_str(&server("git", &venv("mcp-server-git"), &["--repository", "repository"]));
+    text.push_str(&server("fetch", &venv("python"), &["-m", "mcp_server_fetch"]));
+    place.write("toolbooth.toml", &text);
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{}:{path}", npm.join("bin").display(), python.join("bin").display());
+    let mut command = place.command(&["discover", "--format", "json"]);
+    command.env("HOME", &home).env("PATH", path).stdin(Stdio::null());
+    if ordinary {
+        let own = format!("{ORDINARY}:{ORDINARY}");
+        let owned = Command::new("chown").arg("-R").arg(own).arg(place.path()).status().unwrap();
+        assert!(owned.success());
+        command.uid(ORDINARY).gid(ORDINARY);
+    }
+    let output = command.output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{words}"));
+    let sources = found["sources"].as_array().unwrap();
+    assert_eq!(sources.len(), 8, "{found}");
+    for source in sources {
+        assert!(source.get("unhealthy").is_none(), "{source}");
+        assert!(source["tools"].as_u64().unwrap() > 0, "{source}");
+    }
+    let mut left: Vec<PathBuf> =
+        std::fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().path()).collect();
+    left.retain(|path| !path.ends_with(".npmrc"));
+    assert!(left.is_empty(), "the home of the user stays as it was: {left:?}");
+    let own = place.path().join(".toolbooth/servers/uvx");
+    assert_eq!(own.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    assert!(own.join(".cache").is_dir(), "caches are the server's own");
+}
+
+#[test]
+fn package_runners_start_real_servers() {
+    runners_start(false);
+}
+
+#[test]
+fn package_runners_start_real_servers_for_an_ordinary_user() {
+    let id = Command::new("id").arg("-u").output().unwrap();
+    if id.stdout != b"0\n" {
+        eprintln!("SKIPPED: the other test runs as an ordinary user already");
+        return;
+    }
+    runners_start(true);
+}
