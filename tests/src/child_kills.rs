@@ -184,7 +184,9 @@ fn load(address: &str, seed: u64, stop: &Arc<AtomicBool>) -> Vec<std::thread::Jo
 
 /// Kills what runs below a gateway for some seconds, and checks the promises.
 pub fn children(seconds: u64, seed: u64) {
-    println!("children: kill -9 below a running gateway, {CLIENTS} clients, {seconds} s, seed {seed}");
+    println!(
+        "children: kill -9 below a running gateway, {CLIENTS} clients, {seconds} s, seed {seed}"
+    );
     // A port that nobody else has, for as long as this takes.
     let (mut behind, port) = target(&place(0), 0);
     let _ = behind.kill();

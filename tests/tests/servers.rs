@@ -112,7 +112,8 @@ fn a_contained_server_reaches_no_door_and_no_credentials() {
             let (status, got) = call(&gateway, "write", &json!({ "path": path }));
             assert_eq!((status, got.as_str()), (200, "written"), "a home of its own");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), "written");
-            let (_, got) = call(&gateway, "read", &json!({ "path": place.path().join("server.py") }));
+            let (_, got) =
+                call(&gateway, "read", &json!({ "path": place.path().join("server.py") }));
             assert!(got.contains("curious"), "where it runs it may read");
         }
         let (status, _, words) = gateway.stop();
@@ -149,7 +150,8 @@ fn what_a_sandbox_stops_is_told_with_the_line_that_would_allow_it() {
 /// mirror's.
 fn mirrors(runners: &Path) -> Vec<IpAddr> {
     let npm = Command::new("npm").args(["config", "get", "registry"]).output().unwrap();
-    let python = "from pip._internal.models.index import PyPI as p; print(p.url, p.file_storage_domain)";
+    let python =
+        "from pip._internal.models.index import PyPI as p; print(p.url, p.file_storage_domain)";
     let pip = Command::new(runners.join("bin/python")).args(["-c", python]).output().unwrap();
     let text = [npm.stdout, pip.stdout].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     text.join(" ")
@@ -183,8 +185,7 @@ fn runners_start(ordinary: bool) {
         )
     };
     let venv = |name: &str| python.join("bin").join(name).display().to_string();
-    let mirrors: Vec<String> =
-        mirrors(&python).iter().map(|address| address.to_string()).collect();
+    let mirrors: Vec<String> = mirrors(&python).iter().map(|address| address.to_string()).collect();
     let mut text = format!("[sandbox]\nallow_addresses = {mirrors:?}\n");
     let (everything, filesystem) = (
         "@modelcontextprotocol/server-everything@2026.8.31",

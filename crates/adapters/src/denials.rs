@@ -144,7 +144,8 @@ impl View {
     fn path(&self, path: &Path, errno: Errno) -> Option<String> {
         let shown = path.display();
         let inside = |root: &&(PathBuf, bool)| path.starts_with(&root.0);
-        let nearest = self.seen.iter().filter(inside).max_by_key(|(root, _)| root.components().count());
+        let nearest =
+            self.seen.iter().filter(inside).max_by_key(|(root, _)| root.components().count());
         if self.hidden.iter().any(|hidden| path.starts_with(hidden)) {
             let remedy = self.line(&format!("fs = {{ read = [\"{shown}\"] }}"));
             return Some(self.said(&format!("covers `{shown}`"), &remedy));
@@ -238,7 +239,10 @@ mod tests {
                 format!("cat: {at}/elsewhere: No such file or directory"),
                 Some(format!("fs = {{ read = [\"{at}/elsewhere\"] }}")),
             ),
-            (format!("touch: cannot touch '{at}/n/x': Read-only file system"), Some("write".into())),
+            (
+                format!("touch: cannot touch '{at}/n/x': Read-only file system"),
+                Some("write".into()),
+            ),
             (format!("open {at}/read/.env: permission denied"), Some("covers".into())),
             ("bun: Function not implemented".into(), Some("system call".into())),
             ("connect ECONNREFUSED 93.184.216.34:80".into(), Some("HOST:80".into())),

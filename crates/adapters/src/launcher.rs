@@ -147,8 +147,10 @@ impl Launcher {
     pub async fn primitives(&self) -> io::Result<&[Found]> {
         let probe = || async {
             let order = Order::Probe { cgroups: self.0.cgroups.clone() };
-            let (running, _) =
-                self.order(&order, None, None).await.map_err(|error| io::Error::other(error.to_string()))?;
+            let (running, _) = self
+                .order(&order, None, None)
+                .await
+                .map_err(|error| io::Error::other(error.to_string()))?;
             let report = tokio::time::timeout(PROBE_TIMEOUT, running.report()).await;
             match report {
                 Ok(Some(Report::Primitives(found))) => Ok(found),
@@ -212,9 +214,10 @@ impl Launcher {
         let Setup { argv, env, cwd, program, .. } = setup;
         let mut way_out = None;
         let (mut stdout_bytes, mut stderr_bytes) = (None, None);
-        let view = containment.profile.zip(applied.as_ref()).map(|(profile, applied)| {
-            Arc::new(View::of(profile, &applied.enclosure))
-        });
+        let view = containment
+            .profile
+            .zip(applied.as_ref())
+            .map(|(profile, applied)| Arc::new(View::of(profile, &applied.enclosure)));
         let enclosure = applied.map(|applied| {
             containment.witness.contained(applied.sandbox);
             (stdout_bytes, stderr_bytes) = (applied.stdout_bytes, applied.stderr_bytes);
@@ -330,8 +333,7 @@ async fn send_whole(
     let (mut rest, mut fds) = (frame, fds);
     while !rest.is_empty() {
         socket.writable().await?;
-        let sent = socket
-            .try_io(Interest::WRITABLE, || wire::send_some(socket.as_fd(), rest, fds));
+        let sent = socket.try_io(Interest::WRITABLE, || wire::send_some(socket.as_fd(), rest, fds));
         match sent {
             Ok(count) => {
                 rest = rest.get(count..).unwrap_or_default();
@@ -579,8 +581,7 @@ async fn fill(socket: &UnixStream, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) ->
     while filled < buffer.len() {
         socket.readable().await?;
         let rest = buffer.get_mut(filled..).unwrap_or_default();
-        let read =
-            socket.try_io(Interest::READABLE, || wire::receive(socket.as_fd(), rest, fds));
+        let read = socket.try_io(Interest::READABLE, || wire::receive(socket.as_fd(), rest, fds));
         match read {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => filled += count,

@@ -16,8 +16,8 @@ use toolbooth_launcher::order::{Bind, Enclosure, Limits, Net, Primitive};
 use toolbooth_launcher::wire::Found;
 
 use crate::egress::{AllowList, EVERYWHERE};
-pub use crate::visible::Place;
 use crate::toolchains;
+pub use crate::visible::Place;
 use crate::visible::{self, absolute, lexical};
 
 /// Variables that say how to print, and where certificates are.
@@ -476,8 +476,7 @@ mod tests {
         let wanted = SandboxProfile::default();
         assert!(exceeds(Some(&wanted), &wanted).is_empty());
         let told = exceeds(Some(&server_profile()), &wanted).join("; ");
-        for part in ["not required", "may read `.`", "may read `~/.nvm`", "may reach `*`", "USER"]
-        {
+        for part in ["not required", "may read `.`", "may read `~/.nvm`", "may reach `*`", "USER"] {
             assert!(told.contains(part), "{part}: {told}");
         }
         assert_eq!(exceeds(None, &wanted), ["it runs without a sandbox"]);

@@ -177,9 +177,8 @@ mod tests {
         );
         write(".nvm/x", "");
         let found = variables(Some(home.path()), Path::new("/nowhere"));
-        let of = |name: &str| {
-            found.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
-        };
+        let of =
+            |name: &str| found.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str());
         assert_eq!(of("npm_config_registry"), Some("https://r.example/npm/"));
         assert_eq!(of("PIP_INDEX_URL"), Some("https://r.example/simple"));
         assert_eq!(of("UV_DEFAULT_INDEX"), Some("https://uv.example/simple"));

@@ -201,12 +201,7 @@ pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]
 }
 
 /// Looks for files with secrets beneath a folder.
-fn find_secrets(
-    folder: &Path,
-    depth: usize,
-    entries: &mut usize,
-    found: &mut impl FnMut(PathBuf),
-) {
+fn find_secrets(folder: &Path, depth: usize, entries: &mut usize, found: &mut impl FnMut(PathBuf)) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         *entries += 1;
         if *entries > SECRETS_ENTRIES_MAX {
@@ -300,8 +295,7 @@ fn project_of(file: &Path, home: Option<&Path>) -> PathBuf {
     }
     let mut above =
         file.ancestors().skip(1).take(PROJECT_DEPTH).take_while(|folder| !is_wide(folder, home));
-    let project =
-        above.find(|folder| PROJECT_FILES.iter().any(|name| folder.join(name).is_file()));
+    let project = above.find(|folder| PROJECT_FILES.iter().any(|name| folder.join(name).is_file()));
     project.unwrap_or(file).to_owned()
 }
 
@@ -329,8 +323,7 @@ pub(crate) fn is_wide(folder: &Path, home: Option<&Path>) -> bool {
         "/var/lib",
         "/var/tmp",
     ];
-    const WIDE_AT_HOME: [&str; 6] =
-        [".local", ".local/share", ".config", ".cache", ".ssh", ".aws"];
+    const WIDE_AT_HOME: [&str; 6] = [".local", ".local/share", ".config", ".cache", ".ssh", ".aws"];
     WIDE.iter().any(|wide| Path::new(wide) == folder)
         || home.is_some_and(|home| {
             home.starts_with(folder) || WIDE_AT_HOME.iter().any(|own| home.join(own) == folder)
@@ -361,7 +354,9 @@ fn installation(program: &Path, home: Option<&Path>) -> Vec<PathBuf> {
                 }
             }
             // The folder of a version manager, whose programs stand for those of its versions.
-            Some("shims") if ["versions", "installs"].iter().any(|own| prefix.join(own).is_dir()) => {
+            Some("shims")
+                if ["versions", "installs"].iter().any(|own| prefix.join(own).is_dir()) =>
+            {
                 found.push(prefix.to_owned());
             }
             _ => found.push(project_of(&file, home)),
@@ -475,14 +470,7 @@ mod tests {
         std::fs::write(at(".git/config"), "[remote]\nurl = https://me:hunter@h/x.git\n").unwrap();
         let cwd = at("");
         let cwd = lexical(&cwd);
-        let place = Place {
-            words: &[],
-            cwd: &cwd,
-            home: None,
-            also: &[],
-            hidden: &[],
-            own: None,
-        };
+        let place = Place { words: &[], cwd: &cwd, home: None, also: &[], hidden: &[], own: None };
         let fs = FsProfile {
             read: vec!["keep/.env".to_owned()],
             write: vec![WritePath { path: ".".to_owned(), max_mb: None }],
@@ -502,7 +490,8 @@ mod tests {
         }
         let seen = binds(&named, &place, false);
         assert!(seen.iter().any(|bind| bind.path == at(".git") && bind.writable));
-        std::fs::write(at(".git/config"), "[core]\nbare = false\n[remote]\nurl = git@h:x.git\n").unwrap();
+        std::fs::write(at(".git/config"), "[core]\nbare = false\n[remote]\nurl = git@h:x.git\n")
+            .unwrap();
         assert!(!has_credentials(&at(".git/config")));
     }
 }

@@ -240,7 +240,8 @@ fn refuses_bodies(status: &'static str) -> SocketAddr {
                 stream.read_exact(&mut byte).unwrap();
                 head.push(byte[0]);
             }
-            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            let answer =
+                format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
             stream.write_all(answer.as_bytes()).unwrap();
             stream.shutdown(std::net::Shutdown::Write).unwrap();
             let _ = std::io::copy(&mut stream, &mut std::io::sink());
@@ -318,8 +319,7 @@ async fn a_server_that_did_not_take_a_call_has_not_started_it() {
         startup_timeout: Duration::from_secs(10),
         callers: None,
     };
-    let upstream =
-        McpServer::new(settings, Launcher::of_this_program(None), Witness::default());
+    let upstream = McpServer::new(settings, Launcher::of_this_program(None), Witness::default());
     for (told, effect) in [
         ("413 Content Too Large", Effect::NotStarted),
         ("429 Too Many Requests", Effect::NotStarted),

@@ -263,11 +263,7 @@ fn a_list_of_names_leads_nowhere_else() {
     // An address that an operator wrote out means itself.
     assert_eq!(got[5], "10.1.2.3:5432");
     let refused: Vec<_> = seen.egress.iter().map(|one| (one.host.as_str(), one.port)).collect();
-    assert_eq!(
-        refused,
-        [(PUBLIC, 443), ("mirror.example", 53), ("192.168.7.7", 5432)],
-        "{seen:?}"
-    );
+    assert_eq!(refused, [(PUBLIC, 443), ("mirror.example", 53), ("192.168.7.7", 5432)], "{seen:?}");
 }
 
 fn questions_are_answered_from_the_address_that_was_asked() {

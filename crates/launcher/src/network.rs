@@ -87,12 +87,7 @@ pub(crate) fn hand_out(control: BorrowedFd<'_>, relay: &Relay) -> io::Result<Opt
 
 /// A socket for datagrams of IPv6 alone; those of IPv4 have one of their own.
 fn datagrams_v6() -> io::Result<OwnedFd> {
-    let socket = socket_with(
-        AddressFamily::INET6,
-        SocketType::DGRAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::sockopt::set_ipv6_v6only(&socket, true)?;
     // Answers come from the address that was asked, which no interface has.
     rustix::net::sockopt::set_ipv6_freebind(&socket, true)?;
@@ -103,8 +98,7 @@ fn datagrams_v6() -> io::Result<OwnedFd> {
 
 /// A request of rtnetlink: header, body, and attributes.
 fn request(kind: u16, body: &[u8], attributes: &[(u16, &[u8])]) -> io::Result<Vec<u8>> {
-    let flags =
-        libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+    let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
     let mut message = vec![0u8; 4];
     message.extend_from_slice(&kind.to_ne_bytes());
     message.extend_from_slice(&u16::try_from(flags).map_err(io::Error::other)?.to_ne_bytes());

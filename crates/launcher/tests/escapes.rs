@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use common::*;
 use libtest_mimic::{Arguments, Failed, Trial};
-use toolbooth_launcher::order::{Net, Relay, Run};
+use toolbooth_launcher::order::{Net, Primitive, Relay, Run};
 use toolbooth_launcher::wire::{Found, Report};
 
 /// The word by which this program attacks.
@@ -352,19 +352,18 @@ const ATTACKS: &[(&str, Attack)] = &[
 ];
 
 /// Attempts that also fail outside on some machines, by their kernels' own settings.
-const MAY_FAIL_OUTSIDE: &[&str] =
-    &[
-        "io_uring",
-        "the other calling convention",
-        "page faults in user space",
-        "the kernel's keys",
-        // The kernel takes these bits from the modes of folders by itself.
-        "a set-user-id bit by mkdir",
-        "a set-user-id bit by mkdirat",
-        // Linux 6.6 and 6.15.
-        "a set-user-id bit by fchmodat2",
-        "mount trees with attributes",
-    ];
+const MAY_FAIL_OUTSIDE: &[&str] = &[
+    "io_uring",
+    "the other calling convention",
+    "page faults in user space",
+    "the kernel's keys",
+    // The kernel takes these bits from the modes of folders by itself.
+    "a set-user-id bit by mkdir",
+    "a set-user-id bit by mkdirat",
+    // Linux 6.6 and 6.15.
+    "a set-user-id bit by fchmodat2",
+    "mount trees with attributes",
+];
 
 /// Inside, the first process of the namespace; outside, whoever runs these tests.
 fn first() -> PathBuf {
@@ -497,6 +496,27 @@ fn contained(who: Who, found: &[Found], name: &str, net: Net) -> Result<(), Fail
     if untouched { Ok(()) } else { Err("the outside was changed".into()) }
 }
 
+fn landlock_version(found: &[Found]) -> u32 {
+    let landlock = found.iter().find(|one| one.primitive == Primitive::Landlock);
+    let detail = landlock.and_then(|one| one.detail.as_deref());
+    detail.and_then(|text| text.rsplit(' ').next()?.parse().ok()).unwrap_or_default()
+}
+
+fn ports(who: Who, found: &[Found]) -> Result<(), Failed> {
+    let stage = Stage::set();
+    for (ports, word) in [(vec![stage.scene.tcp], ESCAPED), (vec![443], "stopped")] {
+        let mut enclosure = enclosure(who, found);
+        enclosure.primitives.retain(|one| *one != Primitive::NetworkNamespace);
+        enclosure.net = Net::Ports(ports.clone());
+        enclosure.binds.push(bind(std::env::current_exe()?, false));
+        let ended = run(who, order("TCP", &stage.scene, Some(enclosure)));
+        if !ended.stdout.starts_with(word) {
+            return Err(format!("{ports:?}: {ended:?}").into());
+        }
+    }
+    Ok(())
+}
+
 fn outside(name: &str) -> Result<(), Failed> {
     let stage = Stage::set();
     let ended = run(Who::Root, order(name, &stage.scene, None));
@@ -535,6 +555,17 @@ fn main() {
             let trial = Trial::test(title, move || contained(who, &found, name, net));
             trials.push(trial.with_ignored_flag(*skipped));
         }
+    }
+    // Without a network of its own a program reaches by TCP the ports that are named, and no other.
+    for (who, found, skipped) in &whos {
+        let (who, found) = (*who, Arc::clone(found));
+        let old = landlock_version(&found) < 4;
+        if old {
+            eprintln!("SKIPPED: ports of the machine's own network: Landlock is too old");
+        }
+        let title = format!("{who:?}, ports of the machine's own network");
+        let trial = Trial::test(title, move || ports(who, &found));
+        trials.push(trial.with_ignored_flag(*skipped || old));
     }
     for (name, _) in ATTACKS {
         let trial = Trial::test(format!("outside it works: {name}"), move || outside(name));

@@ -26,7 +26,9 @@ fn main() {
             torture::dropped_answers();
         }
         Some(_) => {
-            eprintln!("usage: torture [all|kills|children|io|disks|outages|replicas|drops] [COUNT] [SEED]");
+            eprintln!(
+                "usage: torture [all|kills|children|io|disks|outages|replicas|drops] [COUNT] [SEED]"
+            );
             std::process::exit(2);
         }
     }

@@ -357,11 +357,7 @@ pub(crate) fn not_run(error: &StartError, shown: &str) -> ExecutionError {
 }
 
 /// What a finished command means.
-fn answer(
-    finished: process::Finished,
-    error_text: ErrorText,
-    on_signal: OnSignal,
-) -> Outcome {
+fn answer(finished: process::Finished, error_text: ErrorText, on_signal: OnSignal) -> Outcome {
     let stdout = plain(&finished.stdout);
     let stderr = plain(&finished.stderr);
     let said = (!stderr.trim().is_empty()).then(|| format!("stderr: {stderr}"));

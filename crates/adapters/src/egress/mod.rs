@@ -197,9 +197,9 @@ impl NetworkRules {
         }
         let what = refusal(address).or_else(|| is_own(to).then_some("an address of this machine"));
         match what {
-            Some(what) => Err(format!(
-                "`{address}` is {what}; `[sandbox] allow_addresses` lets it pass"
-            )),
+            Some(what) => {
+                Err(format!("`{address}` is {what}; `[sandbox] allow_addresses` lets it pass"))
+            }
             None => Ok(()),
         }
     }
@@ -361,7 +361,12 @@ impl Passage {
 
     fn note_reached(&self, host: &str, port: u16) {
         if self.witness.egress_reached(host, port) {
-            tracing::info!(program = self.program, host, port, "a contained program reaches a host");
+            tracing::info!(
+                program = self.program,
+                host,
+                port,
+                "a contained program reaches a host"
+            );
         }
     }
 }
@@ -446,7 +451,8 @@ mod tests {
 
     #[test]
     fn destinations_are_judged_by_their_true_address() {
-        let open = passage(&["*", "127.0.0.1:5432", "*:7717"], &["198.51.100.0/24", "127.0.0.1/32"]);
+        let open =
+            passage(&["*", "127.0.0.1:5432", "*:7717"], &["198.51.100.0/24", "127.0.0.1/32"]);
         for (to, passes) in [
             ("93.184.216.34:443", true),
             ("93.184.216.34:80", false),

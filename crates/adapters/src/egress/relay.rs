@@ -74,8 +74,7 @@ async fn carry(passage: Arc<Passage>, mut stream: TcpStream) {
     let _ = (stream.set_nodelay(true), host_stream.set_nodelay(true));
     let (sent, received) = (BUFFER_BYTES, BUFFER_BYTES);
     // Either side may hang up at any time.
-    let copied =
-        copy_bidirectional_with_sizes(&mut stream, &mut host_stream, sent, received).await;
+    let copied = copy_bidirectional_with_sizes(&mut stream, &mut host_stream, sent, received).await;
     if copied.is_err() {
         reset(&stream);
     }

@@ -309,8 +309,7 @@ impl Endpoint {
         let title: String =
             plain(title.unwrap_or_default().as_bytes()).chars().take(TITLE_CHARS_MAX).collect();
         // What answered before with a redirect may have taken it.
-        let effect =
-            if tracked_body::says_not_taken(status) { before } else { Effect::Unknown };
+        let effect = if tracked_body::says_not_taken(status) { before } else { Effect::Unknown };
         let safe = format!("the tool's endpoint answered {}: {title}", status.as_u16());
         ExecutionError::adapter(effect, format!("status {status}: {text}")).with_safe(safe)
     }

@@ -171,7 +171,10 @@ impl Worker {
             Ok(Err(failure)) => {
                 let words = worker.last_words().await.1;
                 let why = worker.denied(&words);
-                return Err(format!("the worker did not start: {}\n{words}{why}", failure.internal));
+                return Err(format!(
+                    "the worker did not start: {}\n{words}{why}",
+                    failure.internal
+                ));
             }
             Err(_) => return Err(format!("the worker did not start in time\n{}", told(&worker))),
         };

@@ -387,7 +387,11 @@ impl Link {
                             .await
                             .map_err(|error| {
                                 let words = shared.last_words();
-                                format!("{error}\n{words}{}{}", shared.denied(&words), self.refused())
+                                format!(
+                                    "{error}\n{words}{}{}",
+                                    shared.denied(&words),
+                                    self.refused()
+                                )
                             })?;
                         (service, Some(shared))
                     }

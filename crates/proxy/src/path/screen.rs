@@ -99,7 +99,8 @@ impl Screened {
         for denial in denied {
             let SandboxDenial { sentence, open } = denial;
             tracing::warn!(reason = sentence, "the sandbox stopped a tool");
-            let told = if open { sentence.as_str() } else { "the operator's log says by which rule" };
+            let told =
+                if open { sentence.as_str() } else { "the operator's log says by which rule" };
             let warning = format!("sandbox-denied: {told}");
             if !self.story.warnings.contains(&warning) {
                 self.story.warnings.push(warning);

@@ -7,6 +7,7 @@ use toolbooth_adapters::sandbox::{default_profile, server_profile};
 use toolbooth_audit::verify;
 use toolbooth_contracts::coverage::CoverageState;
 use toolbooth_contracts::sandbox::SandboxProfile;
+use toolbooth_launcher::order::Primitive;
 use toolbooth_registry::lock::Lock;
 
 use crate::compose::Frame;
@@ -113,15 +114,38 @@ async fn sandbox(loaded: &Loaded, checks: &mut Vec<Check>) {
             Some(why) => bad(name, "warning", format!("missing: {why}"), one.primitive.remedy()),
         });
     }
+    let missing = |wanted| found.iter().any(|one| one.primitive == wanted && one.missing.is_some());
+    if missing(Primitive::NetworkNamespace) {
+        checks.push(bad(
+            "sandbox network",
+            "warning",
+            "contained programs have no network of their own: with `enforce = \"best-effort\"` those \
+             that may reach every public host reach the named ports of every address by TCP, this \
+             machine's own too, and anything by UDP; without Landlock 4 they have no network, nor \
+             have those with a list of hosts",
+            Primitive::NetworkNamespace.remedy(),
+        ));
+    }
+    if missing(Primitive::MemoryCgroup) {
+        checks.push(ok(
+            "sandbox memory",
+            "no cgroup: memory of all processes together is summed five times a second",
+        ));
+    }
     for (name, profile) in [("default", default_profile()), ("server", server_profile())] {
-        checks.push(ok(format!("profile {name}"), described(&profile)));
+        checks.push(ok(format!("profile {name}"), described(&profile, name == "server")));
     }
 }
 
 /// A profile in one line.
-fn described(profile: &SandboxProfile) -> String {
+fn described(profile: &SandboxProfile, standing: bool) -> String {
     let fs = profile.fs.clone().unwrap_or_default();
     let write: Vec<&str> = fs.write.iter().map(|write| write.path.as_str()).collect();
+    let write = match (write.as_slice(), standing) {
+        ([], true) => "a home of its own".to_owned(),
+        ([], false) => "nothing".to_owned(),
+        (paths, _) => paths.join(" "),
+    };
     let hosts = profile.net.as_ref().map(|net| net.hosts.join(" ")).unwrap_or_default();
     let list = |words: String| if words.is_empty() { "nothing".to_owned() } else { words };
     let limits = profile.limits.clone().unwrap_or_default();
@@ -129,12 +153,13 @@ fn described(profile: &SandboxProfile) -> String {
         limit.map(|limit| format!(", {name} {limit}{unit}")).unwrap_or_default()
     };
     format!(
-        "reads {}; writes {}; reaches {}; tmp {} MiB{}{}{}{}",
+        "reads {}; writes {}; reaches {}; tmp {} MiB{}{}{}{}{}",
         list(fs.read.join(" ")),
-        list(write.join(" ")),
-        list(hosts.replace('*', "every host")),
+        write,
+        list(hosts.replace('*', "every public host at 443")),
         fs.tmp_mb.unwrap_or_default(),
         limit("memory", limits.memory_mb, " MiB"),
+        limit("processors", limits.cpu_percent, " %"),
         limit("processes", limits.pids, ""),
         limit("open files", limits.open_files, ""),
         limit("file", limits.file_mb, " MiB"),
