@@ -6,7 +6,7 @@
 //!
 //! Path: 7. Doc: execution.md#what-a-program-sees
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Component, Path, PathBuf};
 
 use toolbooth_contracts::sandbox::SandboxProfile;
@@ -58,8 +58,10 @@ const PROJECT_FILES: [&str; 6] =
 const PROJECT_DEPTH: usize = 6;
 /// How deep files with secrets are looked for beneath a folder.
 const SECRETS_DEPTH: usize = 3;
-/// Entries that are looked at for them.
-const SECRETS_ENTRIES_MAX: usize = 20_000;
+/// Entries that are looked at for them: each start of a command looks again.
+const SECRETS_ENTRIES_MAX: usize = 5_000;
+/// Folders that hold what tools have made.
+const BUILT: [&str; 4] = ["node_modules", "site-packages", "target", "__pycache__"];
 /// Endings of files that show which secrets a project wants, and hold none.
 const EXAMPLES: [&str; 5] = [".example", ".sample", ".template", ".dist", ".defaults"];
 /// Bytes of a configuration of git.
@@ -191,7 +193,7 @@ pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]
     for bind in binds.iter().filter(|bind| !base(bind)) {
         // A file that is bound is named; folders hold what nobody thought of.
         let Ok(folder) = bind.path.canonicalize() else { continue };
-        find_secrets(&folder, SECRETS_DEPTH, &mut entries, &mut |path| {
+        find_secrets(&folder, &mut entries, &mut |path| {
             if !named.contains(&path) && !hidden.contains(&path) {
                 hidden.push(path);
             }
@@ -200,29 +202,32 @@ pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]
     hidden
 }
 
-/// Looks for files with secrets beneath a folder.
-fn find_secrets(folder: &Path, depth: usize, entries: &mut usize, found: &mut impl FnMut(PathBuf)) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        *entries += 1;
-        if *entries > SECRETS_ENTRIES_MAX {
-            return;
-        }
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let path = entry.path();
-        let Ok(kind) = entry.file_type() else { continue };
-        if kind.is_dir() {
-            if name == ".git" {
-                let config = path.join("config");
-                if has_credentials(&config) {
-                    found(config);
-                }
-            } else if depth > 0 && name != "node_modules" && name != "site-packages" {
-                find_secrets(&path, depth - 1, entries, found);
+/// Looks for files with secrets beneath a folder, the nearest first.
+fn find_secrets(folder: &Path, entries: &mut usize, found: &mut impl FnMut(PathBuf)) {
+    let mut folders = VecDeque::from([(folder.to_owned(), 0)]);
+    while let Some((folder, depth)) = folders.pop_front() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            *entries += 1;
+            if *entries > SECRETS_ENTRIES_MAX {
+                return;
             }
-        } else if name == ".env"
-            || (name.starts_with(".env.") && !EXAMPLES.iter().any(|end| name.ends_with(end)))
-        {
-            found(path);
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let path = entry.path();
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() {
+                if name == ".git" {
+                    let config = path.join("config");
+                    if has_credentials(&config) {
+                        found(config);
+                    }
+                } else if depth < SECRETS_DEPTH && !BUILT.contains(&name.as_str()) {
+                    folders.push_back((path, depth + 1));
+                }
+            } else if name == ".env"
+                || (name.starts_with(".env.") && !EXAMPLES.iter().any(|end| name.ends_with(end)))
+            {
+                found(path);
+            }
         }
     }
 }
