@@ -216,6 +216,11 @@ impl Gateway {
         format!("http://{}/mcp", self.address)
     }
 
+    /// The id of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, name: &str) {
         let sent =
             Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
