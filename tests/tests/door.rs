@@ -345,6 +345,21 @@ fn every_user_is_local_where_the_operator_says_so_and_the_risk_is_named() {
     assert!(answer.is_none_or(|answer| answer.status == 200));
 }
 
+/// Waits until each thread of a process has stopped: one that still runs could accept.
+fn wait_until_stopped(process: u32) {
+    let stopped = |thread: std::path::PathBuf| {
+        let stat = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
+        // After the name, which may hold anything but ends with the last parenthesis.
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    let began = std::time::Instant::now();
+    let threads = format!("/proc/{process}/task");
+    while !std::fs::read_dir(&threads).unwrap().all(|thread| stopped(thread.unwrap().path())) {
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not stop");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_client_that_closed_before_it_was_accepted_is_not_local() {
     let place = Place::new();
@@ -353,6 +368,7 @@ fn a_client_that_closed_before_it_was_accepted_is_not_local() {
     assert_eq!(gateway.post("/v1/calls", CALL).0, 200);
     // While the gateway is stopped, the kernel completes connections that it accepts later.
     gateway.signal("STOP");
+    wait_until_stopped(gateway.id());
     let request =
         post("/v1/calls", &at, JSON, r#"{"toolId":"calculator","args":{"expression":"1+1"}}"#);
     let mut gone = TcpStream::connect(&at).unwrap();
