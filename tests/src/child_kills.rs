@@ -199,7 +199,7 @@ pub fn children(seconds: u64, seed: u64) {
     let mut chance = Chance::new(seed);
     let (began, mut killed, mut targets) = (Instant::now(), 0u64, 0u64);
     let own = std::process::id();
-    let pid = gateway.pid();
+    let pid = gateway.id();
     let mut turn = 0;
     while began.elapsed() < Duration::from_secs(seconds) {
         // The pauses are the load's, not a wait for something.

@@ -217,7 +217,8 @@ impl Gateway {
         format!("http://{}/mcp", self.address)
     }
 
-    pub fn pid(&self) -> u32 {
+    /// The id of its process.
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 

@@ -1,4 +1,4 @@
-//! Who calls: only an authenticator makes a caller.
+//! Names the caller of a request: only an authenticator makes a caller.
 //!
 //! Path: 1. Doc: front-doors.md#who-may-call
 
@@ -8,12 +8,25 @@ use async_trait::async_trait;
 use http::request::Parts;
 use toolbooth_contracts::Caller;
 
-/// Why nobody was authenticated.
+use crate::peer::PeerOwner;
+
+/// Why no caller was authenticated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotAuthenticated(pub String);
 
-/// Finds out who makes a request.
+/// The connection that a request came over, as it was when it was accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connection {
+    /// The client's address.
+    pub peer: SocketAddr,
+    /// This end's address.
+    pub local: SocketAddr,
+    /// The owner of the client's socket.
+    pub owner: PeerOwner,
+}
+
+/// Authenticates requests.
 #[async_trait]
 pub trait Authenticator: Send + Sync {
     /// The caller.
@@ -23,27 +36,39 @@ pub trait Authenticator: Send + Sync {
     async fn authenticate(
         &self,
         request: &Parts,
-        peer: SocketAddr,
+        connection: &Connection,
     ) -> Result<Caller, NotAuthenticated>;
 }
 
-/// Whoever reaches the loopback address has this machine's user account.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Loopback;
+/// Authenticates the local user by the connection alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Loopback {
+    /// Loopback connections of the user that runs the gateway.
+    #[default]
+    SameUser,
+    /// Every loopback connection, whichever user of this machine made it.
+    Any,
+}
 
 #[async_trait]
 impl Authenticator for Loopback {
     async fn authenticate(
         &self,
         _request: &Parts,
-        peer: SocketAddr,
+        connection: &Connection,
     ) -> Result<Caller, NotAuthenticated> {
-        if peer.ip().to_canonical().is_loopback() {
-            Ok(Caller::local())
-        } else {
-            Err(NotAuthenticated(
-                "only the loopback address may call without credentials".to_owned(),
-            ))
+        if !connection.peer.ip().to_canonical().is_loopback() {
+            let message = "only the loopback address may call without credentials";
+            return Err(NotAuthenticated(message.to_owned()));
+        }
+        match (self, connection.owner) {
+            (Self::Any, _) | (Self::SameUser, PeerOwner::SameUser) => Ok(Caller::local()),
+            (Self::SameUser, PeerOwner::OtherUser | PeerOwner::Unknown) => {
+                let message = "the connection is not proven to come from the user that runs the \
+                               gateway; run the client as that user and keep its connection open, \
+                               or set `[http] loopback = \"any\"`";
+                Err(NotAuthenticated(message.to_owned()))
+            }
         }
     }
 }
@@ -52,4 +77,26 @@ impl Authenticator for Loopback {
 #[must_use]
 pub fn local_user() -> Caller {
     Caller::local()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn passes(rule: Loopback, peer: [u8; 4], owner: PeerOwner) -> bool {
+        let connection =
+            Connection { peer: (peer, 1).into(), local: ([127, 0, 0, 1], 2).into(), owner };
+        let (request, ()) = http::Request::new(()).into_parts();
+        rule.authenticate(&request, &connection).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn only_a_proven_owner_is_local() {
+        let here = [127, 0, 0, 1];
+        assert!(passes(Loopback::SameUser, here, PeerOwner::SameUser).await);
+        assert!(!passes(Loopback::SameUser, here, PeerOwner::OtherUser).await);
+        assert!(!passes(Loopback::SameUser, here, PeerOwner::Unknown).await);
+        assert!(passes(Loopback::Any, here, PeerOwner::OtherUser).await);
+        assert!(!passes(Loopback::Any, [192, 0, 2, 1], PeerOwner::SameUser).await);
+    }
 }

@@ -3,6 +3,7 @@
 pub mod auth;
 pub mod http;
 pub mod mcp;
+pub mod peer;
 
 use std::sync::Arc;
 

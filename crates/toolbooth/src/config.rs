@@ -280,6 +280,29 @@ pub(crate) enum Names {
 pub(crate) struct Http {
     /// Where to listen.
     pub(crate) listen: Option<String>,
+    /// Whose loopback connections call without credentials.
+    pub(crate) loopback: LoopbackCallers,
+    /// Connections at once; absent = 16384, or what the limit of open files allows.
+    pub(crate) connections_max: Option<usize>,
+    /// Time for a request's head from its first byte, in milliseconds.
+    pub(crate) header_timeout_ms: Option<u64>,
+    /// Time for a request's body, in milliseconds.
+    pub(crate) body_timeout_ms: Option<u64>,
+    /// Time in which a client must take some of its answer, in milliseconds.
+    pub(crate) write_timeout_ms: Option<u64>,
+    /// Bytes of request bodies that are held over all connections.
+    pub(crate) body_bytes_budget: Option<usize>,
+}
+
+/// Whose loopback connections call without credentials.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum LoopbackCallers {
+    /// Those of the user that runs the gateway.
+    #[default]
+    SameUser,
+    /// Those of every user of this machine.
+    Any,
 }
 
 /// A named set of rights.

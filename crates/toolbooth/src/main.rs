@@ -4,6 +4,7 @@ mod cli;
 mod commands;
 mod compose;
 mod config;
+mod door;
 mod failure;
 mod files;
 mod import;

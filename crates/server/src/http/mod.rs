@@ -2,33 +2,44 @@
 //!
 //! Path: 1, 10. Doc: front-doors.md#http
 
-mod hosts;
+mod accept;
+mod answers;
+mod body;
+mod connections;
+mod head;
+mod limits;
 mod problem;
 mod records;
 mod routes;
+mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use ::http::header::CONNECTION;
 use axum::Router;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use body::read_json;
+pub use limits::{
+    BODY_BYTES_MAX, CONNECTIONS_MAX, DESCRIPTORS_RESERVED, Limits, connections_fitting,
+};
 pub use problem::{Problem, status_of};
 
 use crate::House;
-use crate::auth::Authenticator;
+use crate::auth::{Authenticator, Connection};
 use crate::mcp;
-
-/// Bytes of one request.
-pub const BODY_BYTES_MAX: usize = 8 << 20;
+use crate::peer::PeerOwners;
+use accept::Serving;
+use body::Budget;
 
 /// Tells whether the records can be written; a sentence where they cannot.
 pub type Readiness =
@@ -41,26 +52,34 @@ pub struct HttpDoor {
     pub house: House,
     /// Who calls.
     pub authenticator: Arc<dyn Authenticator>,
+    /// Who owns the sockets of clients on this machine.
+    pub peers: Arc<dyn PeerOwners>,
     /// Whether calls can be served.
     pub readiness: Readiness,
+    /// What connections and requests may use.
+    pub limits: Limits,
 }
 
 /// Serves until `stopping` is cancelled, then lets requests end; streams end with `ending`.
 ///
+/// A connection that has no request in progress when `stopping` is cancelled is closed.
+///
 /// # Errors
-/// Where the listener breaks.
+/// None at present: errors of the listener are logged, and it is asked again.
 pub async fn serve(
     listener: TcpListener,
     door: HttpDoor,
     stopping: CancellationToken,
     ending: CancellationToken,
 ) -> std::io::Result<()> {
-    let app = router(door, &ending).into_make_service_with_connect_info::<SocketAddr>();
-    // Without it answers in small pieces wait for acknowledgements.
-    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    axum::serve(listener, app)
-        .with_graceful_shutdown(async move { stopping.cancelled().await })
-        .await
+    let serving = Serving {
+        peers: Arc::clone(&door.peers),
+        limits: door.limits,
+        budget: Budget::new(door.limits.body_bytes_budget),
+        router: router(door, &ending),
+    };
+    accept::accept(listener, serving, stopping).await;
+    Ok(())
 }
 
 fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
@@ -89,24 +108,27 @@ fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
         .layer(from_fn_with_state(door, authenticate))
         .merge(health)
         .fallback(routes::not_found)
-        .layer(from_fn(hosts::guard))
+        .layer(from_fn(head::guard))
+        .layer(from_fn(answers::as_json))
 }
 
 async fn authenticate(
     State(door): State<HttpDoor>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Extension(connection): Extension<Connection>,
     request: Request,
     next: Next,
 ) -> Response {
     let (mut parts, body) = request.into_parts();
-    match door.authenticator.authenticate(&parts, peer).await {
+    match door.authenticator.authenticate(&parts, &connection).await {
         Ok(caller) => {
             parts.extensions.insert(caller);
             next.run(Request::from_parts(parts, body)).await
         }
         Err(error) => {
             tracing::warn!(%error, "a request was not authenticated");
-            Problem::new(401, "not-authenticated", error.to_string()).into_response()
+            let problem = Problem::new(401, "not-authenticated", error.to_string());
+            // Its next request would fare the same, and its place may serve another.
+            ([(CONNECTION, "close")], problem).into_response()
         }
     }
 }

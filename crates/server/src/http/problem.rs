@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolbooth_contracts::{ErrorCode, ToolResult};
 
+const PROBLEM_JSON: &str = "application/problem+json";
+
 /// The HTTP status of a code.
 #[must_use]
 pub fn status_of(code: ErrorCode) -> u16 {
@@ -100,12 +102,30 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// The whole message of an answer after which the connection is closed, for clients that are
+    /// refused before there is a request.
+    pub(super) fn as_message(&self) -> Vec<u8> {
+        let reason = StatusCode::from_u16(self.status).ok();
+        let reason = reason.and_then(|status| status.canonical_reason()).unwrap_or_default();
+        let body = serde_json::to_string(self).unwrap_or_default();
+        let retry =
+            self.retry_after_ms.map(|after| format!("retry-after: {}\r\n", after.div_ceil(1_000)));
+        format!(
+            "HTTP/1.1 {} {reason}\r\ncontent-type: {PROBLEM_JSON}\r\ncontent-length: {}\r\n{}connection: close\r\n\r\n{body}",
+            self.status,
+            body.len(),
+            retry.unwrap_or_default(),
+        )
+        .into_bytes()
+    }
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_string(&self).unwrap_or_default();
-        let mut response =
-            (status, [(CONTENT_TYPE, "application/problem+json")], body).into_response();
+        let mut response = (status, [(CONTENT_TYPE, PROBLEM_JSON)], body).into_response();
         if let Some(after) = self.retry_after_ms {
             let seconds = after.div_ceil(1_000);
             if let Ok(value) = seconds.to_string().parse() {

@@ -13,7 +13,7 @@ use toolbooth_contracts::conversation::CancelHandle;
 use toolbooth_contracts::{CallRequest, Caller, Conversation, ErrorCode, ToolCall};
 use toolbooth_proxy::Handed;
 
-use super::{BODY_BYTES_MAX, HttpDoor, Problem};
+use super::{HttpDoor, Problem, read_json};
 
 /// Tools of one page, where the request says nothing.
 const PAGE_DEFAULT: usize = 500;
@@ -35,9 +35,9 @@ pub(super) async fn call(
     body: Body,
 ) -> Response {
     let bad = |title: String| Problem::new(400, "invalid-request", title).into_response();
-    let Ok(bytes) = axum::body::to_bytes(body, BODY_BYTES_MAX).await else {
-        let title = format!("a request has at most {BODY_BYTES_MAX} bytes");
-        return Problem::new(413, "too-large", title).into_response();
+    let bytes = match read_json(&headers, body).await {
+        Ok(bytes) => bytes,
+        Err(problem) => return problem.into_response(),
     };
     let mut request: CallRequest = match serde_json::from_slice(&bytes) {
         Ok(request) => request,

@@ -17,7 +17,8 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Json, Response};
+use bytes::Bytes;
 use rmcp::model::{
     CacheScope, CompleteRequestMethod, CompleteRequestParams, CompleteResult, CustomRequest,
     CustomResult, DiscoverResult, ErrorCode as RpcCode, Implementation, ListPromptsRequestMethod,
@@ -43,7 +44,7 @@ use toolbooth_proxy::{View, Visible};
 
 pub use stdio::serve_stdio;
 
-use crate::http::BODY_BYTES_MAX;
+use crate::http::{BODY_BYTES_MAX, Problem, read_json};
 use crate::{House, Listing};
 use hub::{Hub, Membership};
 
@@ -423,25 +424,39 @@ pub(crate) fn service(
 /// Carries calls through the SDK, and makes the caller known where headers are checked.
 pub(crate) async fn carry_calls(request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>().cloned();
+    let mut message = None;
     let request = if request.method() == Method::POST {
         let (mut parts, body) = request.into_parts();
-        let Ok(bytes) = axum::body::to_bytes(body, BODY_BYTES_MAX).await else {
-            return StatusCode::PAYLOAD_TOO_LARGE.into_response();
+        let bytes = match read_json(&parts.headers, body).await {
+            Ok(bytes) => bytes,
+            Err(problem) => return problem.into_response(),
         };
         let body = match wire::carry(&bytes) {
             Some(carried) => {
                 parts.headers.remove(http::header::CONTENT_LENGTH);
+                // A call may run for long, and needs no second copy of its arguments.
+                message = Some(Bytes::from_static(b"{}"));
                 Body::from(carried)
             }
-            None => Body::from(bytes),
+            None => {
+                message = Some(bytes.clone());
+                Body::from(bytes)
+            }
         };
         Request::from_parts(parts, body)
     } else {
         request
     };
-    match caller {
+    let response = match caller {
         Some(caller) => CALLER.scope(caller, next.run(request)).await,
         None => next.run(request).await,
+    };
+    match message {
+        // The type was checked above, so that the SDK means the message itself.
+        Some(message) if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE => {
+            (StatusCode::BAD_REQUEST, Json(wire::unreadable(&message))).into_response()
+        }
+        _ => response,
     }
 }
 
@@ -468,7 +483,8 @@ pub(crate) async fn bind_sessions(
     if let Some(session) = &session
         && lock().get(session) != caller.as_ref()
     {
-        return (StatusCode::NOT_FOUND, "session not found").into_response();
+        let title = "there is no such session".to_owned();
+        return Problem::new(404, "not-found", title).into_response();
     }
     let response = next.run(request).await;
     let fresh = response.headers().get(SESSION).and_then(|value| value.to_str().ok());

@@ -63,6 +63,17 @@ fn raw_arguments(params: &str) -> Option<String> {
     serde::de::Deserializer::deserialize_map(&mut deserializer, Last(None)).ok()?
 }
 
+/// The error for a message that the SDK cannot read (JSON-RPC 2.0, 5.1).
+pub(super) fn unreadable(message: &[u8]) -> Value {
+    let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(message).is_ok();
+    let (code, message) = if is_json {
+        (-32_600, "the body is no message of this protocol")
+    } else {
+        (-32_700, "the body is not JSON")
+    };
+    json!({ "jsonrpc": "2.0", "id": null, "error": { "code": code, "message": message } })
+}
+
 /// A tool call as it came.
 pub(super) struct Carried {
     pub(super) name: String,
@@ -107,6 +118,12 @@ mod tests {
         let read = uncarry(carried.get("params")).unwrap();
         assert_eq!(read.arguments.unwrap().get(), r#"{ "a":1e2, "a":9007199254740993 }"#);
         assert!(read.well_formed);
+    }
+
+    #[test]
+    fn unreadable_messages_are_told_apart() {
+        assert_eq!(unreadable(b"{nonsense")["error"]["code"], -32_700);
+        assert_eq!(unreadable(b"[1]")["error"]["code"], -32_600);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `doctor`: finds what is wrong before a user does, and says what to do.
 
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
 use serde::Serialize;
 use serde_json::json;
 use toolbooth_adapters::process::findable;
@@ -9,9 +11,12 @@ use toolbooth_contracts::coverage::CoverageState;
 use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_launcher::order::Primitive;
 use toolbooth_registry::lock::Lock;
+use toolbooth_server::auth::Loopback;
+use toolbooth_server::peer::{PeerOwner, PeerOwners, SocketDiagnostics};
 
 use crate::compose::Frame;
 use crate::config::Loaded;
+use crate::door;
 use crate::failure::Failure;
 use crate::output::{self, Format};
 
@@ -51,6 +56,7 @@ pub(super) async fn doctor(
                 |file| file.display().to_string(),
             );
             checks.push(ok("configuration", told));
+            http(&loaded, &mut checks);
             store(&loaded, &mut checks).await;
             sandbox(&loaded, &mut checks).await;
             match Frame::build(loaded).await {
@@ -88,6 +94,48 @@ fn of_failure(name: &str, failure: &Failure) -> Check {
     let place = failure.path.as_ref().map(|path| format!(" ({path})")).unwrap_or_default();
     let remedy = failure.hint.clone().unwrap_or_else(|| "mend it and run this again".to_owned());
     bad(name, "failed", format!("{}{place}", failure.message), remedy)
+}
+
+/// The HTTP door: its limits, and who may call through it.
+fn http(loaded: &Loaded, checks: &mut Vec<Check>) {
+    let http = &loaded.config.http;
+    match door::limits(http) {
+        Ok(limits) => {
+            let told = format!("up to {} connections", limits.connections_max);
+            checks.push(ok("http limits", told));
+        }
+        Err(failure) => checks.push(of_failure("http limits", &failure)),
+    }
+    checks.push(match door::authenticator(http) {
+        Loopback::Any => bad(
+            "http callers",
+            "warning",
+            door::ANY_USER,
+            "leave it out: only the user that runs the gateway may call then",
+        ),
+        Loopback::SameUser if own_socket_is_known() => {
+            ok("http callers", "only the user that runs the gateway")
+        }
+        Loopback::SameUser => bad(
+            "http callers",
+            "warning",
+            "the kernel does not name the owners of sockets; every HTTP caller is refused",
+            "use `toolbooth stdio`, or allow socket diagnostics (NETLINK_SOCK_DIAG, `tcp_diag`)",
+        ),
+    });
+}
+
+/// Whether the kernel names the owner of a loopback connection that this process makes.
+fn own_socket_is_known() -> bool {
+    let connected = || {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let client = TcpStream::connect(listener.local_addr()?)?;
+        let (server, peer) = listener.accept()?;
+        std::io::Result::Ok((client, server.local_addr()?, peer))
+    };
+    connected().is_ok_and(|(_client, local, peer)| {
+        SocketDiagnostics::default().owner(peer, local) == PeerOwner::SameUser
+    })
 }
 
 /// What this machine has to contain tools with, and the profiles that hold where none is written.

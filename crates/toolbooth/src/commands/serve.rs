@@ -16,10 +16,12 @@ use toolbooth_registry::{Source, file};
 use toolbooth_server::auth::Loopback;
 use toolbooth_server::http::{self, HttpDoor};
 use toolbooth_server::mcp::serve_stdio;
+use toolbooth_server::peer::SocketDiagnostics;
 
 use super::{receipts, records};
 use crate::compose::{self, Frame, Gateway, say_assumptions};
 use crate::config::{self, Loaded};
+use crate::door;
 use crate::failure::{Failure, OUT_OF_REACH};
 use crate::output;
 
@@ -81,6 +83,8 @@ pub(super) async fn serve(loaded: Loaded, listen: Option<String>) -> Result<bool
         ))
         .hint("listen on 127.0.0.1 or [::1]"));
     }
+    let limits = door::limits(&loaded.config.http)?;
+    let authenticator = door::authenticator(&loaded.config.http);
     let mut signals = Signals::new()?;
     let gateway = Arc::new(Gateway::build(Frame::build(loaded).await?).await?);
     let listener = TcpListener::bind(address).await.map_err(|error| {
@@ -100,9 +104,11 @@ pub(super) async fn serve(loaded: Loaded, listen: Option<String>) -> Result<bool
     let tending = tokio::spawn(tend(Arc::clone(&gateway)));
     let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
     let reads = Arc::clone(&gateway.reads);
-    let door = HttpDoor {
+    let http_door = HttpDoor {
         house: gateway.house(),
-        authenticator: Arc::new(Loopback),
+        authenticator: Arc::new(authenticator),
+        peers: Arc::new(SocketDiagnostics::default()),
+        limits,
         readiness: Arc::new(move || {
             let reads = Arc::clone(&reads);
             Box::pin(async move { reads.healthy().await.map_err(|error| error.to_string()) })
@@ -113,9 +119,9 @@ pub(super) async fn serve(loaded: Loaded, listen: Option<String>) -> Result<bool
         let (calls, stopping) = (gateway.calls.clone(), stopping.clone());
         tokio::spawn(async move { calls.work(workers, stopping).await });
     }
-    let serving = tokio::spawn(http::serve(listener, door, stopping.clone(), ending.clone()));
+    let serving = tokio::spawn(http::serve(listener, http_door, stopping.clone(), ending.clone()));
     output::line(&format!("listening on http://{address}"));
-    hints(address, &gateway);
+    hints(address, &gateway, authenticator);
     signals.received().await;
     tracing::info!(calls = gateway.proxy.running(), "stopping");
     stopping.cancel();
@@ -133,13 +139,16 @@ pub(super) async fn serve(loaded: Loaded, listen: Option<String>) -> Result<bool
     ended.map(|()| true)
 }
 
-fn hints(address: SocketAddr, gateway: &Gateway) {
+fn hints(address: SocketAddr, gateway: &Gateway, authenticator: Loopback) {
     let world = gateway.frame.worlds.now();
     crate::note(&format!(
         "{} tool(s); records under {}",
         world.registry.len(),
         crate::records::place(&gateway.frame.loaded)
     ));
+    if authenticator == Loopback::Any {
+        crate::note(&format!("risk: {}", door::ANY_USER));
+    }
     crate::note("paste into an MCP client:");
     crate::note(&format!(
         "  {}",

@@ -1,0 +1,192 @@
+//! Accepts connections within their bound and serves HTTP/1.1 on each.
+//!
+//! Path: 1. Doc: front-doors.md#limits
+
+use std::convert::Infallible;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::Router;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::body::{AnswerBody, Budget, LimitedBody};
+use super::connections::{Activity, IdleConnections};
+use super::limits::{BUFFER_BYTES_MAX, HEAD_BYTES_MAX};
+use super::stream::DeadlineStream;
+use super::{Limits, Problem};
+use crate::auth::Connection;
+use crate::peer::PeerOwners;
+
+/// How long a connection that makes room may take to end.
+const EVICTION: Duration = Duration::from_secs(1);
+/// Connections that are told at once that there is no room; more are closed without a word.
+const REFUSALS_MAX: usize = 32;
+/// How long such a connection is kept so that its client can read the refusal.
+const REFUSAL: Duration = Duration::from_secs(1);
+/// The pause after an error of the listener, which is most likely a lack of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What is served, and to whom.
+pub(super) struct Serving {
+    pub(super) router: Router,
+    pub(super) peers: Arc<dyn PeerOwners>,
+    pub(super) limits: Limits,
+    pub(super) budget: Budget,
+}
+
+/// Accepts until `stopping` is cancelled, then waits for requests that are in progress.
+///
+/// Owns a task for each connection; where this future is dropped, they end with it.
+pub(super) async fn accept(listener: TcpListener, serving: Serving, stopping: CancellationToken) {
+    let serving = Arc::new(serving);
+    let idle = IdleConnections::default();
+    let (mut connections, mut refusals) = (JoinSet::new(), JoinSet::new());
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stopping.cancelled() => break,
+            Some(_) = connections.join_next() => continue,
+            Some(_) = refusals.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            // Only that one connection failed.
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
+            Err(error) => {
+                tracing::warn!(%error, "a connection is not accepted");
+                idle.evict();
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Some(connection) = describe(&stream, peer, &*serving.peers) else { continue };
+        if make_room(&mut connections, &idle, serving.limits.connections_max).await {
+            let (serving, stopping) = (Arc::clone(&serving), stopping.clone());
+            connections.spawn(serve(stream, connection, serving, idle.join(), stopping));
+        } else if refusals.len() < REFUSALS_MAX {
+            refusals.spawn(refuse(stream));
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+/// Whether there is room for one more connection, made by closing an idle one if need be.
+async fn make_room(connections: &mut JoinSet<()>, idle: &IdleConnections, max: usize) -> bool {
+    while connections.try_join_next().is_some() {}
+    if connections.len() >= max && idle.evict() {
+        let _ = timeout(EVICTION, connections.join_next()).await;
+    }
+    connections.len() < max
+}
+
+/// The connection as it is now; `None` where it is gone already.
+fn describe(stream: &TcpStream, peer: SocketAddr, peers: &dyn PeerOwners) -> Option<Connection> {
+    // Without it answers in small pieces wait for acknowledgements.
+    let _ = stream.set_nodelay(true);
+    let local = stream.local_addr().ok()?;
+    // A request to the kernel that takes microseconds, so that it may be made here; later the
+    // peer could have closed its socket.
+    Some(Connection { peer, local, owner: peers.owner(peer, local) })
+}
+
+async fn serve(
+    stream: TcpStream,
+    connection: Connection,
+    serving: Arc<Serving>,
+    activity: Arc<Activity>,
+    stopping: CancellationToken,
+) {
+    let io = TokioIo::new(DeadlineStream::new(stream, Arc::clone(&activity), &serving.limits));
+    let router = TowerToHyperService::new(serving.router.clone());
+    let service = {
+        let activity = Arc::clone(&activity);
+        service_fn(move |request| answer(&router, request, connection, &serving, &activity))
+    };
+    let mut http = std::pin::pin!(
+        http1::Builder::new()
+            // hyper's own deadline would end idle connections as well.
+            .header_read_timeout(None)
+            .max_header_size(HEAD_BYTES_MAX)
+            .max_buf_size(BUFFER_BYTES_MAX)
+            .serve_connection(io, service)
+    );
+    let ended = tokio::select! {
+        biased;
+        () = activity.evicted() => return,
+        ended = http.as_mut() => ended,
+        () = stopping.cancelled() => {
+            http.as_mut().graceful_shutdown();
+            let at_once = std::future::poll_fn(|context| {
+                Poll::Ready(http.as_mut().poll(context).is_ready())
+            });
+            // A request whose head is not complete has not begun.
+            if at_once.await || activity.is_idle() {
+                return;
+            }
+            http.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+fn answer(
+    router: &TowerToHyperService<Router>,
+    mut request: Request<Incoming>,
+    connection: Connection,
+    serving: &Serving,
+    activity: &Arc<Activity>,
+) -> impl Future<Output = Result<Response<AnswerBody>, Infallible>> + use<> {
+    request.extensions_mut().insert(connection);
+    let begun = activity.begin().map(|in_progress| {
+        let lease = serving.budget.lease();
+        let limited = request.map(|incoming| {
+            LimitedBody::new(incoming, Arc::clone(activity), Arc::clone(&lease), &serving.limits)
+        });
+        (router.call(limited), (in_progress, lease))
+    });
+    async move {
+        match begun {
+            Some((answering, held)) => {
+                let response = answering.await?;
+                Ok(response.map(|body| AnswerBody { body, _held: held }))
+            }
+            // The connection has been told to close, and is about to be.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn no_room() -> Problem {
+    let title = "too many connections are open; try again later".to_owned();
+    Problem { retry_after_ms: Some(1_000), ..Problem::new(503, "overloaded", title) }
+}
+
+/// Says that there is no room, and gives the client a moment to read it.
+async fn refuse(mut stream: TcpStream) {
+    let saying = async {
+        stream.write_all(&no_room().as_message()).await?;
+        stream.shutdown().await?;
+        // Closing with bytes unread would reset the connection.
+        let mut scratch = [0; 4 << 10];
+        while stream.read(&mut scratch).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    let _ = timeout(REFUSAL, saying).await;
+}

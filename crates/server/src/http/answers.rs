@@ -1,0 +1,73 @@
+//! Gives every error answer a JSON body: what the router, its extractors or the MCP SDK refuse
+//! with plain text, or with nothing, goes out as a problem document.
+//!
+//! JSON-RPC errors and event streams stay as they are.
+//!
+//! Path: 10. Doc: front-doors.md#problems
+
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderMap, StatusCode};
+
+use super::Problem;
+
+pub(super) async fn as_json(request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    let status = response.status();
+    let is_error = status.is_client_error() || status.is_server_error();
+    if !is_error || has_document(response.headers()) {
+        return response;
+    }
+    let allow = response.headers().get(ALLOW).cloned();
+    let (code, title) = described(status);
+    let mut problem = Problem::new(status.as_u16(), code, title.to_owned()).into_response();
+    if let Some(allow) = allow {
+        problem.headers_mut().insert(ALLOW, allow);
+    }
+    problem
+}
+
+fn has_document(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    ["application/json", "application/problem+json", "text/event-stream"]
+        .iter()
+        .any(|known| kind.starts_with(known))
+}
+
+/// A code and a sentence of our own: the text that is replaced may speak of Rust types.
+fn described(status: StatusCode) -> (&'static str, &'static str) {
+    match status.as_u16() {
+        403 => ("foreign-origin", "the request does not name this machine"),
+        404 => ("not-found", "there is nothing at this path, or no such session"),
+        405 => ("method-not-allowed", "this path does not take this method"),
+        406 => (
+            "not-acceptable",
+            "a client must accept both application/json and text/event-stream (for GET the latter)",
+        ),
+        413 => ("too-large", "the request's body is too large"),
+        415 => ("unsupported-media-type", "the body must be sent as application/json"),
+        409 | 410 | 422 => ("conflict", "the request does not fit the session's state"),
+        400..=499 => ("invalid-request", "the request or one of its headers is malformed"),
+        503 => ("overloaded", "the request cannot be served at the moment; try again later"),
+        _ => ("internal", "the request failed within the gateway"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_told_from_text() {
+        let has = |kind: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, kind.parse().unwrap());
+            has_document(&headers)
+        };
+        assert!(has("application/json") && has("application/problem+json"));
+        assert!(has("text/event-stream") && !has("text/plain; charset=utf-8"));
+        assert!(!has_document(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,324 @@
+//! Reads request bodies within a size, a time, and a budget that all connections share.
+//!
+//! Path: 1. Doc: front-doors.md#limits
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::connections::{Activity, InProgress};
+use super::{BODY_BYTES_MAX, Limits, Problem};
+
+/// When a client may try again after the budget was used up, in milliseconds.
+const RETRY_AFTER_MS: u64 = 1_000;
+
+/// Bytes of request bodies that are held over all connections.
+#[derive(Debug, Clone)]
+pub(super) struct Budget(Arc<Account>);
+
+#[derive(Debug)]
+struct Account {
+    held: AtomicUsize,
+    max: usize,
+}
+
+impl Budget {
+    pub(super) fn new(max: usize) -> Self {
+        Self(Arc::new(Account { held: AtomicUsize::new(0), max }))
+    }
+
+    /// Nothing yet, for one request.
+    pub(super) fn lease(&self) -> Arc<Lease> {
+        Arc::new(Lease { budget: self.clone(), held: AtomicUsize::new(0) })
+    }
+
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.0.held.load(Ordering::Relaxed)
+    }
+}
+
+/// The bytes of one request; given back when the request has ended.
+#[derive(Debug)]
+pub(super) struct Lease {
+    budget: Budget,
+    held: AtomicUsize,
+}
+
+impl Lease {
+    /// Takes more; false, and nothing taken, where the budget does not have it.
+    #[must_use]
+    fn take(&self, bytes: usize) -> bool {
+        let account = &self.budget.0;
+        let more = |held: usize| held.checked_add(bytes).filter(|held| *held <= account.max);
+        let taken = account.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        if taken {
+            self.held.fetch_add(bytes, Ordering::Relaxed);
+        }
+        taken
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.budget.0.held.fetch_sub(*self.held.get_mut(), Ordering::Relaxed);
+    }
+}
+
+/// Why a body could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BodyError {
+    /// Longer than [`BODY_BYTES_MAX`].
+    #[error("a request's body has at most {BODY_BYTES_MAX} bytes")]
+    TooLarge,
+    /// More than all connections together may hold.
+    #[error("too many bytes of requests are held at the moment; try again later")]
+    OverBudget,
+    /// Not complete in time.
+    #[error("the request's body was not complete in time")]
+    Timeout,
+    /// Not as HTTP has it.
+    #[error("the request's body is not framed as HTTP/1.1 has it, or is not complete")]
+    Malformed(#[source] hyper::Error),
+}
+
+impl BodyError {
+    fn problem(&self) -> Problem {
+        let (status, code) = match self {
+            Self::TooLarge => (413, "too-large"),
+            Self::OverBudget => (503, "overloaded"),
+            Self::Timeout => (408, "request-timeout"),
+            Self::Malformed(_) => (400, "invalid-request"),
+        };
+        let retry_after_ms = matches!(self, Self::OverBudget).then_some(RETRY_AFTER_MS);
+        Problem { retry_after_ms, ..Problem::new(status, code, self.to_string()) }
+    }
+}
+
+/// A request's body within the limits. Fails once and then ends.
+pub(super) struct LimitedBody {
+    incoming: Incoming,
+    activity: Arc<Activity>,
+    lease: Arc<Lease>,
+    read: usize,
+    deadline: Instant,
+    /// Made when there is something to wait for.
+    timer: Option<Pin<Box<Sleep>>>,
+    ended: bool,
+}
+
+impl LimitedBody {
+    pub(super) fn new(
+        incoming: Incoming,
+        activity: Arc<Activity>,
+        lease: Arc<Lease>,
+        limits: &Limits,
+    ) -> Self {
+        let deadline = Instant::now() + limits.body_timeout;
+        Self { incoming, activity, lease, read: 0, deadline, timer: None, ended: false }
+    }
+
+    fn count(&mut self, frame: &Frame<Bytes>) -> Result<(), BodyError> {
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        self.read = self.read.saturating_add(bytes);
+        if self.read > BODY_BYTES_MAX {
+            return Err(BodyError::TooLarge);
+        }
+        if self.lease.take(bytes) { Ok(()) } else { Err(BodyError::OverBudget) }
+    }
+}
+
+impl HttpBody for LimitedBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = &mut *self;
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        let failed = match Pin::new(&mut this.incoming).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => match this.count(&frame) {
+                Ok(()) => return Poll::Ready(Some(Ok(frame))),
+                Err(error) => error,
+            },
+            Poll::Ready(Some(Err(error))) => BodyError::Malformed(error),
+            Poll::Ready(None) => {
+                this.ended = true;
+                return Poll::Ready(None);
+            }
+            Poll::Pending => {
+                let deadline = this.deadline;
+                let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+                if timer.as_mut().poll(context).is_pending() {
+                    return Poll::Pending;
+                }
+                BodyError::Timeout
+            }
+        };
+        this.ended = true;
+        this.activity.leave_unread();
+        Poll::Ready(Some(Err(failed)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended || self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+impl Drop for LimitedBody {
+    fn drop(&mut self) {
+        if !self.is_end_stream() {
+            self.activity.leave_unread();
+        }
+    }
+}
+
+/// An answer's body, which keeps its request in progress, and what it holds, until it has ended.
+pub(super) struct AnswerBody {
+    pub(super) body: Body,
+    pub(super) _held: (InProgress, Arc<Lease>),
+}
+
+impl HttpBody for AnswerBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Reads a body that must be JSON, whole.
+///
+/// # Errors
+/// The problem to answer with: 400, 408, 413, 415 or 503.
+pub(crate) async fn read_json(headers: &HeaderMap, body: Body) -> Result<Bytes, Box<Problem>> {
+    if !is_json(headers) {
+        let title = "the body must be sent with `content-type: application/json`".to_owned();
+        return Err(Box::new(Problem::new(415, "unsupported-media-type", title)));
+    }
+    read(body).await
+}
+
+async fn read(mut body: Body) -> Result<Bytes, Box<Problem>> {
+    let hint = body.size_hint();
+    if hint.lower() > u64::try_from(BODY_BYTES_MAX).unwrap_or(u64::MAX) {
+        return Err(Box::new(BodyError::TooLarge.problem()));
+    }
+    // One piece is handed on as it is. More are copied into one, so that a client that sends tiny
+    // pieces makes the gateway hold little more than the bytes that were counted.
+    let mut first = Bytes::new();
+    let mut whole = BytesMut::new();
+    while let Some(frame) =
+        std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
+    {
+        let piece = match frame {
+            Ok(frame) => frame.into_data().unwrap_or_default(),
+            Err(error) => return Err(Box::new(problem_of(error))),
+        };
+        if first.is_empty() && whole.is_empty() {
+            first = piece;
+        } else {
+            if !first.is_empty() {
+                whole.extend_from_slice(&std::mem::take(&mut first));
+            }
+            whole.extend_from_slice(&piece);
+        }
+    }
+    Ok(if whole.is_empty() { first } else { whole.freeze() })
+}
+
+fn problem_of(error: axum::Error) -> Problem {
+    match error.into_inner().downcast::<BodyError>() {
+        Ok(error) => {
+            tracing::debug!(%error, "a request's body is refused");
+            error.problem()
+        }
+        Err(error) => {
+            tracing::debug!(%error, "a request's body is not read");
+            Problem::new(400, "invalid-request", "the request's body cannot be read".to_owned())
+        }
+    }
+}
+
+/// Whether the one `content-type` says JSON, with or without parameters (RFC 9110, 8.3).
+fn is_json(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(CONTENT_TYPE).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return false };
+    let text = value.to_str().unwrap_or_default();
+    let essence = text.split_once(';').map_or(text, |(essence, _)| essence);
+    essence.trim().eq_ignore_ascii_case("application/json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_takes_within_the_budget_and_gives_back() {
+        let budget = Budget::new(10);
+        let (one, other) = (budget.lease(), budget.lease());
+        assert!(one.take(6) && other.take(4));
+        assert!(!other.take(1) && !other.take(usize::MAX));
+        assert_eq!(budget.held(), 10);
+        drop(one);
+        assert!(other.take(6));
+        drop(other);
+        assert_eq!(budget.held(), 0);
+    }
+
+    #[test]
+    fn only_one_json_content_type_passes() {
+        let passes = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(CONTENT_TYPE, value.parse().unwrap());
+            }
+            is_json(&headers)
+        };
+        for good in ["application/json", "Application/JSON; charset=utf-8", "application/json ;a=b"]
+        {
+            assert!(passes(&[good]), "{good}");
+        }
+        for bad in ["text/plain", "application/jsonp", "", "text/plain; application/json"] {
+            assert!(!passes(&[bad]), "{bad}");
+        }
+        assert!(!passes(&[]) && !passes(&["application/json", "text/plain"]));
+    }
+
+    #[tokio::test]
+    async fn pieces_are_read_as_one() {
+        let whole = read(Body::from("one piece")).await.unwrap();
+        assert_eq!(whole, "one piece");
+        assert_eq!(read(Body::empty()).await.unwrap(), "");
+    }
+}

@@ -1,0 +1,55 @@
+//! Limits of the HTTP door.
+//!
+//! Doc: front-doors.md#limits
+
+use std::time::Duration;
+
+use rustix::process::{Resource, getrlimit};
+
+/// Bytes of one request's body.
+pub const BODY_BYTES_MAX: usize = 8 << 20;
+/// Bytes of one request's line and headers.
+pub(super) const HEAD_BYTES_MAX: usize = 32 << 10;
+/// Bytes that are read or buffered at once for one connection.
+pub(super) const BUFFER_BYTES_MAX: usize = 64 << 10;
+/// Most connections, where neither a setting nor the descriptor limit says less.
+pub const CONNECTIONS_MAX: usize = 16_384;
+/// Descriptors that are left to the store, to upstream connections and to children.
+pub const DESCRIPTORS_RESERVED: usize = 256;
+
+/// Limits of the HTTP door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at once.
+    pub connections_max: usize,
+    /// Time for a request's head, from its first byte.
+    pub header_timeout: Duration,
+    /// Time for a request's body, from the end of its head.
+    pub body_timeout: Duration,
+    /// Time in which a client must take some of an answer that is ready for it.
+    pub write_timeout: Duration,
+    /// Bytes of bodies that are held over all connections.
+    pub body_bytes_budget: usize,
+}
+
+impl Default for Limits {
+    /// The defaults, with as many connections as this process may have descriptors for.
+    fn default() -> Self {
+        Self {
+            connections_max: CONNECTIONS_MAX.min(connections_fitting()),
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            body_bytes_budget: 64 << 20,
+        }
+    }
+}
+
+/// Connections that fit the process's limit of open files (`RLIMIT_NOFILE`, the soft one), with
+/// [`DESCRIPTORS_RESERVED`] left, or half of a limit that is smaller than twice that.
+#[must_use]
+pub fn connections_fitting() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    limit.saturating_sub(DESCRIPTORS_RESERVED.min(limit / 2)).max(1)
+}

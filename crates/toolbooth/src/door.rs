@@ -1,0 +1,75 @@
+//! Reads `[http]` into the limits and the authenticator of the HTTP door.
+//!
+//! Doc: configuration.md#http, front-doors.md#limits, front-doors.md#who-may-call
+
+use std::time::Duration;
+
+use toolbooth_server::auth::Loopback;
+use toolbooth_server::http::{BODY_BYTES_MAX, DESCRIPTORS_RESERVED, Limits, connections_fitting};
+
+use crate::config::{Http, LoopbackCallers};
+use crate::failure::Failure;
+
+/// What `loopback = "any"` risks, for operators.
+pub(crate) const ANY_USER: &str =
+    "`[http] loopback = \"any\"`: every user of this machine may call as the local user";
+
+pub(crate) fn authenticator(http: &Http) -> Loopback {
+    match http.loopback {
+        LoopbackCallers::SameUser => Loopback::SameUser,
+        LoopbackCallers::Any => Loopback::Any,
+    }
+}
+
+/// The limits that are set, and the defaults of the others.
+///
+/// # Errors
+/// [`Failure`], where one is out of its range or does not fit this process.
+pub(crate) fn limits(http: &Http) -> Result<Limits, Failure> {
+    let standard = Limits::default();
+    let fitting = connections_fitting();
+    let connections_max = http.connections_max.unwrap_or(standard.connections_max);
+    if !(1..=fitting).contains(&connections_max) {
+        return Err(Failure::configuration(format!(
+            "`http.connections_max` is {connections_max}, and this process may have 1 to {fitting}"
+        ))
+        .hint(format!(
+            "raise the limit of open files (`ulimit -n`, `LimitNOFILE=`): a connection takes one \
+             descriptor, and {DESCRIPTORS_RESERVED} are left for everything else"
+        )));
+    }
+    let body_bytes_budget = http.body_bytes_budget.unwrap_or(standard.body_bytes_budget);
+    if body_bytes_budget < BODY_BYTES_MAX {
+        return Err(Failure::configuration(format!(
+            "`http.body_bytes_budget` is {body_bytes_budget}, less than one request may have"
+        ))
+        .hint(format!("give at least {BODY_BYTES_MAX}")));
+    }
+    let time = |given: Option<u64>, name: &str, standard: Duration| match given {
+        Some(0) => Err(Failure::configuration(format!("`http.{name}` must be more than 0"))),
+        given => Ok(given.map_or(standard, Duration::from_millis)),
+    };
+    Ok(Limits {
+        connections_max,
+        header_timeout: time(http.header_timeout_ms, "header_timeout_ms", standard.header_timeout)?,
+        body_timeout: time(http.body_timeout_ms, "body_timeout_ms", standard.body_timeout)?,
+        write_timeout: time(http.write_timeout_ms, "write_timeout_ms", standard.write_timeout)?,
+        body_bytes_budget,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_do_not_fit_are_refused() {
+        assert_eq!(limits(&Http::default()).unwrap(), Limits::default());
+        let connections = |max| Http { connections_max: Some(max), ..Http::default() };
+        assert_eq!(limits(&connections(1)).unwrap().connections_max, 1);
+        assert!(limits(&connections(0)).is_err() && limits(&connections(usize::MAX)).is_err());
+        let budget = Http { body_bytes_budget: Some(BODY_BYTES_MAX - 1), ..Http::default() };
+        assert!(limits(&budget).is_err());
+        assert!(limits(&Http { body_timeout_ms: Some(0), ..Http::default() }).is_err());
+    }
+}
