@@ -544,22 +544,3 @@ fn without_namespaces_a_tool_has_a_temporary_folder_of_its_own_and_no_hosts() {
     let folder = said.lines().last().unwrap();
     assert!(folder.contains("toolbooth-") && !Path::new(folder).exists(), "{said}");
 }
-
-#[test]
-fn package_runners_start_in_a_home_that_nobody_has_used() {
-    if toolbooth_tests::set_up("npm/node_modules/.bin").is_none() {
-        return;
-    }
-    let home = tempfile::tempdir().unwrap();
-    let place = Place::new();
-    place.write(
-        "toolbooth.toml",
-        "[servers.ev]\ncommand = \"npx\"\nargs = [\"-y\", \"@modelcontextprotocol/server-sequential-thinking@2026.8.31\"]\nstartup_timeout_ms = 90000\n",
-    );
-    let mut command = place.command(&["lock", "--format", "json"]);
-    let output = command.env("HOME", home.path()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let done: Value = serde_json::from_str(&said)
-        .unwrap_or_else(|_| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)));
-    assert_eq!(done["approved"], 1, "{done}{}", String::from_utf8_lossy(&output.stderr));
-}

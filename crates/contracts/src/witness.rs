@@ -94,35 +94,38 @@ impl Witness {
         self.seen().sandbox = Some(sandbox);
     }
 
-    /// The tool was refused a way out.
-    pub fn egress_refused(&self, host: &str, port: u16, reason: &str) {
+    /// The tool was refused a way out; tells whether this refusal is noted by itself, and not counted
+    /// with another.
+    pub fn egress_refused(&self, host: &str, port: u16, reason: &str) -> bool {
         let mut seen = self.seen();
         let same =
             |one: &&mut EgressRefusal| one.host == host && one.port == port && one.reason == reason;
         if let Some(known) = seen.egress.iter_mut().find(same) {
             known.times += 1;
-        } else if seen.egress.len() < REFUSALS_MAX {
+            return false;
+        }
+        if seen.egress.len() < REFUSALS_MAX {
             let (host, reason) = (host.to_owned(), reason.to_owned());
             seen.egress.push(EgressRefusal { host, port, reason, times: 1 });
-        } else if let Some(last) = seen.egress.last_mut() {
+            return true;
+        }
+        if let Some(last) = seen.egress.last_mut() {
             last.times += 1;
         }
+        false
     }
 
-    /// The tool has reached a host; tells whether it is the first connection to it.
-    pub fn egress_reached(&self, host: &str, port: u16) -> bool {
+    /// The tool has reached a host.
+    pub fn egress_reached(&self, host: &str, port: u16) {
         let mut seen = self.seen();
         let same = |one: &&mut EgressReached| one.host == host && one.port == port;
         if let Some(known) = seen.reached.iter_mut().find(same) {
             known.times += 1;
-            return false;
-        }
-        if seen.reached.len() < REACHED_MAX {
+        } else if seen.reached.len() < REACHED_MAX {
             seen.reached.push(EgressReached { host: host.to_owned(), port, times: 1 });
         } else if let Some(last) = seen.reached.last_mut() {
             last.times += 1;
         }
-        true
     }
 
     /// A rule of the sandbox stopped something.

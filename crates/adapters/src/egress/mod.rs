@@ -11,7 +11,7 @@ mod names;
 mod proxy;
 mod relay;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -31,6 +31,8 @@ pub(crate) const EVERYWHERE: &str = "*";
 const HTTPS: u16 = 443;
 /// Addresses whose names are remembered, of one program.
 const NAMED_MAX: usize = 4096;
+/// Hosts that are logged once, of one program.
+const LOGGED_MAX: usize = 4096;
 /// Names of one address.
 const NAMES_MAX: usize = 8;
 
@@ -236,6 +238,8 @@ pub(crate) struct Passage {
     /// The program, for the log.
     program: String,
     named: Mutex<Named>,
+    /// Hosts that were logged as reached.
+    logged: Mutex<HashSet<(String, u16)>>,
 }
 
 /// Names that the program was told addresses of.
@@ -253,7 +257,8 @@ impl Passage {
         witness: Witness,
         program: String,
     ) -> Self {
-        Self { allowed, rules, witness, program, named: Mutex::default() }
+        let (named, logged) = (Mutex::default(), Mutex::default());
+        Self { allowed, rules, witness, program, named, logged }
     }
 
     /// Serves a listening socket of the program's network.
@@ -355,8 +360,10 @@ impl Passage {
     }
 
     fn note_refusal(&self, host: &str, port: u16, reason: &str) {
-        self.witness.egress_refused(host, port, reason);
-        tracing::info!(program = self.program, host, port, reason, "a way out is refused");
+        // Repeated refusals are counted, and told once.
+        if self.witness.egress_refused(host, port, reason) {
+            tracing::warn!(program = self.program, host, port, reason, "a way out is refused");
+        }
     }
 
     fn note_reached(&self, host: &str, port: u16) {

@@ -206,3 +206,88 @@ async fn look_up(
 fn has_v6() -> bool {
     UdpSocket::bind("[::]:0").is_ok_and(|socket| socket.connect(ANY_V6).is_ok())
 }
+
+#[cfg(test)]
+mod tests {
+    use toolbooth_contracts::Witness;
+
+    use super::super::{AllowList, NetworkRules};
+    use super::*;
+
+    fn passage(hosts: &[&str]) -> Passage {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let rules = NetworkRules::default().with_resolver(Arc::new(|name, port| {
+            Box::pin(async move {
+                match name.as_str() {
+                    "a.example" => Ok(vec![SocketAddr::new([192, 0, 2, 7].into(), port)]),
+                    _ => Err(io::Error::other("there is no such name")),
+                }
+            })
+        }));
+        let allowed = AllowList::parse(&hosts).unwrap();
+        Passage::new(allowed, rules, Witness::default(), "p".to_owned())
+    }
+
+    /// A question as programs send it.
+    fn question(name: &str, kind: u8) -> Vec<u8> {
+        let mut bytes = vec![0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        for label in name.split('.') {
+            bytes.push(u8::try_from(label.len()).unwrap());
+            bytes.extend_from_slice(label.as_bytes());
+        }
+        bytes.extend_from_slice(&[0, 0, kind, 0, 1]);
+        bytes
+    }
+
+    #[tokio::test]
+    async fn questions_get_addresses_or_a_code() {
+        let open = passage(&["*"]);
+        let listed = passage(&["a.example:443"]);
+        for (passage, name, kind, code, count) in [
+            (&open, "A.Example", 1, 0, 1),
+            (&open, "gone.example", 1, 3, 0),
+            // A mail exchange is none of what is looked up.
+            (&open, "a.example", 15, 0, 0),
+            (&listed, "a.example", 1, 0, 1),
+            (&listed, "other.example", 1, 5, 0),
+            (&listed, "other.example", 15, 5, 0),
+        ] {
+            let bytes = answer(passage, &question(name, kind)).await.unwrap();
+            let answer = Message::from_vec(&bytes).unwrap();
+            assert_eq!(u16::from(answer.metadata.response_code), code, "{name} {kind}");
+            assert_eq!(answer.answers.len(), count, "{name} {kind}");
+            assert_eq!((answer.metadata.id, answer.queries.len()), (7, 1));
+        }
+        let mut twice = question("a.example", 1);
+        twice[5] = 2;
+        twice.extend_from_slice(&question("a.example", 1)[12..]);
+        let bytes = answer(&open, &twice).await.unwrap();
+        assert_eq!(Message::from_vec(&bytes).unwrap().metadata.response_code, ResponseCode::NotImp);
+        let mut reply = question("a.example", 1);
+        reply[2] |= 0x80;
+        assert_eq!(answer(&open, &reply).await, None, "an answer is no question");
+    }
+
+    #[tokio::test]
+    async fn no_bytes_break_it() {
+        let open = passage(&["*"]);
+        let whole = question("a.example", 1);
+        let mut state = 1u64;
+        let mut chance = |most: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            usize::try_from(state >> 33).unwrap() % most
+        };
+        for _ in 0..20_000 {
+            let mut bytes = whole.clone();
+            for _ in 0..=chance(6) {
+                let at = chance(bytes.len());
+                match chance(3) {
+                    0 => bytes[at] = u8::try_from(chance(256)).unwrap(),
+                    1 => bytes.truncate(at.max(1)),
+                    _ => bytes.insert(at, u8::try_from(chance(256)).unwrap()),
+                }
+            }
+            let _ = answer(&open, &bytes).await;
+        }
+    }
+}
