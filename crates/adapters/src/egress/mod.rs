@@ -367,13 +367,14 @@ impl Passage {
     }
 
     fn note_reached(&self, host: &str, port: u16) {
-        if self.witness.egress_reached(host, port) {
-            tracing::info!(
-                program = self.program,
-                host,
-                port,
-                "a contained program reaches a host"
-            );
+        self.witness.egress_reached(host, port);
+        let mut logged = lock(&self.logged);
+        if logged.len() >= LOGGED_MAX {
+            logged.clear();
+        }
+        if logged.insert((host.to_owned(), port)) {
+            let program = self.program.as_str();
+            tracing::info!(program, host, port, "a contained program reaches a host");
         }
     }
 }
