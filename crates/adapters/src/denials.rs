@@ -1,8 +1,8 @@
-//! Recognises by a program's own words that a rule of its sandbox stopped it, and names the line that
+//! Recognises by a program's output that a rule of its sandbox stopped it, and names the line that
 //! would allow it.
 //!
-//! A program is told by the kernel alone, with an error code; which path or port it was stands in what
-//! it prints. What is not recognised is not told.
+//! The kernel tells only the program, by an error code. Which path or port it was stands in what the
+//! program prints. What is not recognised is not told.
 //!
 //! Path: 7. Doc: execution.md#what-the-sandbox-stopped
 
@@ -15,27 +15,43 @@ use toolbooth_contracts::witness::SandboxDenial;
 use toolbooth_launcher::order::{Enclosure, Net};
 
 use crate::sandbox::{default_profile, server_profile};
+use crate::visible::{is_system, is_wide, lexical};
 
-/// Lines of a program's words that are looked at, from the last one on.
+/// Lines of output that are looked at, from the last one on.
 const LINES_MAX: usize = 200;
 /// Characters of a line.
 const LINE_CHARS_MAX: usize = 1_000;
 /// Denials that are told of one text.
-const TOLD_MAX: usize = 4;
+const SENTENCES_MAX: usize = 4;
+/// Folders with installed packages: what is written there runs outside too.
+const PACKAGES: [&str; 2] = ["node_modules", "site-packages"];
+/// Programs that need the socket of a container engine.
+const ENGINES: [&str; 4] = ["docker.sock", "docker daemon", "podman.sock", "containerd.sock"];
 
-/// What a contained program may do, as far as its words are judged by it.
+/// Explains denials by what a contained program may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct View {
-    /// The name of its profile.
-    profile: &'static str,
-    /// Paths that it sees, and whether it may write them.
+pub(crate) struct DenialExplainer {
+    profile: ProfileName,
+    /// Paths that the program sees, and whether it may write them.
     seen: Vec<(PathBuf, bool)>,
     hidden: Vec<PathBuf>,
     /// Ports at which it finds the gateway; `None` = it has no network.
     ports: Option<Vec<u16>>,
+    cwd: PathBuf,
+    home: Option<PathBuf>,
+    /// The words of its command line, which it repeats before its errors.
+    words: Vec<String>,
 }
 
-/// What the kernel said.
+/// How an operator finds a profile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum ProfileName {
+    Shipped(&'static str),
+    Configured(String),
+    Contract,
+}
+
+/// What the kernel answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Errno {
     ReadOnly,
@@ -45,8 +61,8 @@ enum Errno {
     Refused,
 }
 
-/// The words of operating systems and runtimes for an error.
-const WORDS: [(&str, Errno); 14] = [
+/// The texts of operating systems and runtimes for an error.
+const ERROR_TEXTS: [(&str, Errno); 14] = [
     ("erofs", Errno::ReadOnly),
     ("read-only file system", Errno::ReadOnly),
     ("eacces", Errno::NotPermitted),
@@ -63,135 +79,213 @@ const WORDS: [(&str, Errno); 14] = [
     ("network is unreachable", Errno::NotPermitted),
 ];
 
-impl View {
-    pub(crate) fn of(profile: &SandboxProfile, enclosure: &Enclosure) -> Self {
+/// What is known of a program beside its sandbox.
+pub(crate) struct Program<'a> {
+    pub(crate) argv: &'a [String],
+    pub(crate) cwd: &'a Path,
+    pub(crate) home: Option<&'a Path>,
+    /// The name of its profile in configuration.
+    pub(crate) profile_name: Option<&'a str>,
+}
+
+/// A denial, and whether it reveals anything of this machine beyond the program's own output.
+struct Explanation {
+    sentence: String,
+    reveals: bool,
+}
+
+impl DenialExplainer {
+    pub(crate) fn of(
+        profile: &SandboxProfile,
+        enclosure: &Enclosure,
+        program: &Program<'_>,
+    ) -> Self {
         let like = |shipped: SandboxProfile| {
             SandboxProfile { enforce: profile.enforce, ..shipped } == *profile
         };
-        let profile = match () {
-            () if like(default_profile()) => "default",
-            () if like(server_profile()) => "server",
-            () => "of its own",
+        let name = match program.profile_name {
+            Some(name) => ProfileName::Configured(name.to_owned()),
+            None if like(default_profile()) => ProfileName::Shipped("default"),
+            None if like(server_profile()) => ProfileName::Shipped("server"),
+            None => ProfileName::Contract,
         };
         let ports = match &enclosure.net {
             Net::None => None,
             Net::Relayed(relay) => Some(relay.ports.clone()),
             Net::Ports(ports) => Some(ports.clone()),
         };
-        let seen = enclosure.binds.iter().map(|bind| (bind.path.clone(), bind.writable));
-        let seen = seen.collect();
-        Self { profile, seen, hidden: enclosure.hidden.clone(), ports }
+        Self {
+            profile: name,
+            seen: enclosure.binds.iter().map(|bind| (bind.path.clone(), bind.writable)).collect(),
+            hidden: enclosure.hidden.clone(),
+            ports,
+            cwd: program.cwd.to_owned(),
+            home: program.home.map(Path::to_owned),
+            words: program.argv.to_vec(),
+        }
     }
 
-    /// Notes what a rule of the sandbox stopped: `answer` is what the agent sees of the program's
-    /// words, `words` what it does not.
-    pub(crate) fn explain(&self, answer: &str, words: &str, witness: &Witness) {
-        for (text, open) in [(answer, true), (words, false)] {
-            for sentence in self.sentences(text) {
-                witness.sandbox_denied(SandboxDenial { sentence, open });
+    /// Notes what a rule of the sandbox stopped: `answer` is output that the agent sees, `stderr`
+    /// output that it does not.
+    pub(crate) fn explain(&self, answer: &str, stderr: &str, witness: &Witness) {
+        for (text, seen) in [(answer, true), (stderr, false)] {
+            for Explanation { sentence, reveals } in self.explanations(text) {
+                witness.sandbox_denied(SandboxDenial { sentence, open: seen && !reveals });
             }
         }
     }
 
-    /// The sentences for `words`, each on a line of its own; empty where there are none.
-    pub(crate) fn told(&self, words: &str) -> String {
-        self.sentences(words).into_iter().map(|sentence| format!("\n{sentence}")).collect()
+    /// The sentences for an output, each on a line of its own; empty where there are none.
+    pub(crate) fn sentences(&self, output: &str) -> String {
+        let explanations = self.explanations(output);
+        explanations.into_iter().map(|one| format!("\n{}", one.sentence)).collect()
     }
 
-    fn sentences(&self, text: &str) -> BTreeSet<String> {
-        let mut sentences = BTreeSet::new();
-        for line in text.lines().rev().take(LINES_MAX) {
+    fn explanations(&self, output: &str) -> Vec<Explanation> {
+        let (mut known, mut explanations) = (BTreeSet::new(), Vec::new());
+        for line in output.lines().rev().take(LINES_MAX) {
             let line: String = line.chars().take(LINE_CHARS_MAX).collect();
             let lower = line.to_ascii_lowercase();
-            let Some((_, errno)) = WORDS.iter().find(|(word, _)| lower.contains(word)) else {
-                continue;
+            let errno = ERROR_TEXTS.iter().find(|(text, _)| lower.contains(text));
+            let explained = match errno {
+                _ if ENGINES.iter().any(|engine| lower.contains(engine)) => Some(self.engine()),
+                Some((_, errno)) => self.explanation(&line, *errno),
+                None => None,
             };
-            sentences.extend(self.sentence(&line, *errno));
-            if sentences.len() >= TOLD_MAX {
+            explanations.extend(explained.filter(|one| known.insert(one.sentence.clone())));
+            if explanations.len() >= SENTENCES_MAX {
                 break;
             }
         }
-        sentences
+        explanations
     }
 
-    fn sentence(&self, line: &str, errno: Errno) -> Option<String> {
-        if errno == Errno::UnknownCall {
-            return Some(self.said(
-                "refuses a system call that the program makes",
-                "`sandbox = \"none\"` and a trusted level",
-            ));
+    fn engine(&self) -> Explanation {
+        let sentence = "the program needs the socket of a container engine, which controls the \
+                        machine; `sandbox = \"none\"` and `defaults = { trust_level = \"trusted\" }` \
+                        would allow it";
+        Explanation { sentence: sentence.to_owned(), reveals: false }
+    }
+
+    fn explanation(&self, line: &str, errno: Errno) -> Option<Explanation> {
+        match errno {
+            Errno::UnknownCall => Some(Explanation {
+                sentence: self.sentence(
+                    "refuses a system call that the program makes",
+                    Some("`sandbox = \"none\"` and a trusted level".to_owned()),
+                ),
+                reveals: false,
+            }),
+            Errno::Refused => self.port(line),
+            // A program names itself and then the path: the last one is the path.
+            _ => self.paths(line).into_iter().rev().find_map(|path| self.path(&path, errno)),
         }
-        if errno == Errno::Refused {
-            return self.port(line);
+    }
+
+    /// A sentence that names the profile, and the line that would allow what it stopped.
+    fn sentence(&self, what: &str, line: Option<String>) -> String {
+        let profile = match &self.profile {
+            ProfileName::Shipped(name) => format!("the sandbox profile `{name}`"),
+            ProfileName::Configured(name) => format!("the sandbox profile `{name}`"),
+            ProfileName::Contract => "the sandbox profile of the contract".to_owned(),
+        };
+        match line {
+            Some(line) => format!("{profile} {what}; {line} would allow it"),
+            None => format!("{profile} {what}"),
         }
-        paths(line).into_iter().find_map(|path| self.path(&path, errno))
     }
 
-    fn said(&self, what: &str, remedy: &str) -> String {
-        format!("the sandbox profile `{}` {what}; {remedy} would allow it", self.profile)
-    }
-
-    /// The line of configuration that has `section`; the other sections stay.
+    /// The line of configuration that adds `section`; the rest of the profile stays.
     fn line(&self, section: &str) -> String {
-        match self.profile {
-            shipped @ ("default" | "server") => {
-                format!("`sandbox = {{ base = \"{shipped}\", {section} }}`")
+        match &self.profile {
+            ProfileName::Shipped(name) => {
+                format!("`sandbox = {{ base = \"{name}\", {section} }}`")
             }
-            _ => format!("`{section}` in it"),
+            ProfileName::Configured(name) => format!("`{section}` in the profile `{name}`"),
+            ProfileName::Contract => format!("`{section}` in it"),
         }
     }
 
-    fn path(&self, path: &Path, errno: Errno) -> Option<String> {
+    fn path(&self, path: &Path, errno: Errno) -> Option<Explanation> {
         let shown = path.display();
         let inside = |root: &&(PathBuf, bool)| path.starts_with(&root.0);
         let nearest =
             self.seen.iter().filter(inside).max_by_key(|(root, _)| root.components().count());
+        // The base of a shipped profile stays where its own entries are named by three dots.
+        let read = || self.line(&format!("fs = {{ read = [\"...\", \"{shown}\"] }}"));
         if self.hidden.iter().any(|hidden| path.starts_with(hidden)) {
-            let remedy = self.line(&format!("fs = {{ read = [\"{shown}\"] }}"));
-            return Some(self.said(&format!("covers `{shown}`"), &remedy));
+            let sentence = self.sentence(&format!("covers `{shown}`"), Some(read()));
+            return Some(Explanation { sentence, reveals: true });
         }
         match (nearest, errno) {
             (Some((_, true)), _) => None,
             (Some((_, false)), Errno::ReadOnly | Errno::NotPermitted) => {
-                // Which folder is meant only the operator knows; the nearest one is named.
-                let folder = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
-                let remedy = self.line(&format!("fs = {{ write = [\"{}\"] }}", folder.display()));
-                Some(self.said(&format!("lets it not write `{shown}`"), &remedy))
+                Some(self.not_written(path, false))
             }
             (None, Errno::ReadOnly | Errno::NotPermitted) if !path.exists() => {
-                let folder = path.ancestors().skip(1).find(|above| above.is_dir())?;
-                let remedy = self.line(&format!("fs = {{ write = [\"{}\"] }}", folder.display()));
-                Some(self.said(&format!("lets it not write `{shown}`"), &remedy))
+                Some(self.not_written(path, true))
             }
-            // What is there outside, and not inside.
+            // It is there outside, and not inside. Whether it is there is not for the agent to know.
             (None, _) if path.exists() => {
-                let remedy = self.line(&format!("fs = {{ read = [\"{shown}\"] }}"));
-                Some(self.said(&format!("does not show `{shown}`"), &remedy))
+                let sentence = self.sentence(&format!("does not show `{shown}`"), Some(read()));
+                Some(Explanation { sentence, reveals: true })
             }
             _ => None,
         }
     }
 
+    fn not_written(&self, path: &Path, reveals: bool) -> Explanation {
+        let folder = path.ancestors().skip(1).find(|above| above.is_dir());
+        let in_packages = path
+            .components()
+            .any(|part| PACKAGES.iter().any(|packages| part.as_os_str() == *packages));
+        // A line that opens the system, a home, or programs that run outside is no advice.
+        let folder = folder.filter(|folder| {
+            !in_packages && !is_wide(folder, self.home.as_deref()) && !is_system(folder)
+        });
+        let line = folder
+            .map(|folder| self.line(&format!("fs = {{ write = [\"{}\"] }}", folder.display())));
+        let what = format!("does not let it write `{}`", path.display());
+        Explanation { sentence: self.sentence(&what, line), reveals }
+    }
+
     /// A port at which nothing listens in the program's own network.
-    fn port(&self, line: &str) -> Option<String> {
+    fn port(&self, line: &str) -> Option<Explanation> {
         let port = line
             .split(|c: char| c.is_whitespace() || ",;()\"'".contains(c))
             .filter_map(|word| word.trim_end_matches('.').rsplit_once(':'))
             .find_map(|(host, port)| (!host.is_empty()).then(|| port.parse::<u16>().ok())?)?;
-        let others = if self.profile == "server" { "\"*\", " } else { "" };
-        let remedy = self.line(&format!("net = {{ hosts = [{others}\"HOST:{port}\"] }}"));
-        match &self.ports {
-            Some(ports) if ports.contains(&port) => None,
-            _ => Some(self.said(&format!("names no host at port {port}"), &remedy)),
+        if self.ports.as_ref().is_some_and(|ports| ports.contains(&port)) {
+            return None;
         }
+        let line = self.line(&format!("net = {{ hosts = [\"...\", \"HOST:{port}\"] }}"));
+        let sentence = self.sentence(&format!("names no host at port {port}"), Some(line));
+        Some(Explanation { sentence, reveals: false })
     }
-}
 
-/// The absolute paths that a line names.
-fn paths(line: &str) -> Vec<PathBuf> {
-    let apart = |c: char| c.is_whitespace() || "'\"`,;:()[]{}<>=".contains(c);
-    let words = line.split(apart).filter(|word| word.starts_with('/') && word.len() > 1);
-    words.map(|word| PathBuf::from(word.trim_end_matches('.'))).collect()
+    /// The paths that a line names, but for the words of the command line: absolute ones, and
+    /// relative ones in quotes or with a slash.
+    fn paths(&self, line: &str) -> Vec<PathBuf> {
+        let quote = |c: char| "'\"`‘’".contains(c);
+        let mut paths = Vec::new();
+        for (at, part) in line.split(quote).enumerate() {
+            let quoted = at % 2 == 1;
+            let apart = |c: char| (c.is_whitespace() && !quoted) || ",;:()[]{}<>=".contains(c);
+            for word in part.split(apart) {
+                let word = word.trim_end_matches('.');
+                let odd = word.is_empty()
+                    || word.starts_with("//")
+                    || word.contains("://")
+                    || word.contains('%')
+                    || self.words.iter().take(1).any(|own| own == word);
+                if !odd && (word.starts_with('/') || quoted || word.contains('/')) {
+                    paths.push(lexical(&self.cwd.join(word)));
+                }
+            }
+        }
+        paths.retain(|path| path.parent().is_some());
+        paths
+    }
 }
 
 #[cfg(test)]
@@ -200,9 +294,9 @@ mod tests {
 
     use super::*;
 
-    fn view(folder: &Path) -> View {
-        let bind = |path: &str, writable| Bind {
-            path: folder.join(path),
+    fn explainer(folder: &Path, profile_name: Option<&str>) -> DenialExplainer {
+        let bind = |path: PathBuf, writable| Bind {
+            path,
             writable,
             optional: false,
             mapped: true,
@@ -210,70 +304,122 @@ mod tests {
             own: false,
         };
         let enclosure = Enclosure {
-            binds: vec![bind("read", false), bind("read/out", true)],
+            binds: vec![
+                bind(folder.join("read"), false),
+                bind(folder.join("read/out"), true),
+                bind("/usr".into(), false),
+            ],
             hidden: vec![folder.join("read/.env")],
             net: Net::Relayed(Relay { ports: vec![443], proxy: false }),
             tmp_mb: 1,
             ..Enclosure::default()
         };
-        View::of(&server_profile(), &enclosure)
+        let cwd = folder.join("read");
+        let program = Program {
+            argv: &["/usr/bin/touch".to_owned(), "--".to_owned()],
+            cwd: &cwd,
+            home: None,
+            profile_name,
+        };
+        DenialExplainer::of(&server_profile(), &enclosure, &program)
     }
 
     #[test]
-    fn what_a_rule_stopped_is_told_with_the_line_that_would_allow_it() {
+    fn a_denial_is_told_with_the_line_that_would_allow_it() {
         let made = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(made.path().join("read/out")).unwrap();
+        std::fs::create_dir_all(made.path().join("read/node_modules/x/dist")).unwrap();
         std::fs::write(made.path().join("elsewhere"), "x").unwrap();
-        let view = view(made.path());
+        let explainer = explainer(made.path(), None);
         let at = made.path().display();
-        for (words, told) in [
+        let write = |path: &str| format!("base = \"server\", fs = {{ write = [\"{at}{path}\"] }}");
+        for (output, told) in [
             (
                 format!("Error: EROFS: read-only file system, open '{at}/read/new.txt'"),
-                Some(format!("fs = {{ write = [\"{at}/read\"] }}")),
+                Some(write("/read")),
             ),
             (
                 format!("PermissionError: [Errno 13] Permission denied: '{at}/read/x'"),
-                Some(format!("fs = {{ write = [\"{at}/read\"] }}")),
+                Some(write("/read")),
+            ),
+            // As the system's own programs say it: themselves first, then what they were given.
+            (
+                "/usr/bin/touch: cannot touch 'x.txt': Read-only file system".into(),
+                Some(write("/read")),
+            ),
+            (
+                format!("/usr/bin/touch: cannot touch '{at}/read/y z.txt': Read-only file system"),
+                Some(write("/read")),
+            ),
+            (
+                "/usr/bin/sh: 1: cannot create sub/x: Read-only file system".into(),
+                Some(write("/read")),
+            ),
+            (format!("tee: {at}/read/out2/x: Permission denied"), Some(write("/read"))),
+            (
+                format!("cp: cannot create regular file '{at}/n/x': Read-only file system"),
+                Some(write("")),
             ),
             (
                 format!("cat: {at}/elsewhere: No such file or directory"),
-                Some(format!("fs = {{ read = [\"{at}/elsewhere\"] }}")),
-            ),
-            (
-                format!("touch: cannot touch '{at}/n/x': Read-only file system"),
-                Some("write".into()),
+                Some(format!("fs = {{ read = [\"...\", \"{at}/elsewhere\"] }}")),
             ),
             (format!("open {at}/read/.env: permission denied"), Some("covers".into())),
             ("bun: Function not implemented".into(), Some("system call".into())),
-            ("connect ECONNREFUSED 93.184.216.34:80".into(), Some("HOST:80".into())),
+            ("connect ECONNREFUSED 93.184.216.34:80".into(), Some("\"...\", \"HOST:80\"".into())),
+            (
+                "dial unix /var/run/docker.sock: connect: permission denied".into(),
+                Some("sandbox = \"none\"".into()),
+            ),
             ("connect ECONNREFUSED 93.184.216.34:443".into(), None),
             (format!("cat: {at}/nowhere: No such file or directory"), None),
             (format!("EACCES: permission denied, open '{at}/read/out/x'"), None),
-            ("EACCES: permission denied, open '/nowhere/x/y'".into(), Some("write".into())),
             ("all is well in /etc".into(), None),
         ] {
-            let sentences = view.told(&words);
+            let sentences = explainer.sentences(&output);
             match told {
-                Some(told) => assert!(
-                    sentences.contains(&told) && sentences.contains("profile `server`"),
-                    "{words}: {sentences}"
-                ),
-                None => assert_eq!(sentences, "", "{words}"),
+                Some(told) => assert!(sentences.contains(&told), "{output}: {sentences}"),
+                None => assert_eq!(sentences, "", "{output}"),
             }
         }
     }
 
     #[test]
-    fn the_agent_is_told_what_its_answer_names() {
+    fn no_line_opens_the_system_or_installed_packages() {
+        let made = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(made.path().join("read/node_modules/x")).unwrap();
+        let explainer = explainer(made.path(), Some("careful"));
+        for output in [
+            "EROFS: open '/usr/lib/x'".to_owned(),
+            "EROFS: open '/x'".to_owned(),
+            "EROFS: open '/tmp/x'".to_owned(),
+            format!("EROFS: open '{}/read/node_modules/x/memory.json'", made.path().display()),
+        ] {
+            let sentences = explainer.sentences(&output);
+            assert!(sentences.contains("does not let it write"), "{output}: {sentences}");
+            assert!(sentences.contains("`careful`"), "{sentences}");
+            assert!(!sentences.contains("would allow it"), "{output}: {sentences}");
+        }
+    }
+
+    #[test]
+    fn the_agent_is_told_nothing_that_its_answer_does_not_show() {
         let made = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(made.path().join("read")).unwrap();
-        let witness = Witness::default();
-        let words = format!("EROFS: '{}/read/a'", made.path().display());
-        view(made.path()).explain(&words, "", &witness);
-        view(made.path()).explain("", &words, &witness);
-        let open: Vec<bool> = witness.take().denied.iter().map(|denial| denial.open).collect();
-        assert_eq!(open, [true, false]);
+        std::fs::write(made.path().join("elsewhere"), "x").unwrap();
+        let explainer = explainer(made.path(), None);
+        let at = made.path().display();
+        let open = |answer: &str, stderr: &str| {
+            let witness = Witness::default();
+            explainer.explain(answer, stderr, &witness);
+            witness.take().denied.iter().map(|denial| denial.open).collect::<Vec<_>>()
+        };
+        let written = format!("EROFS: '{at}/read/a'");
+        assert_eq!(open(&written, ""), [true]);
+        assert_eq!(open("", &written), [false]);
+        // Whether a file is there that the program does not see.
+        assert_eq!(open(&format!("cat: {at}/elsewhere: No such file or directory"), ""), [false]);
         let flood = "EROFS: '/x/y'\n".repeat(100_000);
-        assert!(view(made.path()).sentences(&flood).len() <= TOLD_MAX);
+        assert!(explainer.explanations(&flood).len() <= SENTENCES_MAX);
     }
 }

@@ -23,7 +23,7 @@ use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 use toolbooth_launcher::order::{Net, Order, Primitive, Run};
 use toolbooth_launcher::wire::{self, Found, Report};
 
-use crate::denials::View;
+use crate::denials::{DenialExplainer, Program};
 use crate::egress::{AllowList, NetworkRules, Passage};
 use crate::process::{Ended, StartError};
 use crate::sandbox::{self, Applied, Place, Unavailable};
@@ -73,6 +73,8 @@ pub(crate) struct Setup {
     pub(crate) words: Vec<PathBuf>,
     /// Its home, where it has one of its own.
     pub(crate) own: Option<PathBuf>,
+    /// The name of its profile in configuration.
+    pub(crate) profile_name: Option<String>,
 }
 
 /// How a command is contained.
@@ -211,13 +213,18 @@ impl Launcher {
             Some(profile) => Some(self.apply(profile, &setup, containment.also).await?),
             None => None,
         };
-        let Setup { argv, env, cwd, program, .. } = setup;
         let mut way_out = None;
         let (mut stdout_bytes, mut stderr_bytes) = (None, None);
-        let view = containment
-            .profile
-            .zip(applied.as_ref())
-            .map(|(profile, applied)| Arc::new(View::of(profile, &applied.enclosure)));
+        let explainer = containment.profile.zip(applied.as_ref()).map(|(profile, applied)| {
+            let program = Program {
+                argv: &setup.argv,
+                cwd: &setup.cwd,
+                home: setup.home.as_deref(),
+                profile_name: setup.profile_name.as_deref(),
+            };
+            Arc::new(DenialExplainer::of(profile, &applied.enclosure, &program))
+        });
+        let Setup { argv, env, cwd, program, .. } = setup;
         let enclosure = applied.map(|applied| {
             containment.witness.contained(applied.sandbox);
             (stdout_bytes, stderr_bytes) = (applied.stdout_bytes, applied.stderr_bytes);
@@ -239,7 +246,7 @@ impl Launcher {
         let (mut running, stdin) = self.order(&order, input, way_out).await?;
         running.stdin = stdin;
         (running.stdout_bytes, running.stderr_bytes) = (stdout_bytes, stderr_bytes);
-        running.view = view;
+        running.explainer = explainer;
         Ok(running)
     }
 
@@ -263,7 +270,7 @@ impl Launcher {
         let fds: Vec<_> = read.as_ref().map(AsFd::as_fd).into_iter().collect();
         let frame = wire::frame(wire::ORDER, &text);
         let sending = send_whole(&socket, &frame, &fds);
-        // A part of an order is none: the launcher ends without having run anything.
+        // The launcher ignores an incomplete order.
         let sent = tokio::time::timeout(ORDER_TIMEOUT, sending).await;
         sent.map_err(io::Error::from).flatten().map_err(StartError::Launcher)?;
         drop(read);
@@ -281,7 +288,7 @@ impl Launcher {
             stderr: Some(stderr),
             stdout_bytes: None,
             stderr_bytes: None,
-            view: None,
+            explainer: None,
         };
         let stdin = write.map(pipe::Sender::from_owned_fd).transpose()?;
         Ok((running, stdin))
@@ -426,8 +433,8 @@ pub struct Running {
     pub stdout_bytes: Option<u64>,
     /// Bytes of standard error that are kept.
     pub stderr_bytes: Option<u64>,
-    /// What its sandbox lets it do; `None` where it is not contained.
-    pub(crate) view: Option<Arc<View>>,
+    /// Explains what its sandbox stopped; `None` where it is not contained.
+    pub(crate) explainer: Option<Arc<DenialExplainer>>,
 }
 
 impl Running {
@@ -457,17 +464,15 @@ impl Running {
 
     /// How it ended, once it has: nothing of it is left then. May be dropped and asked again.
     pub async fn ended(&self) -> Ended {
-        match self.report().await {
-            Some(Report::Exit(code)) => Ended::Exit(code),
-            Some(Report::Signal(signal)) => Ended::Signal(signal),
-            Some(Report::MemoryLimit) => Ended::MemoryLimit,
-            Some(Report::CpuLimit) => Ended::Timeout("its processor time"),
-            Some(Report::WriteLimit { path, bytes_max }) => {
-                Ended::WriteLimit(format!("more than {bytes_max} bytes are beneath `{path}`"))
-            }
-            Some(Report::Unstarted(unstarted)) => Ended::Unstarted(unstarted),
-            // It had its order: silence does not say that nothing was run.
-            Some(Report::Failed(_) | Report::Primitives(_)) | None => Ended::Lost,
+        ended(self.report().await)
+    }
+
+    /// How it ended, told also after this was dropped; `None` where it was ended from here.
+    pub(crate) fn own_end(&self) -> impl Future<Output = Option<Ended>> + Send + 'static {
+        let (mut states, cut) = (self.states.clone(), self.cut.subscribe());
+        async move {
+            let state = states.wait_for(|state| state.over).await.ok()?.clone();
+            (!*cut.borrow()).then(|| ended(state.report))
         }
     }
 
@@ -482,6 +487,22 @@ impl Running {
         self.cut.send_replace(true);
         // The lifeline is cut; what the launcher still tells can be read.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+    }
+}
+
+/// What a report means.
+fn ended(report: Option<Report>) -> Ended {
+    match report {
+        Some(Report::Exit(code)) => Ended::Exit(code),
+        Some(Report::Signal(signal)) => Ended::Signal(signal),
+        Some(Report::MemoryLimit) => Ended::MemoryLimit,
+        Some(Report::CpuLimit) => Ended::Timeout("its processor time"),
+        Some(Report::WriteLimit { path, bytes_max }) => {
+            Ended::WriteLimit(format!("more than {bytes_max} bytes are beneath `{path}`"))
+        }
+        Some(Report::Unstarted(unstarted)) => Ended::Unstarted(unstarted),
+        // It had its order: silence does not say that nothing was run.
+        Some(Report::Failed(_) | Report::Primitives(_)) | None => Ended::Lost,
     }
 }
 

@@ -13,7 +13,7 @@ use toolbooth_contracts::secret::names_a_secret;
 use toolbooth_contracts::{Conversation, Witness};
 use toolbooth_launcher::wire::Unstarted;
 
-use crate::denials::View;
+use crate::denials::DenialExplainer;
 use crate::launcher::{Containment, Launcher, Running, Setup};
 use crate::secrets::Setting;
 use crate::toolchains;
@@ -59,6 +59,8 @@ pub struct CommandLine {
     /// A folder of the program's own for its home and caches, made where it is missing; for
     /// programs that are contained.
     pub own: Option<PathBuf>,
+    /// The name of its sandbox profile in configuration, for messages.
+    pub profile_name: Option<String>,
 }
 
 /// The variable that tells a gateway beneath a gateway how deep it stands.
@@ -184,7 +186,8 @@ impl CommandLine {
         let words: Vec<String> = words.collect::<Result<_, _>>()?;
         let words = words.iter().filter(|word| !word.starts_with('-')).map(|word| cwd.join(word));
         let words = words.filter(|path| path.exists()).collect();
-        Ok(Setup { argv, env, cwd, program: place, home, words, own })
+        let profile_name = self.profile_name.clone();
+        Ok(Setup { argv, env, cwd, program: place, home, words, own, profile_name })
     }
 
     /// A path of a profile that has to be there and is not.
@@ -323,8 +326,8 @@ pub struct Finished {
     pub stdout: Vec<u8>,
     /// The beginning of its standard error.
     pub stderr: Vec<u8>,
-    /// What its sandbox lets it do; `None` where it was not contained.
-    pub(crate) view: Option<std::sync::Arc<View>>,
+    /// Explains what its sandbox stopped; `None` where it was not contained.
+    pub(crate) explainer: Option<std::sync::Arc<DenialExplainer>>,
 }
 
 /// Why a command was not run: nothing has happened.
@@ -472,8 +475,8 @@ pub async fn run(
         (None, _) if unread => Ended::Lost,
         (None, ended) => ended,
     };
-    let view = running.view.take();
-    Ok(Finished { ended, may_have_run, stdout, stderr, view })
+    let explainer = running.explainer.take();
+    Ok(Finished { ended, may_have_run, stdout, stderr, explainer })
 }
 
 /// Asks a program to end, and ends it where it does not.

@@ -135,7 +135,7 @@ fn default_index(text: &str) -> Option<String> {
     })
 }
 
-/// An address without name and password; `None` where it is none, or stands for a variable.
+/// An address without name and password; `None` if it is no URL, or names a variable.
 fn without_credentials(url: &str) -> Option<String> {
     let (scheme, rest) = url.trim().split_once("://")?;
     if !matches!(scheme, "http" | "https") || url.contains('$') {

@@ -191,7 +191,7 @@ pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]
         .collect();
     let mut entries = 0;
     for bind in binds.iter().filter(|bind| !base(bind)) {
-        // A file that is bound is named; folders hold what nobody thought of.
+        // A file that is bound is named; folders may hold secrets.
         let Ok(folder) = bind.path.canonicalize() else { continue };
         find_secrets(&folder, &mut entries, &mut |path| {
             if !named.contains(&path) && !hidden.contains(&path) {
@@ -335,6 +335,14 @@ pub(crate) fn is_wide(folder: &Path, home: Option<&Path>) -> bool {
         })
 }
 
+/// Whether a folder is the system's own.
+pub(crate) fn is_system(folder: &Path) -> bool {
+    BASE.iter().any(|base| folder.starts_with(base))
+        || ["/etc", "/dev", "/proc", "/sys", "/run", "/var/run", "/boot"]
+            .iter()
+            .any(|system| folder.starts_with(system))
+}
+
 /// Where a program that is not the system's own is installed: its file by both of its names where it
 /// is a link, and what stands beside the `bin` of a toolchain.
 fn installation(program: &Path, home: Option<&Path>) -> Vec<PathBuf> {
@@ -441,7 +449,7 @@ mod tests {
         assert!(of("venv/bin/server").contains(&at("venv/pyvenv.cfg")));
         assert!(of("versions/python/bin/python3").contains(&at("versions/python/lib")));
         assert!(of(".pyenv/shims/python3").contains(&at(".pyenv")));
-        // A home is none, whatever stands in it.
+        // A home is never a toolchain.
         let home = at("versions/python");
         let found = installation(&at("versions/python/bin/python3"), Some(&home));
         assert!(!found.contains(&at("versions/python/lib")), "{found:?}");

@@ -126,7 +126,8 @@ impl ToolSource for CommandSource {
             }
             ended => {
                 let stderr = first_line(&finished.stderr);
-                let why = finished.view.map(|view| view.told(&plain(&finished.stderr)));
+                let stderr_text = plain(&finished.stderr);
+                let why = finished.explainer.map(|explainer| explainer.sentences(&stderr_text));
                 let why = why.unwrap_or_default();
                 return Err(error(format!("{}{stderr}{why}", ended.described())));
             }
@@ -297,10 +298,10 @@ impl Executor for CommandExecutor {
                     }
                 }
                 if finished.ended != Ended::Exit(0)
-                    && let Some(view) = &finished.view
+                    && let Some(explainer) = &finished.explainer
                 {
                     let (stdout, stderr) = (plain(&finished.stdout), plain(&finished.stderr));
-                    view.explain(&stdout, &stderr, &dispatch.witness);
+                    explainer.explain(&stdout, &stderr, &dispatch.witness);
                 }
                 let on_signal = dispatch.contract.idempotency.on_signal.unwrap_or_default();
                 answer(finished, self.settings.error_text, on_signal)

@@ -131,6 +131,7 @@ impl Worker {
             cwd: Some(home.display().to_string().into()),
             written: 0,
             own: None,
+            profile_name: None,
         }
         .with_secrets_of(profile);
         let unstarted = |error: &dyn std::fmt::Display| {
@@ -197,13 +198,13 @@ impl Worker {
 
     /// What a rule of its sandbox stopped, by what it printed.
     fn denied(&self, words: &str) -> String {
-        self.running.view.as_ref().map(|view| view.told(words)).unwrap_or_default()
+        self.running.explainer.as_ref().map(|one| one.sentences(words)).unwrap_or_default()
     }
 
     /// Notes what a rule of its sandbox stopped in a call: `answer` is what the agent sees.
     pub(super) fn explain(&self, answer: &str, words: &str, witness: &Witness) {
-        if let Some(view) = &self.running.view {
-            view.explain(answer, words, witness);
+        if let Some(explainer) = &self.running.explainer {
+            explainer.explain(answer, words, witness);
         }
     }
 

@@ -108,10 +108,16 @@ impl Connection {
         self.child.as_ref().and_then(|child| child.sandbox.clone())
     }
 
-    /// Notes what a rule of the server's sandbox stopped in a call that failed with `answer`.
-    pub(super) fn explain(&self, answer: &str, witness: &Witness) {
+    /// Bytes that the server has printed on standard error so far.
+    pub(super) fn printed(&self) -> u64 {
+        self.child.as_ref().map(|child| child.printed()).unwrap_or_default()
+    }
+
+    /// Notes what a rule of the server's sandbox stopped in a call that failed with `answer`, before
+    /// which the server had printed so many bytes.
+    pub(super) fn explain(&self, answer: &str, printed: u64, witness: &Witness) {
         if let Some(child) = &self.child {
-            child.explain(answer, witness);
+            child.explain(answer, printed, witness);
         }
     }
 
@@ -243,12 +249,14 @@ pub(super) struct Link {
     refusals: Witness,
     state: tokio::sync::Mutex<State>,
     changed: (async_channel::Sender<()>, async_channel::Receiver<()>),
+    /// The child that is being connected to.
+    starting: Mutex<Option<Arc<Shared>>>,
 }
 
 impl Link {
     pub(super) fn new(settings: ServerSettings, launcher: Launcher, refusals: Witness) -> Self {
         let (state, changed) = (tokio::sync::Mutex::default(), async_channel::bounded(1));
-        Self { settings, launcher, refusals, state, changed }
+        Self { settings, launcher, refusals, state, changed, starting: Mutex::default() }
     }
 
     /// A link to the same server for one caller, with these variables or headers in addition.
@@ -305,7 +313,11 @@ impl Link {
         let timeout = self.settings.startup_timeout;
         let opened = match tokio::time::timeout(timeout, self.open()).await {
             Ok(opened) => opened,
-            Err(_) => Err(format!("no connection within {} ms", timeout.as_millis())),
+            Err(_) => Err(format!(
+                "no connection within {} ms{}",
+                timeout.as_millis(),
+                self.starting_output()
+            )),
         };
         match opened {
             Ok(connection) => {
@@ -373,6 +385,7 @@ impl Link {
                 };
                 let transport = spawn().await?;
                 let shared = Arc::clone(&transport.shared);
+                self.note_starting(&shared);
                 match listener.clone().serve_with_lifecycle(transport, auto()).await {
                     Ok(service) => (service, Some(shared)),
                     Err(first) => {
@@ -381,18 +394,19 @@ impl Link {
                         tracing::debug!(error = %first, "a server is asked again in the legacy way");
                         let transport = spawn().await?;
                         let shared = Arc::clone(&transport.shared);
+                        self.note_starting(&shared);
                         let legacy = ClientLifecycleMode::Initialize;
                         let service = listener
                             .serve_with_lifecycle(transport, legacy)
                             .await
-                            .map_err(|error| {
-                                let words = shared.last_words();
-                                format!(
-                                    "{error}\n{words}{}{}",
-                                    shared.denied(&words),
-                                    self.refused()
-                                )
-                            })?;
+                            .map_err(|error| error.to_string());
+                        let service = match service {
+                            Ok(service) => service,
+                            Err(error) => {
+                                shared.settled().await;
+                                return Err(format!("{error}{}", self.starting_output()));
+                            }
+                        };
                         (service, Some(shared))
                     }
                 }
@@ -426,6 +440,20 @@ impl Link {
         let service = tokio::sync::Mutex::new(Some(service));
         let secrets = self.secrets();
         Ok(Connection { peer, service, conversations, child, untaken, secrets })
+    }
+
+    fn note_starting(&self, shared: &Arc<Shared>) {
+        let mut starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        *starting = Some(Arc::clone(shared));
+    }
+
+    /// What a child that could not be connected to has printed, how it ended, and what its sandbox
+    /// stopped.
+    fn starting_output(&self) -> String {
+        let starting = self.starting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(shared) = starting else { return self.refused() };
+        let output = shared.last_words();
+        format!("\n{output}{}{}", shared.denied(&output), self.refused())
     }
 
     /// The ways out that the server was refused lately.

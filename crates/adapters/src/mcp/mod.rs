@@ -240,6 +240,7 @@ impl Executor for McpServer {
         }
         // The proxy cuts at the tool's time; this one only keeps a lost answer from waiting for ever.
         let timeout = dispatch.timeout + Duration::from_secs(5);
+        let printed = connection.printed();
         let called = connection.call(params, meta, timeout, &conversation).await;
         match called {
             Ok(Some(mut result)) => {
@@ -247,13 +248,13 @@ impl Executor for McpServer {
                 connection.secrets().conceal(&mut result);
                 if result.get("isError") == Some(&Value::Bool(true)) {
                     let answer = result.get("content").map(texts).unwrap_or_default();
-                    connection.explain(&answer, &dispatch.witness);
+                    connection.explain(&answer, printed, &dispatch.witness);
                 }
                 Outcome::Done(output(result))
             }
             Ok(None) => Outcome::Failed(cancelled(Effect::Unknown)),
             Err(failure) => {
-                connection.explain("", &dispatch.witness);
+                connection.explain("", printed, &dispatch.witness);
                 Outcome::Failed(self.failed(failure, &link))
             }
         }

@@ -22,7 +22,7 @@ use toolbooth_contracts::Witness;
 use toolbooth_contracts::witness::AppliedSandbox;
 
 use super::{Child, Sent, answer};
-use crate::denials::View;
+use crate::denials::DenialExplainer;
 use crate::launcher::{Containment, Launcher, Running};
 use crate::process::{Ended, STDERR_BYTES_MAX, StartError};
 
@@ -33,6 +33,8 @@ const LINE_BYTES_MAX: usize = 16 << 20;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a server may take to end once its input is closed, and then once it is asked to.
 const END_GRACE: Duration = Duration::from_secs(2);
+/// How long a child whose connection failed may take to end by itself, so that it is told how.
+const SETTLE_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long the launcher may take to end what is left.
 const BURIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -56,12 +58,22 @@ fn message(
 pub(super) struct Shared {
     raw: Mutex<HashSet<RequestId>>,
     sent: Mutex<Sent>,
-    stderr: Mutex<Vec<u8>>,
+    stderr: Mutex<Stderr>,
     exit: Mutex<Option<Ended>>,
+    /// Rings when the child has ended.
+    over: tokio::sync::Notify,
     /// How the child is contained.
     pub(super) sandbox: Option<AppliedSandbox>,
-    /// What its sandbox lets it do; `None` where it is not contained.
-    view: Option<Arc<View>>,
+    /// Explains what its sandbox stopped; `None` where it is not contained.
+    explainer: Option<Arc<DenialExplainer>>,
+}
+
+/// The newest output of a child's standard error.
+#[derive(Debug, Default)]
+struct Stderr {
+    kept: Vec<u8>,
+    /// Bytes that it has ever printed.
+    printed: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -77,22 +89,43 @@ impl Shared {
 
     /// What a rule of its sandbox stopped, by what the child printed.
     pub(super) fn denied(&self, words: &str) -> String {
-        self.view.as_ref().map(|view| view.told(words)).unwrap_or_default()
+        self.explainer.as_ref().map(|one| one.sentences(words)).unwrap_or_default()
     }
 
-    /// Notes what a rule of its sandbox stopped in a call that failed with `answer`.
-    pub(super) fn explain(&self, answer: &str, witness: &Witness) {
-        if let Some(view) = &self.view {
-            let stderr = crate::text::plain(&lock(&self.stderr));
-            view.explain(answer, &stderr, witness);
+    /// Bytes that the child has printed on standard error so far.
+    pub(super) fn printed(&self) -> u64 {
+        lock(&self.stderr).printed
+    }
+
+    /// Notes what a rule of its sandbox stopped in a call that failed with `answer`, before which
+    /// the child had printed so many bytes.
+    pub(super) fn explain(&self, answer: &str, printed: u64, witness: &Witness) {
+        if let Some(explainer) = &self.explainer {
+            let stderr = {
+                let stderr = lock(&self.stderr);
+                let fresh = usize::try_from(stderr.printed.saturating_sub(printed));
+                let from = stderr.kept.len().saturating_sub(fresh.unwrap_or(usize::MAX));
+                crate::text::plain(stderr.kept.get(from..).unwrap_or_default())
+            };
+            explainer.explain(answer, &stderr, witness);
+        }
+    }
+
+    /// Waits a moment for the child to end by itself, where a connection to it failed.
+    pub(super) async fn settled(&self) {
+        let over = self.over.notified();
+        if lock(&self.exit).is_none() {
+            let _ = tokio::time::timeout(SETTLE_TIMEOUT, over).await;
         }
     }
 
     /// What the child printed lately, and how it ended.
     pub(super) fn last_words(&self) -> String {
-        let stderr = crate::text::plain(&std::mem::take(&mut *lock(&self.stderr)));
+        let stderr = crate::text::plain(&std::mem::take(&mut lock(&self.stderr).kept));
         match &*lock(&self.exit) {
-            Some(ended) => format!("{stderr}\n{}: the process ended: {ended:?}", ended.kind()),
+            Some(ended) => {
+                format!("{stderr}\n{}: the process {}", ended.kind(), ended.described())
+            }
             None => stderr,
         }
     }
@@ -130,9 +163,16 @@ impl ChildTransport {
         else {
             return Err(std::io::Error::other("the child has no pipes").into());
         };
-        let view = child.view.clone();
+        let explainer = child.explainer.clone();
         let sandbox = applied.take().sandbox;
-        let shared = Arc::new(Shared { sandbox, view, ..Shared::default() });
+        let shared = Arc::new(Shared { sandbox, explainer, ..Shared::default() });
+        let (end, told) = (child.own_end(), Arc::clone(&shared));
+        tokio::spawn(async move {
+            if let Some(ended) = end.await {
+                *lock(&told.exit) = Some(ended);
+            }
+            told.over.notify_waiters();
+        });
         tokio::spawn(keep_stderr(stderr, Arc::clone(&shared)));
         Ok(Self {
             child,
@@ -158,11 +198,12 @@ impl ChildTransport {
 async fn keep_stderr(mut stderr: pipe::Receiver, shared: Arc<Shared>) {
     let mut buffer = vec![0u8; 4 << 10];
     while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
-        let mut kept = lock(&shared.stderr);
-        kept.extend_from_slice(buffer.get(..count).unwrap_or_default());
-        // The newest words matter most.
-        let surplus = kept.len().saturating_sub(STDERR_BYTES_MAX);
-        kept.drain(..surplus);
+        let mut stderr = lock(&shared.stderr);
+        stderr.printed = stderr.printed.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+        stderr.kept.extend_from_slice(buffer.get(..count).unwrap_or_default());
+        // The newest output matters most.
+        let surplus = stderr.kept.len().saturating_sub(STDERR_BYTES_MAX);
+        stderr.kept.drain(..surplus);
     }
 }
 

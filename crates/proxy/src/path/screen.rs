@@ -9,7 +9,7 @@ use toolbooth_contracts::json::{WRAPPED_DEPTH_MAX, check_value, is_within};
 use toolbooth_contracts::port::{ExecutionError, ToolOutput};
 use toolbooth_contracts::result::as_data;
 use toolbooth_contracts::sandbox::Enforce;
-use toolbooth_contracts::witness::{AppliedSandbox, SandboxDenial};
+use toolbooth_contracts::witness::{AppliedSandbox, EgressRefusal, SandboxDenial};
 use toolbooth_contracts::{ContentBlock, Effect, ErrorCode};
 use toolbooth_registry::RegisteredTool;
 
@@ -79,7 +79,12 @@ pub(super) fn screen(inner: &Inner, executed: Executed) -> Screened {
     let reached = seen.reached;
     screened.sandbox = seen.sandbox.map(|sandbox| AppliedSandbox { reached, ..sandbox });
     let at = inner.parts.clock.now();
+    let mut denied = seen.denied;
     for refusal in seen.egress {
+        let EgressRefusal { host, port, reason, .. } = &refusal;
+        // What is refused says something of this machine: it is for operators.
+        let sentence = format!("reaching `{host}:{port}` was refused: {reason}");
+        denied.push(SandboxDenial { sentence, open: false });
         let mut event = screened.story.event(AuditEventKind::EgressDenied, &at);
         let facts = serde_json::to_value(refusal).ok();
         event.facts = facts.and_then(|facts| facts.as_object().cloned());
@@ -89,7 +94,7 @@ pub(super) fn screen(inner: &Inner, executed: Executed) -> Screened {
         Ended::Failed(error) => screened.fail(error),
         Ended::Answered(output) => screened.take(inner, output),
     }
-    screened.note_denials(seen.denied);
+    screened.note_denials(denied);
     screened
 }
 

@@ -131,9 +131,10 @@ fn own_socket_is_known() -> bool {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let client = TcpStream::connect(listener.local_addr()?)?;
         let (server, peer) = listener.accept()?;
-        std::io::Result::Ok((client, server.local_addr()?, peer))
+        std::io::Result::Ok((client, server.local_addr()?, peer, server))
     };
-    connected().is_ok_and(|(_client, local, peer)| {
+    // Both ends are held: once one is closed, the kernel names no owner.
+    connected().is_ok_and(|(_client, local, peer, _server)| {
         SocketDiagnostics::default().owner(peer, local) == PeerOwner::SameUser
     })
 }
@@ -296,10 +297,17 @@ fn lock(frame: &Frame, before: &Lock) -> Check {
 
 /// What to do with a source that does not answer.
 fn remedy_of(reason: &str) -> &'static str {
-    if reason.contains("sandbox is required") {
+    if reason.contains("could not be started") || reason.contains("memory than it may") {
+        "mend what is named, or its `sandbox`"
+    } else if reason.contains("is not there") {
+        "install it, or mend `command`"
+    } else if reason.contains("sandbox is required") {
         "mend what is missing above, or write `sandbox = { base = \"server\", enforce = \"best-effort\" }`"
-    } else if reason.contains("the sandbox profile") || reason.contains("the sandbox refused") {
-        "its sandbox stopped it: write the line that is named if you trust the server with that"
+    } else if reason.contains("the sandbox profile")
+        || reason.contains("the sandbox refused")
+        || reason.contains("container engine")
+    {
+        "its sandbox stopped it; write the line that is named where you trust the server with that"
     } else {
         "start it by hand with the same command, or set `enabled = false`"
     }
