@@ -16,7 +16,7 @@ use toolbooth_launcher::order::{Bind, Enclosure, Limits, Net, Primitive};
 use toolbooth_launcher::wire::Found;
 
 use crate::egress::{AllowList, EVERYWHERE};
-pub use crate::visible::Place;
+pub use crate::visible::{Place, is_wide};
 use crate::toolchains;
 use crate::visible::{self, absolute, lexical};
 

@@ -307,7 +307,8 @@ fn project_of(file: &Path, home: Option<&Path>) -> PathBuf {
 
 /// Whether a folder holds much that has nothing to do with one program; such a folder is opened only
 /// where a profile names it.
-pub(crate) fn is_wide(folder: &Path, home: Option<&Path>) -> bool {
+#[must_use]
+pub fn is_wide(folder: &Path, home: Option<&Path>) -> bool {
     const WIDE: [&str; 19] = [
         "/boot",
         "/dev",

@@ -3,12 +3,12 @@
 //! Doc: configuration.md
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toolbooth_adapters::egress::NetworkRules;
-use toolbooth_adapters::sandbox::{Standing, default_profile, server_profile};
+use toolbooth_adapters::sandbox::{Standing, default_profile, is_wide, server_profile};
 use toolbooth_contracts::sandbox::{
     Enforce, EnvProfile, FsProfile, NetProfile, SandboxLimits, SandboxProfile, WritePath,
 };
@@ -95,8 +95,8 @@ pub(crate) enum Base {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Fs {
-    /// Paths it may read.
-    pub(crate) read: Vec<String>,
+    /// Paths it may read; absent = those of `base`, whose `tmp_mb` holds then too.
+    pub(crate) read: Option<Vec<String>>,
     /// Paths it may write.
     pub(crate) write: Vec<Write>,
     /// Size of its private temporary folder, in MiB.
@@ -179,13 +179,14 @@ impl Sandboxes {
         })
     }
 
-    /// What `said` at `place` means for a process that serves many calls.
+    /// What `said` at `place` means for a process that serves many calls and runs in `folder`.
     pub(crate) fn standing(
         &self,
         said: Option<&Sandbox>,
         place: &str,
+        folder: Option<&Path>,
     ) -> Result<Standing, Failure> {
-        let standing = self.meaning(said, place)?;
+        let standing = self.meaning(said, place, folder)?;
         if let Standing::Profile(profile) = &standing {
             let limits = profile.limits.clone().unwrap_or_default();
             let of_calls = [
@@ -215,12 +216,17 @@ impl Sandboxes {
                 let message = format!("`{name}` is the name of a shipped profile");
                 return Err(Failure::configuration(message).at(place).hint("call it otherwise"));
             }
-            self.meaning(Some(&Sandbox::Named(name.clone())), &place)?;
+            self.meaning(Some(&Sandbox::Named(name.clone())), &place, None)?;
         }
         Ok(())
     }
 
-    fn meaning(&self, said: Option<&Sandbox>, place: &str) -> Result<Standing, Failure> {
+    fn meaning(
+        &self,
+        said: Option<&Sandbox>,
+        place: &str,
+        folder: Option<&Path>,
+    ) -> Result<Standing, Failure> {
         let profile = match said {
             None => return Ok(Standing::Unsaid),
             Some(Sandbox::Named(name)) => match name.as_str() {
@@ -228,11 +234,11 @@ impl Sandboxes {
                 "default" => default_profile(),
                 "server" => server_profile(),
                 other => match self.profiles.get(other) {
-                    Some(profile) => profile.contract(),
+                    Some(profile) => profile.contract(folder),
                     None => return Err(self.unknown(other, place)),
                 },
             },
-            Some(Sandbox::Own(profile)) => profile.contract(),
+            Some(Sandbox::Own(profile)) => profile.contract(folder),
         };
         let limits = profile.limits.clone().unwrap_or_default();
         let zero = [
@@ -267,13 +273,14 @@ impl Sandboxes {
         })
     }
 
-    /// A profile for processes of one call each; `None` where nothing is said.
+    /// A profile for processes of one call each that run in `folder`; `None` where nothing is said.
     pub(crate) fn of_calls(
         &self,
         said: Option<&Sandbox>,
         place: &str,
+        folder: Option<&Path>,
     ) -> Result<Option<SandboxProfile>, Failure> {
-        match self.meaning(said, place)? {
+        match self.meaning(said, place, folder)? {
             Standing::Unsaid => Ok(None),
             Standing::Profile(profile) => Ok(Some(*profile)),
             Standing::Free => Err(Failure::configuration(
@@ -286,7 +293,8 @@ impl Sandboxes {
 }
 
 impl Profile {
-    fn contract(&self) -> SandboxProfile {
+    /// The profile as contracts have it, of a process that runs in `folder`.
+    fn contract(&self, folder: Option<&Path>) -> SandboxProfile {
         let base = match self.base {
             Some(Base::Default) => default_profile(),
             Some(Base::Server) => server_profile(),
@@ -296,10 +304,12 @@ impl Profile {
             Write::Path(path) => WritePath { path: path.clone(), max_mb: None },
             Write::Bounded(own) => WritePath { path: own.path.clone(), max_mb: own.max_mb },
         };
+        let base_fs = base.fs.clone().unwrap_or_default();
         let fs = |fs: &Fs| FsProfile {
-            read: fs.read.clone(),
+            read: fs.read.clone().unwrap_or_else(|| inherited(&base_fs.read, folder)),
             write: fs.write.iter().map(write).collect(),
-            tmp_mb: fs.tmp_mb,
+            // A program that reads what its base reads needs the same place for temporary files.
+            tmp_mb: fs.tmp_mb.or(base_fs.tmp_mb.filter(|_| fs.read.is_none())),
         };
         let env = |env: &Env| EnvProfile {
             allow: env.allow.clone(),
@@ -327,6 +337,14 @@ impl Profile {
     }
 }
 
+/// The paths that a profile takes from its base. `.` means the folder of a project: it is left out
+/// where the process runs in a home, `/tmp` and the like, or where nobody knows.
+fn inherited(read: &[String], folder: Option<&Path>) -> Vec<String> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let wide = folder.is_none_or(|folder| is_wide(folder, home.as_deref()));
+    read.iter().filter(|path| !(wide && *path == ".")).cloned().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -334,7 +352,7 @@ mod tests {
     fn standing(text: &str) -> Result<Standing, Failure> {
         let config: toml::Table = toml::from_str(text).unwrap();
         let said: Sandbox = config["sandbox"].clone().try_into().unwrap();
-        Sandboxes::default().standing(Some(&said), "servers.x.sandbox")
+        Sandboxes::default().standing(Some(&said), "servers.x.sandbox", Some(Path::new("/srv/x")))
     }
 
     #[test]
@@ -344,6 +362,17 @@ mod tests {
         let Ok(Standing::Profile(profile)) = said else { panic!("{said:?}") };
         assert_eq!(profile.net.unwrap().hosts, ["a.example:443"]);
         assert_eq!(profile.fs, server_profile().fs);
+        let said = standing("sandbox = { base = \"server\", fs = { write = [\"/srv/notes\"] } }");
+        let Ok(Standing::Profile(profile)) = said else { panic!("{said:?}") };
+        let (fs, base) = (profile.fs.unwrap(), server_profile().fs.unwrap());
+        assert_eq!((&fs.read, fs.tmp_mb), (&base.read, base.tmp_mb));
+        assert_eq!(fs.write[0].path, "/srv/notes");
+        let said = standing("sandbox = { base = \"server\", fs = { read = [], write = [\"w\"] } }");
+        let Ok(Standing::Profile(profile)) = said else { panic!("{said:?}") };
+        let fs = profile.fs.unwrap();
+        assert_eq!((fs.read.len(), fs.tmp_mb), (0, None), "`read` stands for itself");
+        assert!(!inherited(&base.read, Some(Path::new("/tmp"))).contains(&".".to_owned()));
+        assert!(!inherited(&base.read, None).contains(&".".to_owned()));
         assert_eq!(standing("sandbox = \"none\"").unwrap(), Standing::Free);
         let error = standing("sandbox = \"defalt\"").unwrap_err();
         assert_eq!(error.hint.as_deref(), Some("did you mean `default`?"));
