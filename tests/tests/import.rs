@@ -33,7 +33,7 @@ fn each_client_is_understood() {
             "far": {"type": "http", "url": "https://example.com/mcp?api_key=hunter4", "headers": {"Authorization": "Bearer ${TOKEN}", "X-Api-Key": "hunter5"}},
             "old": {"type": "sse", "url": "https://example.com/sse"}}}"#,
     );
-    let (done, exit) = place.json(&["import", "claude"]);
+    let (done, exit) = place.json(&["import", "claude", "--no-try"]);
     assert_eq!(
         (exit, &done["added"]),
         (0, &json!(["servers.far", "servers.files", "servers.old"])),
@@ -57,7 +57,7 @@ fn each_client_is_understood() {
     );
     assert_eq!(server("old")["enabled"].as_bool(), Some(false));
     // Again: nothing is written over.
-    let (again, _) = place.json(&["import", "claude"]);
+    let (again, _) = place.json(&["import", "claude", "--no-try"]);
     assert_eq!(
         (&again["added"], again["kept"].as_array().unwrap().len()),
         (&json!([]), 3),
@@ -68,7 +68,7 @@ fn each_client_is_understood() {
         ".vscode/mcp.json",
         "{\n  // comments are fine\n  \"inputs\": [{\"id\": \"key-of-x\", \"type\": \"promptString\", \"password\": true}],\n  \"servers\": {\"x\": {\"command\": \"node\", \"args\": [\"${workspaceFolder}/x.js\"], \"env\": {\"KEY\": \"${input:key-of-x}\", \"P\": \"${env:PATH}\"}},},\n}\n",
     );
-    let (done, exit) = place.json(&["import", "vscode"]);
+    let (done, exit) = place.json(&["import", "vscode", "--no-try"]);
     assert_eq!((exit, &done["added"]), (0, &json!(["servers.x"])), "{done}");
     let x = configured(&place)["servers"]["x"].clone();
     assert_eq!(x["args"][0].as_str(), Some(format!("{here}/x.js").as_str()));
@@ -81,7 +81,7 @@ fn each_client_is_understood() {
         ".codex/config.toml",
         "model = \"m\"\n[mcp_servers.docs]\ncommand = \"docs-server\"\nenv_vars = [\"DOCS_HOME\"]\nenabled_tools = [\"search\"]\ndisabled_tools = [\"rm\"]\nstartup_timeout_sec = 7\ntool_timeout_sec = 1.5\n[mcp_servers.web]\nurl = \"https://example.com/mcp\"\nbearer_token_env_var = \"WEB_TOKEN\"\nenv_http_headers = { X-Team = \"TEAM\" }\n",
     );
-    assert_eq!(place.json(&["import", "codex"]).1, 0);
+    assert_eq!(place.json(&["import", "codex", "--no-try"]).1, 0);
     let config = configured(&place);
     let docs = &config["servers"]["docs"];
     assert_eq!(docs["env"]["DOCS_HOME"].as_str(), Some("${DOCS_HOME}"));
@@ -96,21 +96,26 @@ fn each_client_is_understood() {
 
     place.write(
         ".gemini/settings.json",
-        r#"{"mcpServers": {"g": {"httpUrl": "https://example.com/g", "timeout": 600, "trust": true, "includeTools": ["a"], "excludeTools": ["b"]}},
-            "tools": {"discoveryCommand": "bin/list --all", "callCommand": "bin/call"}}"#,
+        r#"{"mcpServers": {"g": {"httpUrl": "https://example.com/g", "timeout": 600, "trust": true, "includeTools": ["a"], "excludeTools": ["b"]}, "h": {"command": "h"}},
+            "mcp": {"excluded": ["h"]}, "tools": {"discoveryCommand": "bin/list --all", "callCommand": "bin/call"}}"#,
     );
-    let (done, exit) = place.json(&["import", "gemini"]);
-    assert_eq!((exit, &done["added"]), (0, &json!(["commands.gemini", "servers.g"])), "{done}");
+    let (done, exit) = place.json(&["import", "gemini", "--no-try"]);
+    assert_eq!(
+        (exit, &done["added"]),
+        (0, &json!(["commands.gemini", "servers.g", "servers.h"])),
+        "{done}"
+    );
     assert!(done["notices"][0].as_str().unwrap().contains("trust"), "{done}");
     let config = configured(&place);
     assert_eq!(config["commands"]["gemini"]["call_command"][0].as_str(), Some("bin/call"));
     assert_eq!(config["servers"]["g"]["timeout_ms"].as_integer(), Some(600));
+    assert_eq!(config["servers"]["h"]["enabled"].as_bool(), Some(false), "the client excludes it");
 
     place.write(
         ".cursor/mcp.json",
         r#"{"mcpServers": {"c": {"command": "./serve", "env": {"A": "${userHome}/x"}}}}"#,
     );
-    assert_eq!(place.json(&["import", "cursor"]).1, 0);
+    assert_eq!(place.json(&["import", "cursor", "--no-try"]).1, 0);
     assert_eq!(configured(&place)["servers"]["c"]["env"]["A"].as_str(), Some("${HOME}/x"));
 
     for (name, text) in [
@@ -119,7 +124,7 @@ fn each_client_is_understood() {
         ("odd.json", r#"{"mcpServers": {"a": 5}}"#),
     ] {
         place.write(name, text);
-        let (failure, exit) = place.json(&["import", "claude", name]);
+        let (failure, exit) = place.json(&["import", "claude", "--no-try", name]);
         assert!(exit == 1 || exit == 2, "{failure}");
         assert!(failure["error"]["path"].as_str().unwrap().contains(name), "{failure}");
     }
@@ -133,7 +138,7 @@ fn a_client_is_pointed_at_toolbooth_and_back() {
     let (planned, _) = place.json(&["import", "vscode", "--dry-run"]);
     assert_eq!(planned["added"], json!(["servers.files"]));
     assert!(!place.path().join("toolbooth.toml").exists(), "nothing is written for a rehearsal");
-    let (done, exit) = place.json(&["import", "vscode", "--install"]);
+    let (done, exit) = place.json(&["import", "vscode", "--no-try", "--install", "--force"]);
     assert_eq!(exit, 0, "{done}");
     let backup = done["backup"].as_str().unwrap();
     assert_eq!(read(&place, backup), original);
@@ -151,7 +156,7 @@ fn a_client_is_pointed_at_toolbooth_and_back() {
         own["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
     assert_eq!(place.run(&arguments).status.code(), Some(0), "{arguments:?}");
     // A gateway behind itself would start itself without end.
-    let (again, exit) = place.json(&["import", "vscode"]);
+    let (again, exit) = place.json(&["import", "vscode", "--no-try"]);
     assert_eq!((exit, &again["error"]["code"]), (1, &json!("nothing-to-import")), "{again}");
     let (undone, exit) = place.json(&["import", "vscode", "--undo"]);
     assert_eq!(exit, 0, "{undone}");
@@ -162,7 +167,7 @@ fn a_client_is_pointed_at_toolbooth_and_back() {
         ".codex/config.toml",
         "model = \"m\" # mine\n[mcp_servers.a]\ncommand = \"a\"\n[mcp_servers.a.env]\nX = \"1\"\n",
     );
-    assert_eq!(place.json(&["import", "codex", "--install"]).1, 0);
+    assert_eq!(place.json(&["import", "codex", "--no-try", "--install", "--force"]).1, 0);
     let installed: toml::Table = toml::from_str(&read(&place, ".codex/config.toml")).unwrap();
     assert_eq!(
         installed["mcp_servers"].as_table().unwrap().keys().collect::<Vec<_>>(),

@@ -267,6 +267,8 @@ impl Launcher {
             Some((read, write)) => (Some(read), Some(write)),
             None => (None, None),
         };
+        // Whatever can fail is done before the order is sent.
+        let stdin = write.map(pipe::Sender::from_owned_fd).transpose()?;
         let fds: Vec<_> = read.as_ref().map(AsFd::as_fd).into_iter().collect();
         let frame = wire::frame(wire::ORDER, &text);
         let sending = send_whole(&socket, &frame, &fds);
@@ -290,7 +292,6 @@ impl Launcher {
             stderr_bytes: None,
             explainer: None,
         };
-        let stdin = write.map(pipe::Sender::from_owned_fd).transpose()?;
         Ok((running, stdin))
     }
 

@@ -17,8 +17,8 @@ use toolbooth_launcher::wire::Found;
 
 use crate::egress::{AllowList, EVERYWHERE};
 use crate::toolchains;
-pub use crate::visible::Place;
 use crate::visible::{self, absolute, lexical};
+pub use crate::visible::{Place, is_wide};
 
 /// Variables that say how to print, and where certificates are.
 const HARMLESS: [&str; 6] = ["LANG", "LC_ALL", "TZ", "TERM", "SSL_CERT_FILE", "SSL_CERT_DIR"];
@@ -111,8 +111,13 @@ pub enum Standing {
     Unsaid,
     /// It runs as the gateway does.
     Free,
-    /// This.
-    Profile(Box<SandboxProfile>),
+    /// A profile.
+    Profile {
+        /// What it says.
+        profile: Box<SandboxProfile>,
+        /// Whether it must be whole, where an operator wrote that; else its trust decides.
+        enforce: Option<Enforce>,
+    },
 }
 
 impl Standing {
@@ -125,15 +130,20 @@ impl Standing {
     ) -> Option<SandboxProfile> {
         match self {
             Self::Free => None,
-            Self::Profile(own) => Some((**own).clone()),
-            Self::Unsaid => (!trust.is_free()).then(|| {
-                let shipped = shipped();
-                let required = trust == TrustLevel::Untrusted;
-                let enforce = if required { Enforce::Required } else { shipped.enforce };
-                SandboxProfile { enforce, ..shipped }
-            }),
+            Self::Profile { profile, enforce: Some(enforce) } => {
+                Some(SandboxProfile { enforce: *enforce, ..(**profile).clone() })
+            }
+            Self::Profile { profile, enforce: None } => Some(by_trust((**profile).clone(), trust)),
+            Self::Unsaid => (!trust.is_free()).then(|| by_trust(shipped(), trust)),
         }
     }
+}
+
+/// A profile of which nobody says whether it must be whole: for an untrusted program it must.
+fn by_trust(profile: SandboxProfile, trust: TrustLevel) -> SandboxProfile {
+    let required = trust == TrustLevel::Untrusted;
+    let enforce = if required { Enforce::Required } else { profile.enforce };
+    SandboxProfile { enforce, ..profile }
 }
 
 /// What a contract wants kept from a tool, and the process that serves it has: the contract's
@@ -398,6 +408,14 @@ mod tests {
         assert_eq!(held.enforce, Enforce::Required);
         let held = unsaid.profile(server_profile, TrustLevel::Sandbox).unwrap();
         assert_eq!(held.enforce, Enforce::BestEffort);
+        // Only where an operator wrote it an untrusted program runs with less.
+        let based = |enforce| Standing::Profile { profile: Box::new(server_profile()), enforce };
+        for (enforce, held) in
+            [(None, Enforce::Required), (Some(Enforce::BestEffort), Enforce::BestEffort)]
+        {
+            let profile = based(enforce).profile(default_profile, TrustLevel::Untrusted).unwrap();
+            assert_eq!(profile.enforce, held);
+        }
     }
 
     #[test]

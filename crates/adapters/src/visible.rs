@@ -56,10 +56,24 @@ const PROJECT_FILES: [&str; 6] =
     ["package.json", "pyproject.toml", "requirements.txt", "setup.py", "go.mod", "deno.json"];
 /// Folders that are looked at above a file.
 const PROJECT_DEPTH: usize = 6;
-/// How deep files with secrets are looked for beneath a folder.
-const SECRETS_DEPTH: usize = 3;
-/// Entries that are looked at for them: each start of a command looks again.
-const SECRETS_ENTRIES_MAX: usize = 5_000;
+/// How deep files with secrets and repositories are looked for beneath a folder. Each start of a
+/// command looks again.
+const SURVEY_DEPTH: usize = 3;
+/// Folders that are looked at for them.
+const FOLDERS_MAX: usize = 300;
+/// Entries of one folder.
+const ENTRIES_MAX: usize = 2_000;
+/// Usual names of files with secrets.
+const SECRET_FILES: [&str; 8] = [
+    ".env",
+    ".env.local",
+    ".env.dev",
+    ".env.development",
+    ".env.prod",
+    ".env.production",
+    ".env.staging",
+    ".env.test",
+];
 /// Folders that hold what tools have made.
 const BUILT: [&str; 4] = ["node_modules", "site-packages", "target", "__pycache__"];
 /// Endings of files that show which secrets a project wants, and hold none.
@@ -162,9 +176,10 @@ pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: boo
     binds
 }
 
-/// The repositories that stand directly in folders that may be written.
+/// The repositories in folders that may be written.
 fn repositories(written: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
-    written.iter().map(|folder| folder.join(".git")).filter(|path| path.exists())
+    let folders = written.iter().filter(|folder| folder.is_dir());
+    folders.flat_map(|folder| survey(folder).repositories)
 }
 
 /// Whether a profile names neither a path nor anything beneath it.
@@ -189,47 +204,77 @@ pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]
         .flat_map(|path| [path.canonicalize().ok(), Some(path)])
         .flatten()
         .collect();
-    let mut entries = 0;
     for bind in binds.iter().filter(|bind| !base(bind)) {
         // A file that is bound is named; folders may hold secrets.
-        let Ok(folder) = bind.path.canonicalize() else { continue };
-        find_secrets(&folder, &mut entries, &mut |path| {
+        let Some(folder) = bind.path.canonicalize().ok().filter(|path| path.is_dir()) else {
+            continue;
+        };
+        for path in survey(&folder).secrets {
             if !named.contains(&path) && !hidden.contains(&path) {
                 hidden.push(path);
             }
-        });
+        }
     }
     hidden
 }
 
-/// Looks for files with secrets beneath a folder, the nearest first.
-fn find_secrets(folder: &Path, entries: &mut usize, found: &mut impl FnMut(PathBuf)) {
-    let mut folders = VecDeque::from([(folder.to_owned(), 0)]);
+/// What is looked for beneath a folder.
+#[derive(Debug, Default)]
+struct Survey {
+    /// Files that hold secrets.
+    secrets: Vec<PathBuf>,
+    /// Repositories of git: folders, or files that name one.
+    repositories: Vec<PathBuf>,
+}
+
+/// Looks for files with secrets and repositories beneath a folder, the nearest first. Each folder has
+/// bounds of its own, so that many files in one hide nothing in another.
+fn survey(root: &Path) -> Survey {
+    let mut found = Survey::default();
+    let mut folders = VecDeque::from([(root.to_owned(), 0)]);
+    let mut looked = 0;
     while let Some((folder, depth)) = folders.pop_front() {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            *entries += 1;
-            if *entries > SECRETS_ENTRIES_MAX {
-                return;
-            }
+        looked += 1;
+        if looked > FOLDERS_MAX {
+            break;
+        }
+        // The usual names are found in any case, however many entries there are.
+        found.secrets.extend(
+            SECRET_FILES.iter().map(|name| folder.join(name)).filter(|path| path.is_file()),
+        );
+        let repository = folder.join(".git");
+        if repository.exists() {
+            found.secrets.extend(git_secrets(&repository));
+            found.repositories.push(repository);
+        }
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        for entry in entries.take(ENTRIES_MAX) {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let path = entry.path();
             let Ok(kind) = entry.file_type() else { continue };
             if kind.is_dir() {
-                if name == ".git" {
-                    let config = path.join("config");
-                    if has_credentials(&config) {
-                        found(config);
-                    }
-                } else if depth < SECRETS_DEPTH && !BUILT.contains(&name.as_str()) {
-                    folders.push_back((path, depth + 1));
+                let skipped = name == ".git" || BUILT.contains(&name.as_str());
+                if depth < SURVEY_DEPTH && !skipped {
+                    folders.push_back((entry.path(), depth + 1));
                 }
-            } else if name == ".env"
-                || (name.starts_with(".env.") && !EXAMPLES.iter().any(|end| name.ends_with(end)))
+            } else if name.starts_with(".env.")
+                && !EXAMPLES.iter().any(|end| name.ends_with(end))
+                && !SECRET_FILES.contains(&name.as_str())
             {
-                found(path);
+                found.secrets.push(entry.path());
             }
         }
     }
+    found
+}
+
+/// Files of a repository that hold credentials.
+fn git_secrets(repository: &Path) -> Vec<PathBuf> {
+    let mut configurations = vec![repository.join("config"), repository.join("config.worktree")];
+    let modules = std::fs::read_dir(repository.join("modules")).into_iter().flatten().flatten();
+    configurations.extend(modules.take(ENTRIES_MAX).map(|module| module.path().join("config")));
+    configurations.retain(|configuration| has_credentials(configuration));
+    configurations.extend(Some(repository.join("credentials")).filter(|path| path.is_file()));
+    configurations
 }
 
 /// Whether a configuration of git holds credentials: in an address, or as a header.
@@ -306,7 +351,8 @@ fn project_of(file: &Path, home: Option<&Path>) -> PathBuf {
 
 /// Whether a folder holds much that has nothing to do with one program; such a folder is opened only
 /// where a profile names it.
-pub(crate) fn is_wide(folder: &Path, home: Option<&Path>) -> bool {
+#[must_use]
+pub fn is_wide(folder: &Path, home: Option<&Path>) -> bool {
     const WIDE: [&str; 19] = [
         "/boot",
         "/dev",
@@ -478,7 +524,13 @@ mod tests {
             "node_modules/x/.env",
             "keep/.env",
             ".git/hooks/x",
+            ".git/modules/m/x",
+            "packages/a/.git/hooks/x",
         ]);
+        // Many files of the program's own hide nothing.
+        for number in 0..ENTRIES_MAX + 10 {
+            std::fs::write(made.path().join(format!("a{number}")), "").unwrap();
+        }
         let at = |path: &str| made.path().canonicalize().unwrap().join(path);
         std::fs::write(at(".git/config"), "[remote]\nurl = https://me:hunter@h/x.git\n").unwrap();
         let cwd = at("");
@@ -497,6 +549,7 @@ mod tests {
         assert_eq!(covered, expected);
         let of = |path: &str| seen.iter().find(|bind| bind.path == at(path)).map(|it| it.writable);
         assert_eq!((of(".git"), of("keep/.env")), (Some(false), Some(false)));
+        assert_eq!(of("packages/a/.git"), Some(false), "a nested repository");
         let mut named = profile.clone();
         if let Some(fs) = &mut named.fs {
             fs.write.push(WritePath { path: ".git".to_owned(), max_mb: None });

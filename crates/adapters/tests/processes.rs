@@ -459,6 +459,11 @@ async fn the_way_out_leads_to_named_hosts_alone() {
     assert_eq!(refused, expected.map(|(host, port)| (host.to_owned(), port)));
 }
 
+fn own(profile: SandboxProfile) -> Standing {
+    let enforce = Some(profile.enforce);
+    Standing::Profile { profile: Box::new(profile), enforce }
+}
+
 fn handlers(folder: &Path, language: Language, sandbox: Standing) -> Handlers {
     let folder = HandlerFolder {
         folder: folder.to_owned(),
@@ -575,7 +580,7 @@ async fn limits_of_handlers_cut() {
         limits: Some(SandboxLimits { memory_mb: Some(256), ..SandboxLimits::default() }),
         ..toolbooth_adapters::sandbox::default_profile()
     };
-    let handlers = handlers(folder.path(), Language::Node, Standing::Profile(Box::new(profile)));
+    let handlers = handlers(folder.path(), Language::Node, own(profile));
     let tool = |name: &str| contract(&format!("node.{name}"), "sandbox", None);
     let error = execute(&handlers, dispatch(tool("huge"), &json!({}))).await.unwrap_err();
     assert_eq!((error.code, error.effect), (ErrorCode::ResultTooLarge, Effect::Unknown));
@@ -635,7 +640,7 @@ async fn a_contract_that_asks_for_less_than_its_worker_has_is_told() {
         net: Some(NetProfile { hosts: vec!["*".to_owned()] }),
         ..SandboxProfile::default()
     };
-    let handlers = handlers(folder.path(), Language::Node, Standing::Profile(Box::new(open)));
+    let handlers = handlers(folder.path(), Language::Node, own(open));
     let strict = contract("node.add", "sandbox", Some(json!({})));
     let told = handlers.contains(&strict, strict.sandbox.as_ref().unwrap()).unwrap_err();
     assert!(told.contains("may reach `*`"), "{told}");

@@ -4,12 +4,15 @@
 //!
 //! Path: 7. Doc: execution.md#limits
 
+use std::collections::HashMap;
 use std::fs;
 
 use rustix::process::Pid;
 
 /// Processes that are summed; a program with more has exceeded its bound.
 const PROCESSES_MAX: usize = 10_000;
+/// How the kernel names mappings of shared memory without a name.
+const SHARED: [&str; 3] = ["/dev/zero (deleted)", "/memfd:", "/SYSV"];
 
 /// Whether `root` and the processes below it have more than `bytes_max` in memory.
 ///
@@ -17,11 +20,33 @@ const PROCESSES_MAX: usize = 10_000;
 /// bound is weighed exactly.
 pub(crate) fn exceeds(root: Pid, bytes_max: u64) -> bool {
     let Some(processes) = tree(root) else { return true };
+    let shared = shared(&processes);
     let sum = |bytes: fn(i32) -> Option<u64>| {
-        processes.iter().filter_map(|pid| bytes(*pid)).fold(0, u64::saturating_add)
+        processes.iter().filter_map(|pid| bytes(*pid)).fold(shared, u64::saturating_add)
     };
     // What cannot be weighed exactly counts whole.
     sum(resident) > bytes_max && sum(|pid| proportional(pid).or_else(|| resident(pid))) > bytes_max
+}
+
+/// Bytes of shared memory without a name, each once. It stays in memory where no process has it
+/// mapped in, so that its size counts, and not what is resident.
+fn shared(processes: &[i32]) -> u64 {
+    let mut seen: HashMap<(String, String), u64> = HashMap::new();
+    for pid in processes {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        for line in maps.lines().filter(|line| SHARED.iter().any(|name| line.contains(name))) {
+            let mut fields = line.split_whitespace();
+            let range = fields.next().and_then(|range| range.split_once('-'));
+            let (device, inode) = (fields.nth(2), fields.next());
+            let address = |text: &str| u64::from_str_radix(text, 16).ok();
+            let size = range.and_then(|(from, to)| address(to)?.checked_sub(address(from)?));
+            if let (Some(size), Some(device), Some(inode)) = (size, device, inode) {
+                let known = seen.entry((device.to_owned(), inode.to_owned())).or_default();
+                *known = (*known).max(size);
+            }
+        }
+    }
+    seen.into_values().fold(0, u64::saturating_add)
 }
 
 /// A process and all below it; `None` where there are too many.

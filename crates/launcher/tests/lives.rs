@@ -51,6 +51,15 @@ const TESTS: &[(&str, Test)] = &[
         // Without a cgroup it is summed.
         own.primitives.retain(|one| *one != Primitive::MemoryCgroup);
         expect(run(who, shell(script, Some(own.clone()))), &Report::MemoryLimit)?;
+        // Shared memory counts also where no process has it resident.
+        let script = "exec python3 -c '
+import mmap, time
+m = mmap.mmap(-1, 200_000_000)
+for at in range(0, 200_000_000, 4_000_000):
+    m[at:at + 4_000_000] = b\"x\" * 4_000_000
+    m.madvise(mmap.MADV_DONTNEED)
+time.sleep(30)'";
+        expect(run(who, shell(script, Some(own.clone()))), &Report::MemoryLimit)?;
         // What belongs to no process cannot be summed.
         let script = "exec python3 -c 'import os; os.memfd_create(\"x\")'";
         let ended = run(who, shell(script, Some(own.clone())));

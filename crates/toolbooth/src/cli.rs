@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::import::secrets::SecretPlace;
 use crate::output::Format;
 
 /// The gateway every AI-agent tool call passes through.
@@ -199,7 +200,7 @@ pub(crate) enum Command {
     /// Takes over the servers of an MCP client, or the operations of an OpenAPI document.
     #[command(
         subcommand,
-        after_help = "Examples:\n  toolbooth import claude                 servers of .mcp.json or ~/.claude.json\n  toolbooth import vscode --install       and point the editor at Toolbooth\n  toolbooth import openapi api.yaml --endpoint shop --write"
+        after_help = "Examples:\n  toolbooth import claude                 servers of .mcp.json or ~/.claude.json\n  toolbooth import vscode --install       and point the editor at Toolbooth\n  toolbooth import claude --secrets file  and move literal secrets into files of mode 0600\n  toolbooth import openapi api.yaml --endpoint shop --write"
     )]
     Import(Import),
     /// Prints declarations in a provider's form.
@@ -277,15 +278,24 @@ pub(crate) enum Import {
 pub(crate) struct ClientArgs {
     /// The client's file; else the usual places.
     pub(crate) file: Option<PathBuf>,
-    /// Point the client at Toolbooth instead; its file is copied first.
+    /// Replace the servers that answered by Toolbooth in the client's file; it is copied first.
     #[arg(long, conflicts_with_all = ["undo", "dry_run"])]
     pub(crate) install: bool,
     /// Bring the client's file back as it was before `--install`.
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) undo: bool,
-    /// Only say what would be done.
+    /// Only say what would be done; starts no server.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Start no server to see which tools it lists.
+    #[arg(long, conflicts_with = "undo")]
+    pub(crate) no_try: bool,
+    /// Replace the servers that did not answer too.
+    #[arg(long, requires = "install")]
+    pub(crate) force: bool,
+    /// Where literal secrets of the client's file go; else it is asked on a terminal.
+    #[arg(long, value_enum, value_name = "PLACE", conflicts_with = "undo")]
+    pub(crate) secrets: Option<SecretPlace>,
     #[command(flatten)]
     pub(crate) shown: Shown,
 }

@@ -188,23 +188,7 @@ impl Frame {
         let guard = Guard::new(shapes());
         let mut world = World::new(policy);
         world.approvals = Arc::new(approvals(&loaded)?);
-        let naming = match config.mcp.names {
-            config::Names::Short => Naming::Short,
-            config::Names::Native => Naming::Native,
-        };
-        let prefix = match config.mcp.prefix {
-            config::Prefix::Always => Prefix::Always,
-            config::Prefix::Conflict => Prefix::Conflict,
-            config::Prefix::Never => Prefix::Never,
-        };
-        if naming == Naming::Native && prefix != Prefix::Always {
-            return Err(Failure::configuration(
-                "`prefix` is about short names; ids stay as they are",
-            )
-            .at("mcp.prefix")
-            .hint("take `prefix` or `names = \"native\"` out"));
-        }
-        world.names = WireNames::new(naming, prefix, remembered_names(&loaded));
+        world.names = wire_names(&loaded)?;
         world.unmet = unmet(config);
         let launcher = reach::launcher(&loaded)?;
         let mut refusals = vec![("handlers".to_owned(), Witness::default())];
@@ -664,6 +648,26 @@ fn source_policy(
             .collect(),
         ..SourcePolicy::default()
     }
+}
+
+/// The names on the wire that were given so far, and how further ones are made.
+pub(crate) fn wire_names(loaded: &Loaded) -> Result<WireNames, Failure> {
+    let config = &loaded.config;
+    let naming = match config.mcp.names {
+        config::Names::Short => Naming::Short,
+        config::Names::Native => Naming::Native,
+    };
+    let prefix = match config.mcp.prefix {
+        config::Prefix::Always => Prefix::Always,
+        config::Prefix::Conflict => Prefix::Conflict,
+        config::Prefix::Never => Prefix::Never,
+    };
+    if naming == Naming::Native && prefix != Prefix::Always {
+        return Err(Failure::configuration("`prefix` is about short names; ids stay as they are")
+            .at("mcp.prefix")
+            .hint("take `prefix` or `names = \"native\"` out"));
+    }
+    Ok(WireNames::new(naming, prefix, remembered_names(loaded)))
 }
 
 fn remembered_names(loaded: &Loaded) -> GivenNames {

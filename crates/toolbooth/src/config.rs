@@ -705,24 +705,40 @@ pub(crate) fn load(file: Option<&Path>, data: Option<&Path>) -> Result<Loaded, F
         None => here.ancestors().map(|folder| folder.join(FILE)).find(|path| path.is_file()),
     };
     let folder = file.as_deref().and_then(Path::parent).unwrap_or(&here).to_owned();
-    let overrides: Vec<(String, String)> = std::env::vars_os()
-        .filter_map(|(name, value)| {
-            let name = name.to_str()?.strip_prefix("TOOLBOOTH__")?.to_owned();
-            Some((name, value.to_str()?.to_owned()))
-        })
-        .collect();
     let config = match &file {
         Some(path) => {
             let text = std::fs::read_to_string(path).map_err(|error| {
                 Failure::configuration(format!("the configuration cannot be read: {error}"))
                     .at(path.display().to_string())
             })?;
-            parse(&text, &path.display().to_string(), overrides)?
+            parse(&text, &path.display().to_string(), overrides())?
         }
-        None => parse("", "the environment", overrides)?,
+        None => parse("", "the environment", overrides())?,
     };
     let data = data.map_or_else(|| folder.join(DATA), |data| here.join(data));
     Ok(Loaded { config, file, folder, data, lock_use: LockUse::Pin })
+}
+
+/// Settings that variables of the environment give.
+fn overrides() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| {
+            let name = name.to_str()?.strip_prefix("TOOLBOOTH__")?.to_owned();
+            Some((name, value.to_str()?.to_owned()))
+        })
+        .collect()
+}
+
+/// A configuration that is not written yet, as it would be loaded from `file`.
+pub(crate) fn draft(text: &str, file: &Path, data: Option<&Path>) -> Result<Loaded, Failure> {
+    let config = parse(text, &file.display().to_string(), overrides())?;
+    let folder = file.parent().unwrap_or(Path::new("/")).to_owned();
+    let data = match data {
+        Some(data) => std::path::absolute(data)
+            .map_err(|error| Failure::usage(format!("the data folder cannot be found: {error}")))?,
+        None => folder.join(DATA),
+    };
+    Ok(Loaded { config, file: Some(file.to_owned()), folder, data, lock_use: LockUse::Look })
 }
 
 /// The configuration file: the named one, the one that is found upwards, or the one that would be

@@ -16,6 +16,8 @@ pub(crate) fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {
 pub(crate) fn replace_private(path: &Path, text: &[u8]) -> std::io::Result<()> {
     replace_with_mode(path, text, Some(0o600))?;
     match path.parent() {
+        // A name alone stands in the working directory.
+        Some(folder) if folder.as_os_str().is_empty() => std::fs::File::open(".")?.sync_all(),
         Some(folder) => std::fs::File::open(folder)?.sync_all(),
         None => Ok(()),
     }

@@ -13,6 +13,7 @@ mod pins;
 mod reach;
 mod records;
 mod schemas;
+mod terminal;
 
 use std::process::ExitCode;
 

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use secrecy::ExposeSecret;
 use toolbooth_adapters::builtin::{BuiltinSettings, SearchEndpoint};
 use toolbooth_adapters::command::{self, CallLine, CommandSettings, CommandTemplate, CommandTools};
 use toolbooth_adapters::endpoint::{
@@ -125,7 +126,11 @@ pub(crate) fn handler_folders(loaded: &Loaded) -> Result<Vec<HandlerFolder>, Fai
             interpreter: runtime.interpreter.clone(),
             workers_max: runtime.workers.unwrap_or(handlers::WORKERS_MAX),
             env: settings(loaded, &runtime.env),
-            sandbox: sandboxes.standing(runtime.sandbox.as_ref(), &format!("{place}.sandbox"))?,
+            sandbox: sandboxes.standing(
+                runtime.sandbox.as_ref(),
+                &format!("{place}.sandbox"),
+                Some(&loaded.path(dir)),
+            )?,
         });
     }
     if folders.iter().all(|folder| folder.domains.is_some()) {
@@ -161,19 +166,25 @@ pub(crate) fn command_runtime(
     let text = text.ok_or_else(|| wrong("a runtime of commands needs `command`".to_owned()))?;
     let words = words(text, &format!("{place}.command"))?;
     let template = CommandTemplate::parse(&words).map_err(wrong)?;
+    let cwd = folder(loaded, runtime.cwd.as_ref());
     let line = CommandLine {
         // For what asks whether the program is there.
         argv: words.into_iter().take(1).map(secrets::Setting::Literal).collect(),
         env: settings(loaded, &runtime.env),
-        cwd: Some(folder(loaded, runtime.cwd.as_ref())),
+        cwd: Some(cwd.clone()),
         written: 1,
         own: None,
+        profile_name: None,
     };
     let sandboxes = &loaded.config.sandbox;
     Ok(CommandSettings {
         line: CallLine::Filled { line, template },
         error_text: error_text(runtime.error_text),
-        sandbox: sandboxes.of_calls(runtime.sandbox.as_ref(), &format!("{place}.sandbox"))?,
+        sandbox: sandboxes.of_calls(
+            runtime.sandbox.as_ref(),
+            &format!("{place}.sandbox"),
+            present(&cwd).as_deref(),
+        )?,
         levels: levels(&loaded.config),
     })
 }
@@ -203,7 +214,7 @@ pub(crate) fn endpoint(
         }
         None => None,
     };
-    let url = url.as_ref().map(secrecy::ExposeSecret::expose_secret);
+    let url = url.as_ref().map(ExposeSecret::expose_secret);
     let plan = match (&said.openapi, url) {
         (Some(file), base) => {
             if said.method.is_some() || !said.query.is_empty() || said.body.is_some() {
@@ -304,6 +315,12 @@ fn folder(loaded: &Loaded, cwd: Option<&PathBuf>) -> secrets::Setting {
     secrets::Setting::Template(cwd.display().to_string())
 }
 
+/// The folder that `cwd` stands for now; `None` where a variable of it is not set.
+pub(crate) fn present(cwd: &secrets::Setting) -> Option<PathBuf> {
+    let cwd = PathBuf::from(cwd.resolve().ok()?.expose_secret());
+    Some(cwd.canonicalize().unwrap_or(cwd))
+}
+
 fn words(text: &config::CommandText, place: &str) -> Result<Vec<String>, Failure> {
     let words = match text {
         config::CommandText::Words(words) => Ok(words.clone()),
@@ -325,9 +342,15 @@ pub(crate) fn command_tools(
     let place = format!("commands.{name}");
     let env = settings(loaded, &pair.env);
     let cwd = Some(folder(loaded, pair.cwd.as_ref()));
+    let sandbox = loaded.config.sandbox.of_calls(
+        pair.sandbox.as_ref(),
+        &format!("{place}.sandbox"),
+        cwd.as_ref().and_then(present).as_deref(),
+    )?;
     let line = |argv: Vec<String>| CommandLine {
         written: argv.len(),
         own: None,
+        profile_name: None,
         argv: argv.into_iter().map(secrets::Setting::Literal).collect(),
         env: env.clone(),
         cwd: cwd.clone(),
@@ -339,10 +362,7 @@ pub(crate) fn command_tools(
         discover_timeout: pair.discover_timeout_ms.map_or(DISCOVER_TIMEOUT, Duration::from_millis),
         listing_bytes_max: pair.listing_bytes_max.unwrap_or(command::LISTING_BYTES_MAX),
         error_text: error_text(pair.error_text),
-        sandbox: loaded
-            .config
-            .sandbox
-            .of_calls(pair.sandbox.as_ref(), &format!("{place}.sandbox"))?,
+        sandbox,
         trust: trust(&loaded.config, &pair.defaults),
     })
 }
@@ -369,11 +389,13 @@ pub(crate) fn server_settings(
             let written = argv.len();
             let env = settings(loaded, &server.env);
             let own = Some(loaded.data.join(OWN_FOLDERS).join(folder_name(name)));
-            let line = CommandLine { argv, env, cwd: Some(cwd), written, own };
-            let standing = loaded
-                .config
-                .sandbox
-                .standing(server.sandbox.as_ref(), &format!("{place}.sandbox"))?;
+            let standing = loaded.config.sandbox.standing(
+                server.sandbox.as_ref(),
+                &format!("{place}.sandbox"),
+                present(&cwd).as_deref(),
+            )?;
+            let profile_name = server.sandbox.as_ref().and_then(|said| said.name(name));
+            let line = CommandLine { argv, env, cwd: Some(cwd), written, own, profile_name };
             let profile = standing.profile(server_profile, trust(&loaded.config, &server.defaults));
             Reach::Stdio(Box::new(Child { line, profile }))
         }
@@ -399,7 +421,7 @@ pub(crate) fn server_settings(
 }
 
 /// A folder's name for a server: its own where that is one, else one that no other server has.
-fn folder_name(server: &str) -> String {
+pub(crate) fn folder_name(server: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let leads_away = server.starts_with('.') || server.is_empty() || server.len() > 64;
     if server.chars().all(plain) && !leads_away {

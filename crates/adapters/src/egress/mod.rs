@@ -16,14 +16,16 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ipnet::IpNet;
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use toolbooth_contracts::Witness;
 use toolbooth_launcher::order::Relay;
 use toolbooth_launcher::wire::{Listener, ListenerKind};
 
-use crate::net_guard::{Guard, ResolveError, Resolver, refusal, system_resolver};
+use crate::net_guard::{ResolveError, Resolver, refusal, system_resolver};
 
 /// The host that stands for every public one.
 pub(crate) const EVERYWHERE: &str = "*";
@@ -33,6 +35,8 @@ const HTTPS: u16 = 443;
 const NAMED_MAX: usize = 4096;
 /// Hosts that are logged once, of one program.
 const LOGGED_MAX: usize = 4096;
+/// Addresses of one name.
+const ADDRESSES_MAX: usize = 16;
 /// Names of one address.
 const NAMES_MAX: usize = 8;
 
@@ -136,9 +140,41 @@ fn normal(host: &str) -> String {
     }
 }
 
+/// Connections of all contained programs through the gateway at once.
+const CONNECTIONS_MAX: usize = 512;
+/// Which part of the descriptors that the gateway may open they may take, and which of these one
+/// program may.
+const DESCRIPTORS_PART: usize = 16;
+const PROGRAM_PART: usize = 4;
+/// Names that are looked up at once for all contained programs, and for one of them. A look-up takes
+/// a thread for as long as the system's resolver wants.
+const LOOKUPS_MAX: usize = 32;
+const LOOKUPS_OF_PROGRAM_MAX: usize = 8;
+/// How long a name may take to be looked up.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What all contained programs share of the gateway.
+#[derive(Debug)]
+struct Budget {
+    connections_max: usize,
+    connections: Arc<Semaphore>,
+    lookups: Arc<Semaphore>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        let open = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let open = open.and_then(|open| usize::try_from(open).ok()).unwrap_or(usize::MAX);
+        let connections_max = (open / DESCRIPTORS_PART).clamp(PROGRAM_PART, CONNECTIONS_MAX);
+        let connections = Arc::new(Semaphore::new(connections_max));
+        Self { connections_max, connections, lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
+    }
+}
+
 /// What holds for the networks of all contained programs of a gateway.
 #[derive(Clone)]
 pub struct NetworkRules {
+    budget: Arc<Budget>,
     allowed: Vec<IpNet>,
     doors: Arc<Mutex<Vec<SocketAddr>>>,
     resolver: Resolver,
@@ -152,7 +188,8 @@ impl std::fmt::Debug for NetworkRules {
 
 impl Default for NetworkRules {
     fn default() -> Self {
-        Self { allowed: Vec::new(), doors: Arc::default(), resolver: system_resolver() }
+        let (budget, doors) = (Arc::default(), Arc::default());
+        Self { budget, allowed: Vec::new(), doors, resolver: system_resolver() }
     }
 }
 
@@ -183,12 +220,14 @@ impl NetworkRules {
         lock(&self.doors).push(address);
     }
 
+    /// Whether the gateway itself listens there. An unspecified address leads to this machine.
     fn is_door(&self, to: SocketAddr) -> bool {
-        lock(&self.doors).iter().any(|door| {
-            door.port() == to.port()
-                && (door.ip().to_canonical() == to.ip()
-                    || (door.ip().is_unspecified() && is_own(to)))
-        })
+        to.ip().is_unspecified()
+            || lock(&self.doors).iter().any(|door| {
+                door.port() == to.port()
+                    && (door.ip().to_canonical() == to.ip()
+                        || (door.ip().is_unspecified() && is_own(to)))
+            })
     }
 
     /// Whether an address that nobody wrote out may be reached.
@@ -240,6 +279,8 @@ pub(crate) struct Passage {
     named: Mutex<Named>,
     /// Hosts that were logged as reached.
     logged: Mutex<HashSet<(String, u16)>>,
+    connections: Arc<Semaphore>,
+    lookups: Arc<Semaphore>,
 }
 
 /// Names that the program was told addresses of.
@@ -258,7 +299,10 @@ impl Passage {
         program: String,
     ) -> Self {
         let (named, logged) = (Mutex::default(), Mutex::default());
-        Self { allowed, rules, witness, program, named, logged }
+        let own = (rules.budget.connections_max / PROGRAM_PART).max(1);
+        let connections = Arc::new(Semaphore::new(own));
+        let lookups = Arc::new(Semaphore::new(LOOKUPS_OF_PROGRAM_MAX));
+        Self { allowed, rules, witness, program, named, logged, connections, lookups }
     }
 
     /// Serves a listening socket of the program's network.
@@ -315,8 +359,16 @@ impl Passage {
         if !named && !self.allowed.opens(port) {
             return Err(refuse(unlisted(host, port)));
         }
-        let guard = Guard::with_resolver(true, Arc::clone(&self.rules.resolver));
-        let found = guard.resolve(host, port).await?;
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let found = match bare.parse::<IpAddr>() {
+            Ok(address) => vec![SocketAddr::new(address, port)],
+            Err(_) => self.look_up(host, port).await.map_err(|error| {
+                ResolveError::Unresolved(format!("`{host}` cannot be resolved: {error}"))
+            })?,
+        };
+        if found.is_empty() {
+            return Err(ResolveError::Unresolved(format!("`{host}` has no address")));
+        }
         // One bad address is enough: which of them is taken is not for the name to say.
         for to in &found {
             let to = SocketAddr::new(to.ip().to_canonical(), to.port());
@@ -330,6 +382,30 @@ impl Passage {
             }
         }
         Ok(found)
+    }
+
+    /// The addresses of a name, as this machine's resolver has them.
+    ///
+    /// # Errors
+    /// Where there are none, none in time, or too many look-ups are running.
+    async fn look_up(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let busy = |_| io::Error::new(io::ErrorKind::WouldBlock, "too many names are looked up");
+        let own = Arc::clone(&self.lookups).try_acquire_owned().map_err(busy)?;
+        let shared = Arc::clone(&self.rules.budget.lookups).try_acquire_owned().map_err(busy)?;
+        let asked = (self.rules.resolver)(name.to_owned(), port);
+        // A look-up that takes too long goes on in its thread, and so does its share of the bound.
+        let looking = tokio::spawn(async move {
+            let found = asked.await;
+            drop((own, shared));
+            found
+        });
+        match tokio::time::timeout(LOOKUP_TIMEOUT, looking).await {
+            Ok(found) => found.map_err(io::Error::other)?.map(|mut found| {
+                found.truncate(ADDRESSES_MAX);
+                found
+            }),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
     }
 
     /// Whether the program may ask for the addresses of a name.
@@ -369,12 +445,13 @@ impl Passage {
     fn note_reached(&self, host: &str, port: u16) {
         self.witness.egress_reached(host, port);
         let mut logged = lock(&self.logged);
-        if logged.len() >= LOGGED_MAX {
-            logged.clear();
-        }
-        if logged.insert((host.to_owned(), port)) {
-            let program = self.program.as_str();
+        let program = self.program.as_str();
+        // A program that chooses names does not choose how long the log is.
+        if logged.len() < LOGGED_MAX && logged.insert((host.to_owned(), port)) {
             tracing::info!(program, host, port, "a contained program reaches a host");
+            if logged.len() == LOGGED_MAX {
+                tracing::warn!(program, "further hosts that it reaches are not logged");
+            }
         }
     }
 }
@@ -475,6 +552,8 @@ mod tests {
             // Whatever else is allowed, the gateway's own door is not.
             ("127.0.0.1:7717", false),
             ("[::ffff:127.0.0.1]:7717", false),
+            ("0.0.0.0:443", false),
+            ("[::]:443", false),
         ] {
             assert_eq!(open.judge(to.parse().unwrap()).is_some(), passes, "{to}");
         }

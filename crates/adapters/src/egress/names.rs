@@ -5,7 +5,7 @@
 //!
 //! Path: 7. Doc: execution.md#the-network-of-a-contained-program
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use super::relay::accept;
 const QUESTION_BYTES_MAX: usize = 4096;
 /// Questions over UDP that are worked on at once; further ones are dropped, and asked again.
 const QUESTIONS_MAX: usize = 64;
+/// Connections for questions at once: programs ask by datagrams, but for long answers.
+const CONVERSATIONS_MAX: usize = 4;
 /// How long a connection may be silent.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How long a name may take to be looked up.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// Addresses of one answer; with these it fits into 512 bytes.
 const ADDRESSES_MAX: usize = 8;
 /// How long an answer may be kept, in seconds.
@@ -110,7 +110,7 @@ pub(super) async fn serve_datagrams(passage: Arc<Passage>, datagrams: Datagrams)
 }
 
 pub(super) async fn serve_streams(passage: Arc<Passage>, listener: TcpListener) {
-    accept(listener, |stream| converse(Arc::clone(&passage), stream)).await;
+    accept(passage, listener, CONVERSATIONS_MAX, converse).await;
 }
 
 /// Questions over a connection, each with its length before it (RFC 1035, 4.2.2).
@@ -185,14 +185,16 @@ async fn look_up(
         RecordType::AAAA if has_v6() => IpAddr::is_ipv6,
         _ => return Ok(Vec::new()),
     };
-    let asked = (passage.rules.resolver)(name.to_owned(), 0);
-    let found = match tokio::time::timeout(LOOKUP_TIMEOUT, asked).await {
-        Ok(Ok(found)) => found,
-        Ok(Err(error)) => {
+    let found = match passage.look_up(name, 0).await {
+        Ok(found) => found,
+        // Asked again, it may be answered.
+        Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
+            return Err(ResponseCode::ServFail);
+        }
+        Err(error) => {
             tracing::debug!(name, %error, "a name is not found");
             return Err(ResponseCode::NXDomain);
         }
-        Err(_) => return Err(ResponseCode::ServFail),
     };
     let mut addresses: Vec<IpAddr> =
         found.into_iter().map(|found| found.ip()).filter(wanted).collect();

@@ -23,7 +23,7 @@ const HEADERS_MAX: usize = 100;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) async fn serve(passage: Arc<Passage>, listener: TcpListener) {
-    accept(listener, |stream| pass(Arc::clone(&passage), stream)).await;
+    accept(passage, listener, usize::MAX >> 4, pass).await;
 }
 
 /// What a request asks for.

@@ -17,37 +17,45 @@ use super::Passage;
 
 /// How long a connection may take to be made.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections of one listener at once.
-pub(super) const CONNECTIONS_MAX: usize = 256;
 /// Bytes that are on their way in each direction of a connection.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
 /// How long a listener rests while descriptors are short.
 const REST: Duration = Duration::from_millis(50);
 
-/// Accepts connections for ever, and handles a bounded number of them at once.
-pub(super) async fn accept<F>(listener: TcpListener, mut handle: impl FnMut(TcpStream) -> F)
-where
+/// Accepts connections of a program for ever, within its share of the gateway's connections and at
+/// most `most` of this listener; further ones wait in the kernel's bounded queue.
+pub(super) async fn accept<F>(
+    passage: Arc<Passage>,
+    listener: TcpListener,
+    most: usize,
+    handle: impl Fn(Arc<Passage>, TcpStream) -> F,
+) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let here = Arc::new(Semaphore::new(most));
     let mut connections = JoinSet::new();
     loop {
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(REST).await;
             continue;
         };
-        let handling = handle(stream);
+        // One connection of each listener waits here, and takes nothing from others meanwhile.
+        let mut held = Vec::new();
+        for slot in [&here, &passage.connections, &passage.rules.budget.connections] {
+            let Ok(slot) = Arc::clone(slot).acquire_owned().await else { return };
+            held.push(slot);
+        }
+        let handling = handle(Arc::clone(&passage), stream);
         connections.spawn(async move {
             handling.await;
-            drop(slot);
+            drop(held);
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
 pub(super) async fn serve(passage: Arc<Passage>, listener: TcpListener) {
-    accept(listener, |stream| carry(Arc::clone(&passage), stream)).await;
+    accept(passage, listener, usize::MAX >> 4, carry).await;
 }
 
 async fn carry(passage: Arc<Passage>, mut stream: TcpStream) {

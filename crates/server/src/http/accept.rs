@@ -101,7 +101,12 @@ fn describe(stream: &TcpStream, peer: SocketAddr, peers: &dyn PeerOwners) -> Opt
     let local = stream.local_addr().ok()?;
     // A request to the kernel that takes microseconds, so that it may be made here; later the
     // peer could have closed its socket.
-    Some(Connection { peer, local, owner: peers.owner(peer, local) })
+    let owner = peers.owner(peer, local);
+    // A connection that was reset before it was accepted holds its addresses no longer, and another
+    // socket may have them: the owner is that of this connection only if it holds them still, after
+    // the look-up.
+    stream.peer_addr().ok()?;
+    Some(Connection { peer, local, owner })
 }
 
 async fn serve(
@@ -189,4 +194,46 @@ async fn refuse(mut stream: TcpStream) {
         std::io::Result::Ok(())
     };
     let _ = timeout(REFUSAL, saying).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::net::TcpSocket;
+
+    use super::*;
+    use crate::peer::{PeerOwner, SocketDiagnostics};
+
+    /// A connection that was reset before it was accepted, whose addresses another socket has now.
+    #[tokio::test]
+    async fn a_connection_that_was_reset_is_not_taken_for_the_next_one() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = listener.local_addr().unwrap();
+        let socket = || {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_reuseaddr(true).unwrap();
+            socket
+        };
+        let first = socket();
+        first.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let from = first.local_addr().unwrap();
+        let first = first.connect(to).await.unwrap();
+        first.set_zero_linger().unwrap();
+        drop(first);
+        let second = socket();
+        second.bind(from).unwrap();
+        let connecting = second.connect(to);
+        let second = tokio::time::timeout(Duration::from_secs(10), connecting).await;
+        let _second = second.unwrap().unwrap();
+        let (dead, peer) = listener.accept().await.unwrap();
+        assert_eq!(peer, from);
+        // The kernel names the owner of the second one.
+        let diagnostics = SocketDiagnostics::default();
+        assert_eq!(diagnostics.owner(peer, to), PeerOwner::SameUser);
+        assert!(describe(&dead, peer, &diagnostics).is_none());
+        let (live, peer) = listener.accept().await.unwrap();
+        let live = describe(&live, peer, &diagnostics).unwrap();
+        assert_eq!(live.owner, PeerOwner::SameUser);
+    }
 }

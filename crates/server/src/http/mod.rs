@@ -125,7 +125,8 @@ async fn authenticate(
             next.run(Request::from_parts(parts, body)).await
         }
         Err(error) => {
-            tracing::warn!(%error, "a request was not authenticated");
+            // Whoever reaches the port decides how many there are.
+            tracing::debug!(%error, "a request was not authenticated");
             let problem = Problem::new(401, "not-authenticated", error.to_string());
             // Its next request would fare the same, and its place may serve another.
             ([(CONNECTION, "close")], problem).into_response()

@@ -58,6 +58,9 @@ pub struct Problem {
     /// Facts for a program.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub details: Map<String, Value>,
+    /// Words about how the call went, as a result has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// When to try again, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
@@ -75,6 +78,7 @@ impl Problem {
             call_id: None,
             receipt_id: None,
             details: Map::new(),
+            warnings: Vec::new(),
             retry_after_ms: None,
         }
     }
@@ -96,6 +100,7 @@ impl Problem {
             call_id: Some(result.call_id.clone()),
             receipt_id: result.receipt_id.clone(),
             details,
+            warnings: result.warnings.clone(),
             retry_after_ms: result.retry_after_ms,
             ..Self::new(status, error.code.as_str(), error.message.clone())
         })

@@ -1,9 +1,11 @@
 //! `doctor`: finds what is wrong before a user does, and says what to do.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::json;
+use toolbooth_adapters::mcp::Reach;
 use toolbooth_adapters::process::findable;
 use toolbooth_adapters::sandbox::{default_profile, server_profile};
 use toolbooth_audit::verify;
@@ -18,7 +20,9 @@ use crate::compose::Frame;
 use crate::config::Loaded;
 use crate::door;
 use crate::failure::Failure;
+use crate::import::containment::{Containment, folders};
 use crate::output::{self, Format};
+use crate::reach;
 
 #[derive(Serialize)]
 struct Check {
@@ -313,6 +317,21 @@ fn remedy_of(reason: &str) -> &'static str {
     }
 }
 
+/// The line that lets a server write the folders that its arguments name.
+fn write_hint(loaded: &Loaded, source: &str) -> Option<String> {
+    let name = source.strip_prefix("mcp:")?;
+    let server = loaded.config.servers.get(name).filter(|server| server.sandbox.is_none())?;
+    let Reach::Stdio(child) = reach::server_settings(loaded, name, server).ok()?.reach else {
+        return None;
+    };
+    let profile = child.profile.as_ref()?;
+    let folders = folders(&child, profile).into_iter().filter(|folder| !folder.is_wide);
+    let write: Vec<PathBuf> = folders.map(|folder| folder.path).collect();
+    let first = write.first()?.display().to_string();
+    let line = Containment { enforce: profile.enforce, write }.line();
+    Some(format!("it reads {first}; where it should write it: `{line}`"))
+}
+
 async fn sources(frame: &Frame, checks: &mut Vec<Check>) {
     // Pins that the listings below would make are not kept.
     let before = frame.worlds.now().approvals.lock.clone();
@@ -325,9 +344,10 @@ async fn sources(frame: &Frame, checks: &mut Vec<Check>) {
                 reason.clone(),
                 remedy_of(reason),
             ),
-            None if state.problems.is_empty() && state.quarantined.is_empty() => {
-                ok(state.source.clone(), format!("{} tool(s)", state.tools))
-            }
+            None if state.problems.is_empty() && state.quarantined.is_empty() => Check {
+                remedy: write_hint(&frame.loaded, &state.source),
+                ..ok(state.source.clone(), format!("{} tool(s)", state.tools))
+            },
             None if !state.quarantined.is_empty() => bad(
                 state.source.clone(),
                 "warning",

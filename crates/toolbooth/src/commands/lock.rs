@@ -2,7 +2,6 @@
 //!
 //! Doc: registry.md#the-lock
 
-use std::io::{BufRead, IsTerminal, Read};
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -18,6 +17,7 @@ use crate::config::Loaded;
 use crate::config::lock::LockMode;
 use crate::failure::{FAILED, Failure, OUT_OF_REACH};
 use crate::output::{self, Format};
+use crate::terminal;
 
 /// What the sources say now, against the lock file, or the pins where there is none.
 struct Compared {
@@ -306,22 +306,6 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Whether somebody is there who sees the changes and can answer.
-fn is_asked(format: Format) -> bool {
-    let terminal = std::io::stdin().is_terminal()
-        && std::io::stdout().is_terminal()
-        && std::io::stderr().is_terminal();
-    terminal && !format.is_json()
-}
-
-/// Asks on the terminal; no answer is a no.
-fn ask(count: usize) -> bool {
-    crate::note(&format!("approve {count} change(s)? [y/N]"));
-    let mut answer = String::new();
-    let read = std::io::stdin().lock().take(64).read_line(&mut answer);
-    read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
-}
-
 /// The differences that arguments name.
 fn choose(compared: &Compared, named: &[(String, Named<'_>)]) -> Result<Vec<ToolDiff>, Failure> {
     let mut chosen: Vec<ToolDiff> = Vec::new();
@@ -408,7 +392,7 @@ pub(super) async fn approve(
     // A digest says what is approved; where one is missing, somebody has to have seen it.
     let shown = named.iter().all(|(_, named)| matches!(named, Named::Tool(_, Some(_))));
     let asks = !yes && !shown;
-    if asks && !is_asked(format) {
+    if asks && !terminal::can_ask(format) {
         return Err(Failure::usage("there is no terminal to ask on; nothing was approved").hint(
             "`--yes` approves without asking; `TOOL@DIGEST` approves exactly what `toolbooth lock \
              diff` has shown",
@@ -425,7 +409,10 @@ pub(super) async fn approve(
     if !format.is_json() {
         output::text(&show_text(&chosen));
     }
-    if asks && !chosen.is_empty() && !ask(chosen.len()) {
+    if asks
+        && !chosen.is_empty()
+        && !terminal::confirm(&format!("approve {} change(s)?", chosen.len()))
+    {
         compared.frame.close().await;
         crate::note("nothing was approved");
         return Ok(false);

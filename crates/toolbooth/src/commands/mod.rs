@@ -53,7 +53,13 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
                 lock::approve(to_write(load()?), &tools, yes, shown.format).await
             }
         },
-        Command::Import(what) => import::import(what, global.config.as_deref(), load).await,
+        Command::Import(what) => {
+            let places = import::Places {
+                configuration: global.config.as_deref(),
+                data: global.data.as_deref(),
+            };
+            import::import(what, places, load).await
+        }
         Command::Export { form, strict, caller } => {
             tools::export(frame(load()?).await?, form, strict, &caller).await
         }

@@ -3,12 +3,12 @@
 //! Doc: configuration.md
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toolbooth_adapters::egress::NetworkRules;
-use toolbooth_adapters::sandbox::{Standing, default_profile, server_profile};
+use toolbooth_adapters::sandbox::{Standing, default_profile, is_wide, server_profile};
 use toolbooth_contracts::sandbox::{
     Enforce, EnvProfile, FsProfile, NetProfile, SandboxLimits, SandboxProfile, WritePath,
 };
@@ -39,6 +39,17 @@ pub(crate) enum Sandbox {
     Own(Box<Profile>),
 }
 
+impl Sandbox {
+    /// How messages name the profile; `None` for a shipped one.
+    pub(crate) fn name(&self, owner: &str) -> Option<String> {
+        match self {
+            Self::Named(name) if ["none", "default", "server"].contains(&name.as_str()) => None,
+            Self::Named(name) => Some(name.clone()),
+            Self::Own(_) => Some(format!("servers.{owner}")),
+        }
+    }
+}
+
 // By hand, so that a wrong field is told by its name and not as "no variant matched".
 impl<'de> Deserialize<'de> for Sandbox {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -67,7 +78,7 @@ impl<'de> Deserialize<'de> for Sandbox {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Profile {
-    /// A shipped profile whose sections hold where this one has none: `default`, `server`.
+    /// A shipped profile that holds where this one says nothing: `default`, `server`.
     pub(crate) base: Option<Base>,
     /// `required` or `best-effort`.
     pub(crate) enforce: Option<Enforce>,
@@ -87,7 +98,7 @@ pub(crate) struct Profile {
 pub(crate) enum Base {
     /// Where it runs, read-only; no network.
     Default,
-    /// As much of home as package runners need; the network.
+    /// Toolchains of the home, read-only; a home of its own; every public host at port 443.
     Server,
 }
 
@@ -95,8 +106,8 @@ pub(crate) enum Base {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Fs {
-    /// Paths it may read.
-    pub(crate) read: Vec<String>,
+    /// Paths it may read; absent = those of `base`, which the entry `...` stands for.
+    pub(crate) read: Option<Vec<String>>,
     /// Paths it may write.
     pub(crate) write: Vec<Write>,
     /// Size of its private temporary folder, in MiB.
@@ -127,7 +138,7 @@ pub(crate) struct Bounded {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Net {
-    /// `name:port`, `*.name:port`, `address:port`; `*` for every public host at port 443, `*:port`
+    /// `...` for those of `base`; `name:port`, `*.name:port`, `address:port`; `*` for every public host at port 443, `*:port`
     /// for every public host at another.
     pub(crate) hosts: Vec<String>,
 }
@@ -136,8 +147,8 @@ pub(crate) struct Net {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Env {
-    /// Variables that pass from the gateway's own.
-    pub(crate) allow: Vec<String>,
+    /// Variables that pass from the gateway's own; absent = those of `base`.
+    pub(crate) allow: Option<Vec<String>>,
     /// Variables with fixed values.
     pub(crate) set: BTreeMap<String, String>,
     /// Variables whose values are secrets.
@@ -179,14 +190,15 @@ impl Sandboxes {
         })
     }
 
-    /// What `said` at `place` means for a process that serves many calls.
+    /// What `said` at `place` means for a process that serves many calls and runs in `folder`.
     pub(crate) fn standing(
         &self,
         said: Option<&Sandbox>,
         place: &str,
+        folder: Option<&Path>,
     ) -> Result<Standing, Failure> {
-        let standing = self.meaning(said, place)?;
-        if let Standing::Profile(profile) = &standing {
+        let standing = self.meaning(said, place, folder)?;
+        if let Standing::Profile { profile, .. } = &standing {
             let limits = profile.limits.clone().unwrap_or_default();
             let of_calls = [
                 ("wall_ms", limits.wall_ms),
@@ -215,12 +227,18 @@ impl Sandboxes {
                 let message = format!("`{name}` is the name of a shipped profile");
                 return Err(Failure::configuration(message).at(place).hint("call it otherwise"));
             }
-            self.meaning(Some(&Sandbox::Named(name.clone())), &place)?;
+            self.meaning(Some(&Sandbox::Named(name.clone())), &place, None)?;
         }
         Ok(())
     }
 
-    fn meaning(&self, said: Option<&Sandbox>, place: &str) -> Result<Standing, Failure> {
+    fn meaning(
+        &self,
+        said: Option<&Sandbox>,
+        place: &str,
+        folder: Option<&Path>,
+    ) -> Result<Standing, Failure> {
+        let mut enforce = None;
         let profile = match said {
             None => return Ok(Standing::Unsaid),
             Some(Sandbox::Named(name)) => match name.as_str() {
@@ -228,11 +246,17 @@ impl Sandboxes {
                 "default" => default_profile(),
                 "server" => server_profile(),
                 other => match self.profiles.get(other) {
-                    Some(profile) => profile.contract(),
+                    Some(profile) => {
+                        enforce = profile.enforce;
+                        profile.contract(folder)
+                    }
                     None => return Err(self.unknown(other, place)),
                 },
             },
-            Some(Sandbox::Own(profile)) => profile.contract(),
+            Some(Sandbox::Own(profile)) => {
+                enforce = profile.enforce;
+                profile.contract(folder)
+            }
         };
         let limits = profile.limits.clone().unwrap_or_default();
         let zero = [
@@ -250,7 +274,7 @@ impl Sandboxes {
         let hosts = profile.net.as_ref().map(|net| net.hosts.clone()).unwrap_or_default();
         toolbooth_adapters::egress::AllowList::parse(&hosts)
             .map_err(|message| Failure::configuration(message).at(place.to_owned()))?;
-        Ok(Standing::Profile(Box::new(profile)))
+        Ok(Standing::Profile { profile: Box::new(profile), enforce })
     }
 
     fn unknown(&self, name: &str, place: &str) -> Failure {
@@ -267,15 +291,16 @@ impl Sandboxes {
         })
     }
 
-    /// A profile for processes of one call each; `None` where nothing is said.
+    /// A profile for processes of one call each that run in `folder`; `None` where nothing is said.
     pub(crate) fn of_calls(
         &self,
         said: Option<&Sandbox>,
         place: &str,
+        folder: Option<&Path>,
     ) -> Result<Option<SandboxProfile>, Failure> {
-        match self.meaning(said, place)? {
+        match self.meaning(said, place, folder)? {
             Standing::Unsaid => Ok(None),
-            Standing::Profile(profile) => Ok(Some(*profile)),
+            Standing::Profile { profile, .. } => Ok(Some(*profile)),
             Standing::Free => Err(Failure::configuration(
                 "how a tool of one process per call is contained is decided by its trust level",
             )
@@ -286,7 +311,9 @@ impl Sandboxes {
 }
 
 impl Profile {
-    fn contract(&self) -> SandboxProfile {
+    /// The profile as contracts have it, of a process that runs in `folder`.
+    /// The profile, with what it does not say taken from its base, for a process that runs in `folder`.
+    fn contract(&self, folder: Option<&Path>) -> SandboxProfile {
         let base = match self.base {
             Some(Base::Default) => default_profile(),
             Some(Base::Server) => server_profile(),
@@ -296,35 +323,63 @@ impl Profile {
             Write::Path(path) => WritePath { path: path.clone(), max_mb: None },
             Write::Bounded(own) => WritePath { path: own.path.clone(), max_mb: own.max_mb },
         };
+        let base_fs = base.fs.clone().unwrap_or_default();
+        let base_read = inherited(&base_fs.read, folder);
         let fs = |fs: &Fs| FsProfile {
-            read: fs.read.clone(),
+            read: with_base(fs.read.as_deref(), &base_read),
             write: fs.write.iter().map(write).collect(),
-            tmp_mb: fs.tmp_mb,
+            tmp_mb: fs.tmp_mb.or(base_fs.tmp_mb),
         };
+        let base_hosts = base.net.clone().unwrap_or_default().hosts;
+        let net =
+            |net: &Net| NetProfile { hosts: with_base(Some(net.hosts.as_slice()), &base_hosts) };
+        let base_env = base.env.clone().unwrap_or_default();
         let env = |env: &Env| EnvProfile {
-            allow: env.allow.clone(),
+            allow: with_base(env.allow.as_deref(), &base_env.allow),
             set: env.set.clone(),
             secrets: env.secrets.clone(),
         };
+        let base_limits = base.limits.clone().unwrap_or_default();
         let limits = |own: &Limits| SandboxLimits {
-            wall_ms: own.wall_ms,
-            cpu_s: own.cpu_s,
-            cpu_percent: own.cpu_percent,
-            memory_mb: own.memory_mb,
-            pids: own.pids,
-            open_files: own.open_files,
-            file_mb: own.file_mb,
-            stdout_bytes: own.stdout_bytes,
-            stderr_bytes: own.stderr_bytes,
+            wall_ms: own.wall_ms.or(base_limits.wall_ms),
+            cpu_s: own.cpu_s.or(base_limits.cpu_s),
+            cpu_percent: own.cpu_percent.or(base_limits.cpu_percent),
+            memory_mb: own.memory_mb.or(base_limits.memory_mb),
+            pids: own.pids.or(base_limits.pids),
+            open_files: own.open_files.or(base_limits.open_files),
+            file_mb: own.file_mb.or(base_limits.file_mb),
+            stdout_bytes: own.stdout_bytes.or(base_limits.stdout_bytes),
+            stderr_bytes: own.stderr_bytes.or(base_limits.stderr_bytes),
         };
         SandboxProfile {
             enforce: self.enforce.unwrap_or(base.enforce),
             fs: self.fs.as_ref().map(fs).or(base.fs),
-            net: self.net.as_ref().map(|net| NetProfile { hosts: net.hosts.clone() }).or(base.net),
+            net: self.net.as_ref().map(net).or(base.net),
             env: self.env.as_ref().map(env).or(base.env),
             limits: self.limits.as_ref().map(limits).or(base.limits),
         }
     }
+}
+
+/// The entry of a list that stands for those of the base.
+const REST: &str = "...";
+
+/// A list as it is written, or the base's where none is.
+fn with_base(own: Option<&[String]>, base: &[String]) -> Vec<String> {
+    let Some(own) = own else { return base.to_vec() };
+    let entry = |entry: &String| match entry.as_str() {
+        REST => base.to_vec(),
+        _ => vec![entry.clone()],
+    };
+    own.iter().flat_map(entry).collect()
+}
+
+/// The paths that a profile takes from its base. `.` means the folder of a project: it is left out
+/// where the process runs in a home, `/tmp` and the like, or where nobody knows.
+fn inherited(read: &[String], folder: Option<&Path>) -> Vec<String> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let wide = folder.is_none_or(|folder| is_wide(folder, home.as_deref()));
+    read.iter().filter(|path| !(wide && *path == ".")).cloned().collect()
 }
 
 #[cfg(test)]
@@ -334,16 +389,27 @@ mod tests {
     fn standing(text: &str) -> Result<Standing, Failure> {
         let config: toml::Table = toml::from_str(text).unwrap();
         let said: Sandbox = config["sandbox"].clone().try_into().unwrap();
-        Sandboxes::default().standing(Some(&said), "servers.x.sandbox")
+        Sandboxes::default().standing(Some(&said), "servers.x.sandbox", Some(Path::new("/srv/x")))
     }
 
     #[test]
     fn sections_of_a_profile_take_the_place_of_the_bases() {
         let said =
             standing("sandbox = { base = \"server\", net = { hosts = [\"a.example:443\"] } }");
-        let Ok(Standing::Profile(profile)) = said else { panic!("{said:?}") };
+        let Ok(Standing::Profile { profile, .. }) = said else { panic!("{said:?}") };
         assert_eq!(profile.net.unwrap().hosts, ["a.example:443"]);
         assert_eq!(profile.fs, server_profile().fs);
+        let said = standing("sandbox = { base = \"server\", fs = { write = [\"/srv/notes\"] } }");
+        let Ok(Standing::Profile { profile, .. }) = said else { panic!("{said:?}") };
+        let (fs, base) = (profile.fs.unwrap(), server_profile().fs.unwrap());
+        assert_eq!((&fs.read, fs.tmp_mb), (&base.read, base.tmp_mb));
+        assert_eq!(fs.write[0].path, "/srv/notes");
+        let said = standing("sandbox = { base = \"server\", fs = { read = [], write = [\"w\"] } }");
+        let Ok(Standing::Profile { profile, .. }) = said else { panic!("{said:?}") };
+        let fs = profile.fs.unwrap();
+        assert_eq!((fs.read.len(), fs.tmp_mb), (0, None), "`read` stands for itself");
+        assert!(!inherited(&base.read, Some(Path::new("/tmp"))).contains(&".".to_owned()));
+        assert!(!inherited(&base.read, None).contains(&".".to_owned()));
         assert_eq!(standing("sandbox = \"none\"").unwrap(), Standing::Free);
         let error = standing("sandbox = \"defalt\"").unwrap_err();
         assert_eq!(error.hint.as_deref(), Some("did you mean `default`?"));

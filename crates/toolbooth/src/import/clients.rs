@@ -80,6 +80,8 @@ impl Client {
 pub(crate) struct Imported {
     /// Sections to be written, by kind and name.
     pub(crate) sections: BTreeMap<(&'static str, String), Section>,
+    /// The names of all servers in the client's file but this gateway.
+    pub(crate) servers: Vec<String>,
     /// What an operator should know.
     pub(crate) notices: Vec<String>,
 }
@@ -106,6 +108,10 @@ pub(crate) fn read(client: Client, path: &Path) -> Result<Imported, Failure> {
         servers.extend(project.and_then(Value::as_object));
     }
     for (name, server) in servers.into_iter().flatten() {
+        let is_ours = server.as_object().is_some_and(is_this_gateway);
+        if !is_ours && !reading.imported.servers.contains(name) {
+            reading.imported.servers.push(name.clone());
+        }
         match server.as_object() {
             Some(members) => reading.server(name, members),
             None => reading.notice(format!("`{name}` is no server and was left out")),
@@ -113,6 +119,7 @@ pub(crate) fn read(client: Client, path: &Path) -> Result<Imported, Failure> {
     }
     if client == Client::Gemini {
         reading.commands(&document);
+        reading.leave_out_unused(&document);
     }
     Ok(reading.imported)
 }
@@ -369,6 +376,27 @@ impl Reading {
             }
         }
         self.imported.sections.insert(("servers", name.to_owned()), section);
+    }
+
+    /// Servers that Gemini does not start, by either of its lists.
+    fn leave_out_unused(&mut self, document: &Value) {
+        let at = |name: &str, old: &str| {
+            let lists = document.get("mcp").and_then(|lists| lists.get(name));
+            lists.or_else(|| document.get(old)).and_then(Value::as_array).map(|list| {
+                list.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
+            })
+        };
+        let allowed = at("allowed", "allowMCPServers");
+        let excluded = at("excluded", "excludeMCPServers").unwrap_or_default();
+        for ((kind, name), section) in &mut self.imported.sections {
+            let is_allowed = allowed.as_ref().is_none_or(|allowed| allowed.contains(name));
+            if *kind == "servers" && (excluded.contains(name) || !is_allowed) {
+                section.set("enabled", false);
+                self.imported.notices.push(format!(
+                    "servers.{name}: the client does not start it; it is written with `enabled = false`"
+                ));
+            }
+        }
     }
 
     /// Commands that list and run tools, in either place where they may stand.

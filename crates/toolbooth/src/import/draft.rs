@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use secrecy::SecretString;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value, value};
 use toolbooth_contracts::secret::{SecretShapes, names_a_secret};
 
@@ -13,10 +14,25 @@ use crate::failure::Failure;
 #[derive(Debug, Default)]
 pub(crate) struct Section {
     table: Table,
+    comments: Vec<String>,
+    /// Literal secrets of the client's file, in whose place a reference stands.
+    pub(crate) literals: Vec<Literal>,
+}
+
+/// A literal secret of a client's file.
+#[derive(Debug)]
+pub(crate) struct Literal {
+    /// `env` or `headers`.
+    pub(crate) kind: &'static str,
+    /// The variable or header that it is the value of.
+    pub(crate) name: String,
+    /// The variable that is referred to where it is kept nowhere else.
+    pub(crate) variable: String,
+    pub(crate) value: SecretString,
 }
 
 impl Section {
-    pub(super) fn set(&mut self, key: &str, what: impl Into<Value>) {
+    pub(crate) fn set(&mut self, key: &str, what: impl Into<Value>) {
         self.table.insert(key, value(what));
     }
 
@@ -24,33 +40,63 @@ impl Section {
         self.table.insert(key, value(items.into_iter().collect::<Array>()));
     }
 
-    pub(super) fn map(&mut self, key: &str, members: Vec<(String, Kept)>) {
+    pub(super) fn map(&mut self, kind: &'static str, members: Vec<(String, Kept)>) {
         let mut out = InlineTable::new();
         for (name, kept) in members {
-            out.insert(&name, kept.into_value());
+            let kept = match kept {
+                Kept::Text(text) => Value::from(text),
+                Kept::Secret { variable, value } => {
+                    let reference = reference(&format!("env:{variable}"));
+                    self.literals.push(Literal { kind, name: name.clone(), variable, value });
+                    reference
+                }
+            };
+            out.insert(&name, kept);
         }
-        self.table.insert(key, value(out));
+        self.table.insert(kind, value(out));
     }
+
+    /// Refers to another place for a literal secret.
+    pub(crate) fn refer(&mut self, kind: &str, name: &str, location: &str) {
+        let map = self.table.get_mut(kind).and_then(Item::as_inline_table_mut);
+        if let Some(map) = map {
+            map.insert(name, reference(location));
+        }
+    }
+
+    /// Adds a line of comment at the beginning of the section.
+    pub(crate) fn comment(&mut self, line: &str) {
+        // A control character would end the comment, and what follows would count.
+        let plain = line.chars().flat_map(|c| {
+            let shown = if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+            shown.chars().collect::<Vec<_>>()
+        });
+        self.comments.push(plain.collect());
+    }
+
+    /// The section as it is written.
+    fn written(&self) -> Table {
+        let mut table = self.table.clone();
+        let first = table.iter().next().map(|(key, _)| key.to_owned());
+        if let Some(mut key) = first.as_deref().and_then(|key| table.key_mut(key)) {
+            let lines = self.comments.iter().map(|line| format!("# {line}\n"));
+            key.leaf_decor_mut().set_prefix(lines.collect::<String>());
+        }
+        table
+    }
+}
+
+fn reference(location: &str) -> Value {
+    let mut reference = InlineTable::new();
+    reference.insert("secret_ref", Value::from(location));
+    Value::from(reference)
 }
 
 /// A setting as it is kept: text, or a reference in place of a secret.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Kept {
     Text(String),
-    Secret(String),
-}
-
-impl Kept {
-    fn into_value(self) -> Value {
-        match self {
-            Self::Text(text) => Value::from(text),
-            Self::Secret(variable) => {
-                let mut reference = InlineTable::new();
-                reference.insert("secret_ref", Value::from(format!("env:{variable}")));
-                Value::from(reference)
-            }
-        }
-    }
+    Secret { variable: String, value: SecretString },
 }
 
 /// Keeps secrets out of what is written. A literal one is never copied.
@@ -59,6 +105,13 @@ pub(super) struct Keeper<'k> {
     pub(super) server: &'k str,
     pub(super) shapes: &'k SecretShapes,
     pub(super) notices: &'k mut Vec<String>,
+}
+
+/// The notice of a literal secret that is taken from a variable.
+pub(super) fn not_copied(server: &str, place: &str, variable: &str) -> String {
+    format!(
+        "servers.{server}: {place} holds a literal secret, which was not copied; set the variable {variable} for Toolbooth"
+    )
 }
 
 /// A name of a variable: upper case, digits and `_`.
@@ -78,10 +131,7 @@ pub(super) fn variable(parts: &[&str]) -> String {
 
 impl Keeper<'_> {
     fn told(&mut self, place: &str, variable: &str) {
-        let server = self.server;
-        self.notices.push(format!(
-            "servers.{server}: {place} holds a literal secret, which was not copied; set the variable {variable} for Toolbooth"
-        ));
+        self.notices.push(not_copied(self.server, place, variable));
     }
 
     /// Whether a text is a placeholder, such as `${TOKEN}` or `Bearer ${TOKEN}`; one with a default
@@ -113,8 +163,7 @@ impl Keeper<'_> {
             "env" if variable(&[name]) == name => name.to_owned(),
             _ => variable(&[self.server, name]),
         };
-        self.told(&format!("{kind}.{name}"), &variable);
-        Kept::Secret(variable)
+        Kept::Secret { variable, value: SecretString::from(text) }
     }
 
     /// The arguments of a command: those after a flag that names a secret, those that say
@@ -239,7 +288,7 @@ impl Keeper<'_> {
 /// are named in what comes back, after the sections that were added.
 pub(crate) fn into_configuration(
     text: &str,
-    sections: BTreeMap<(&'static str, String), Section>,
+    sections: &BTreeMap<(&'static str, String), Section>,
 ) -> Result<(String, Vec<String>, Vec<String>), Failure> {
     let mut document: DocumentMut = text.parse().map_err(|_| {
         Failure::configuration("the configuration is no TOML")
@@ -256,11 +305,11 @@ pub(crate) fn into_configuration(
         let Some(group) = group.as_table_like_mut() else {
             return Err(Failure::configuration(format!("`{kind}` is no section")));
         };
-        if group.contains_key(&name) {
+        if group.contains_key(name) {
             kept.push(shown);
             continue;
         }
-        group.insert(&name, Item::Table(section.table));
+        group.insert(name, Item::Table(section.written()));
         added.push(shown);
     }
     let text = document.to_string();
@@ -278,17 +327,19 @@ mod tests {
         let shapes = crate::compose::shapes();
         let mut notices = Vec::new();
         let mut keeper = Keeper { server: "my-mail", shapes: &shapes, notices: &mut notices };
-        assert_eq!(
-            keeper.named("env", "API_KEY", "hunter2".into()),
-            Kept::Secret("API_KEY".into())
-        );
-        assert_eq!(
-            keeper.named("headers", "Authorization", "Bearer x".into()),
-            Kept::Secret("MY_MAIL_AUTHORIZATION".into())
-        );
+        let secret = |kept: Kept| match kept {
+            Kept::Text(text) => panic!("{text} is copied"),
+            Kept::Secret { variable, .. } => variable,
+        };
+        let text = |kept: Kept| match kept {
+            Kept::Text(text) => text,
+            Kept::Secret { variable, .. } => panic!("{variable} is taken for a secret"),
+        };
+        assert_eq!(secret(keeper.named("env", "API_KEY", "hunter2".into())), "API_KEY");
+        let header = keeper.named("headers", "Authorization", "Bearer x".into());
+        assert_eq!(secret(header), "MY_MAIL_AUTHORIZATION");
         for fine in [("API_KEY", "${KEY}"), ("LEVEL", "debug"), ("API_KEY", "")] {
-            let kept = keeper.named("env", fine.0, fine.1.into());
-            assert_eq!(kept, Kept::Text(fine.1.into()));
+            assert_eq!(text(keeper.named("env", fine.0, fine.1.into())), fine.1);
         }
         let words =
             ["--token", "hunter2", "--api-key=hunter3", "--level", "debug", "--token", "${T}"];
@@ -326,12 +377,12 @@ mod tests {
         assert_eq!(kept[6], "API_TOKEN=${MY_MAIL_API_TOKEN} serve");
         assert!(!kept.concat().contains("hunter"), "{kept:?}");
         let odd = keeper.named("env", "DB_PASSWORD", "hunter8${x".into());
-        assert_eq!(odd, Kept::Secret("DB_PASSWORD".into()));
+        assert_eq!(secret(odd), "DB_PASSWORD");
         let default = keeper.named("env", "API_KEY", "${API_KEY:-hunter10}".into());
-        assert_eq!(default, Kept::Secret("API_KEY".into()), "a default is a literal");
+        assert_eq!(secret(default), "API_KEY", "a default is a literal");
         let level = keeper.named("env", "LEVEL", "${LEVEL:-info}".into());
-        assert_eq!(level, Kept::Text("${LEVEL:-info}".into()));
-        assert_eq!(notices.len(), 12, "{notices:?}");
+        assert_eq!(text(level), "${LEVEL:-info}");
+        assert_eq!(notices.len(), 8, "{notices:?}");
         assert!(!notices.join(" ").contains("hunter"), "{notices:?}");
         assert_eq!(variable(&["9 a-b", "c"]), "_9_A_B_C");
     }

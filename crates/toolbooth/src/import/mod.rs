@@ -2,11 +2,15 @@
 //!
 //! Doc: importing.md
 
+pub(crate) mod allowed;
 mod clients;
+pub(crate) mod containment;
 mod draft;
 mod install;
 pub(crate) mod openapi;
+pub(crate) mod secrets;
+pub(crate) mod trial;
 
 pub(crate) use clients::{Client, read};
-pub(crate) use draft::into_configuration;
-pub(crate) use install::{install, undo};
+pub(crate) use draft::{Section, into_configuration};
+pub(crate) use install::{Backup, Installed, Replaced, install, undo};

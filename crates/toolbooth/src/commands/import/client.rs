@@ -1,0 +1,229 @@
+//! `import CLIENT`: reads a client's servers, tries them, writes them, and installs Toolbooth.
+//!
+//! Doc: importing.md#clients, importing.md#install
+
+use std::path::Path;
+
+use super::report::{self, Report};
+use super::{Places, questions};
+use crate::cli::ClientArgs;
+use crate::config;
+use crate::failure::{FAILED, Failure};
+use crate::import::allowed::{self, Exchange, GATEWAY, Switched};
+use crate::import::secrets::{self, SecretPlace};
+use crate::import::trial::{self, Trial};
+use crate::import::{self, Client, Installed, Replaced};
+use crate::terminal;
+
+/// A server that the client keeps, with the reason.
+pub(super) type Kept = (String, String);
+
+/// Brings a client's file back.
+pub(super) fn undo(
+    client: Client,
+    arguments: ClientArgs,
+    places: Places<'_>,
+) -> Result<bool, Failure> {
+    let path = client.file(arguments.file)?;
+    let undone = import::undo(&path)?;
+    // Where the configuration cannot be read, nothing can be said of it.
+    let target = config::place(places.configuration)?;
+    let text = std::fs::read_to_string(&target).unwrap_or_default();
+    let secrets = config::draft(&text, &target, places.data)
+        .map(|loaded| secrets::kept(&loaded))
+        .unwrap_or_default();
+    report::undone(&path, &undone, &secrets, arguments.shown.format);
+    Ok(true)
+}
+
+pub(super) async fn servers(
+    client: Client,
+    arguments: ClientArgs,
+    places: Places<'_>,
+) -> Result<bool, Failure> {
+    let ClientArgs { file, install, dry_run, no_try, force, secrets, shown, .. } = arguments;
+    let path = client.file(file)?;
+    let mut imported = import::read(client, &path)?;
+    let target = config::place(places.configuration)?;
+    let before = read(&target)?;
+    if imported.sections.is_empty() {
+        for notice in &imported.notices {
+            crate::note(&format!("note: {notice}"));
+        }
+        return Err(Failure::new(FAILED, "nothing-to-import", "the file names no servers")
+            .at(path.display().to_string()));
+    }
+    let at = |failure: Failure| {
+        if failure.path.is_some() { failure } else { failure.at(target.display().to_string()) }
+    };
+    let disabled = allowed::disabled(client, &path);
+    for (name, _) in &disabled {
+        if let Some(section) = imported.sections.get_mut(&("servers", name.clone())) {
+            section.set("enabled", false);
+        }
+    }
+    let (text, added, kept) =
+        import::into_configuration(&before, &imported.sections).map_err(at)?;
+    let draft = config::draft(&text, &target, places.data)?;
+    let data = draft.data.clone();
+    let mut notices = std::mem::take(&mut imported.notices);
+    let unused = disabled.iter().filter(|(name, _)| added.contains(&format!("servers.{name}")));
+    notices.extend(unused.map(|(name, place)| {
+        let place = place.display();
+        format!("servers.{name}: the client does not start it ({place}); it is written with `enabled = false`")
+    }));
+    let asks = terminal::can_ask(shown.format) && !dry_run;
+    let sections = &mut imported.sections;
+    let skipped =
+        questions::settle_containment(sections, &added, &draft, asks, &mut notices).await?;
+    let movable = secrets::count(sections, &added);
+    let place = questions::secret_place(secrets, movable, &data, asks, &mut notices);
+    let place = if dry_run { SecretPlace::Env } else { place };
+    // Moved before the trial, so that servers are tried with what is written.
+    let (moved, told) = secrets::relocate(place, sections, &added, &data)?;
+    notices.extend(told);
+    let names: Vec<(&'static str, String)> = sections.keys().cloned().collect();
+    let tried = async {
+        let (text, ..) = import::into_configuration(&before, sections).map_err(at)?;
+        let draft = config::draft(&text, &target, places.data)?;
+        let trial = match (dry_run, no_try) {
+            (true, _) => trial::untried(&draft, &names, "`--dry-run` starts no server")?,
+            (false, true) => trial::untried(&draft, &names, "`--no-try` starts no server")?,
+            (false, false) => interruptible(trial::run(draft, &names, &skipped)).await?,
+        };
+        if !dry_run && !added.is_empty() {
+            write(&target, &before, &text)?;
+        }
+        Ok(trial)
+    };
+    let trial = tried.await.inspect_err(|_: &Failure| moved.take_back())?;
+    let mut report = Report {
+        format: shown.format,
+        is_rehearsal: dry_run,
+        file: &path,
+        target: &target,
+        added,
+        kept,
+        notices,
+        trial: &trial,
+        installed: None,
+        less: Vec::new(),
+        names: Vec::new(),
+        stays: Vec::new(),
+    };
+    if !install {
+        report.print();
+        return Ok(true);
+    }
+    let refused = refused(client, &path, &imported.servers);
+    let (switched, stays) = divide(&imported.servers, &refused, &trial, force);
+    report.stays = stays;
+    if switched.is_empty() {
+        report.print();
+        crate::note(
+            "no server answered: the client's file stays as it is; `--force` replaces them all",
+        );
+        return Ok(false);
+    }
+    let names = trial.names();
+    let exchange = Exchange { switched: &switched, all: &imported.servers, names: &names };
+    let installed = replace(client, &path, &target, exchange)?;
+    trial.remember_names();
+    report.less = report::less(&trial, &switched);
+    report.names = report::names(&switched);
+    report.installed = Some(installed);
+    report.print();
+    Ok(true)
+}
+
+fn read(target: &Path) -> Result<String, Failure> {
+    match std::fs::read_to_string(target) {
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => {
+            let message = format!("the configuration cannot be read: {error}");
+            Err(Failure::configuration(message).at(target.display().to_string()))
+        }
+    }
+}
+
+/// A trial that ends with an interrupt from the terminal.
+async fn interruptible(
+    trial: impl Future<Output = Result<Trial, Failure>>,
+) -> Result<Trial, Failure> {
+    tokio::select! {
+        trial = trial => trial,
+        _ = tokio::signal::ctrl_c() => {
+            let message = "interrupted; nothing was written";
+            Err(Failure::new(FAILED, "interrupted", message))
+        }
+    }
+}
+
+/// Writes the configuration, unless somebody else has changed it since it was read.
+fn write(target: &Path, before: &str, text: &str) -> Result<(), Failure> {
+    if read(target)? != before {
+        return Err(Failure::usage("the configuration was changed meanwhile; nothing was written")
+            .at(target.display().to_string())
+            .hint("run this again"));
+    }
+    crate::commands::lock::replace_file(target, text)
+}
+
+/// Servers of which the client refuses more than single tools, each with the sentence.
+fn refused(client: Client, path: &Path, servers: &[String]) -> Vec<(String, String)> {
+    let mut refused = Vec::new();
+    for file in allowed::files(client, path) {
+        let text = std::fs::read_to_string(&file.path).unwrap_or_default();
+        for (server, entry) in allowed::wide_refusals(&text, &file, servers) {
+            let place = file.path.display();
+            let why =
+                format!("the client refuses more than one of its tools (`{entry}` in {place})");
+            refused.push((server, why));
+        }
+    }
+    refused
+}
+
+/// Which servers Toolbooth takes the place of, and which ones the client keeps.
+fn divide(
+    servers: &[String],
+    refused: &[(String, String)],
+    trial: &Trial,
+    force: bool,
+) -> (Vec<Switched>, Vec<Kept>) {
+    let (mut switched, mut stays) = (Vec::new(), Vec::new());
+    for name in servers {
+        let attempt = trial.attempts.get(&("servers", name.clone()));
+        let refusal = refused.iter().find(|(server, _)| server == name).map(|(_, why)| why.clone());
+        let reason = match attempt {
+            None => Some("it was not imported".to_owned()),
+            Some(attempt) => attempt.reason().map(str::to_owned),
+        };
+        // No refusal is lost, whatever somebody forces.
+        match reason.filter(|_| !force).or(refusal) {
+            Some(reason) => stays.push((name.clone(), reason)),
+            None => switched.push(Switched { name: name.clone(), tools: trial.tools(name) }),
+        }
+    }
+    (switched, stays)
+}
+
+fn replace(
+    client: Client,
+    path: &Path,
+    target: &Path,
+    exchange: Exchange<'_>,
+) -> Result<Installed, Failure> {
+    let Exchange { switched, all: servers, .. } = exchange;
+    let is_switched = |name: &String| switched.iter().any(|one| one.name == *name);
+    let replaced =
+        if servers.iter().all(is_switched) { Replaced::All } else { Replaced::Some(switched) };
+    if servers.iter().any(|name| name == GATEWAY && !is_switched(name)) {
+        let message = format!("the client keeps another server called `{GATEWAY}`");
+        return Err(Failure::usage(message)
+            .at(path.display().to_string())
+            .hint("give it another name there, or use `--force`"));
+    }
+    import::install(client, path, target, replaced, exchange)
+}

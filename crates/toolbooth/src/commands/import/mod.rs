@@ -1,0 +1,114 @@
+//! `import`: takes over servers of MCP clients, and operations of OpenAPI documents.
+//!
+//! Doc: importing.md
+
+mod client;
+mod questions;
+mod report;
+
+use std::path::Path;
+
+use serde_json::json;
+use toolbooth_registry::said::Said;
+use toolbooth_registry::{file, suspicion};
+
+use crate::cli::Import;
+use crate::compose::Frame;
+use crate::config::Loaded;
+use crate::failure::{FAILED, Failure};
+use crate::import::{Client, openapi};
+use crate::output::{self, Format};
+
+/// Where the configuration and the records are, as the command line names them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places<'p> {
+    pub(super) configuration: Option<&'p Path>,
+    pub(super) data: Option<&'p Path>,
+}
+
+pub(super) async fn import(
+    what: Import,
+    places: Places<'_>,
+    load: impl Fn() -> Result<Loaded, Failure>,
+) -> Result<bool, Failure> {
+    let (client, arguments) = match what {
+        Import::Claude(arguments) => (Client::Claude, arguments),
+        Import::Gemini(arguments) => (Client::Gemini, arguments),
+        Import::Cursor(arguments) => (Client::Cursor, arguments),
+        Import::Vscode(arguments) => (Client::Vscode, arguments),
+        Import::Codex(arguments) => (Client::Codex, arguments),
+        Import::Openapi { file, endpoint, write, shown } => {
+            return operations(load()?, &file, &endpoint, write, shown.format).await;
+        }
+    };
+    if arguments.undo {
+        return client::undo(client, arguments, places);
+    }
+    client::servers(client, arguments, places).await
+}
+
+async fn operations(
+    loaded: Loaded,
+    path: &Path,
+    endpoint: &str,
+    write: bool,
+    format: Format,
+) -> Result<bool, Failure> {
+    let operations = openapi::read(path, endpoint)?;
+    let mut notices = operations.notices;
+    let frame = Frame::build(loaded).await?;
+    let guard = frame.catalogue.guard();
+    let mut contracts = Vec::new();
+    for entry in &operations.contracts {
+        match guard.validate_entry(entry) {
+            Ok(contract) => {
+                for suspicion in suspicion::of(&Said::of(&contract)) {
+                    notices.push(format!("{}: suspicious: {suspicion}", contract.tool_id));
+                }
+                contracts.push(contract);
+            }
+            Err(error) => {
+                let id = entry.get("toolId").and_then(|id| id.as_str()).unwrap_or_default();
+                notices.push(format!("{id} was left out: {error}"));
+            }
+        }
+    }
+    frame.close().await;
+    if contracts.is_empty() {
+        for notice in &notices {
+            crate::note(&format!("note: {notice}"));
+        }
+        let first = notices.first().cloned().unwrap_or_default();
+        let message = format!("no operation became a contract; {first}");
+        return Err(
+            Failure::new(FAILED, "nothing-to-import", message).at(path.display().to_string())
+        );
+    }
+    let mut written = None;
+    if write {
+        let all: Vec<_> = contracts.iter().collect();
+        written = Some(super::tools::write_contracts(&frame, &all)?);
+    }
+    for notice in &notices {
+        crate::note(&format!("note: {notice}"));
+    }
+    match (written, format.is_json()) {
+        (Some((file, count)), true) => {
+            output::json(
+                &json!({ "ok": true, "written": { "file": file, "tools": count }, "notices": notices }),
+            );
+        }
+        (Some((file, count)), false) => {
+            output::line(&format!(
+                "{file}: {count} contract(s) written; read them before you rely on them"
+            ));
+        }
+        (None, _) => {
+            output::json(&file::RegistryFile {
+                version: file::VERSION.to_owned(),
+                tools: contracts,
+            });
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,170 @@
+//! What is asked on a terminal: how servers are contained, and where secrets go.
+//!
+//! Doc: importing.md#questions, importing.md#containment
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use toolbooth_adapters::mcp::Reach;
+use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
+
+use crate::config::Loaded;
+use crate::failure::Failure;
+use crate::import::Section;
+use crate::import::containment::{Containment, Folder, container_lines, container_runner, folders};
+use crate::import::secrets::{self, SecretPlace};
+use crate::{reach, terminal};
+
+type Sections = BTreeMap<(&'static str, String), Section>;
+
+/// A server that is added, with what it lacks.
+struct Contained {
+    name: String,
+    profile: SandboxProfile,
+    folders: Vec<Folder>,
+}
+
+/// Completes the sections that are added. `draft` is the configuration with them; `asks` says
+/// whether somebody can answer. Gives the servers that cannot start in a sandbox, with the reason.
+pub(super) async fn settle_containment(
+    sections: &mut Sections,
+    added: &[String],
+    draft: &Loaded,
+    asks: bool,
+    notices: &mut Vec<String>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let mut skipped = BTreeMap::new();
+    let mut contained = Vec::new();
+    let names: Vec<String> = sections
+        .keys()
+        .filter(|(kind, _)| *kind == "servers")
+        .map(|(_, name)| name.clone())
+        .collect();
+    for name in names {
+        let Some(server) = draft.config.servers.get(&name) else { continue };
+        // The trial says what is wrong with one that cannot be.
+        let Ok(settings) = reach::server_settings(draft, &name, server) else { continue };
+        let Reach::Stdio(child) = settings.reach else { continue };
+        let Some(profile) = child.profile.clone() else { continue };
+        let is_added = added.contains(&format!("servers.{name}"));
+        let command = server.command.as_deref().unwrap_or_default();
+        if let Some(runner) = container_runner(command, &server.args) {
+            let lines = container_lines(runner);
+            let reason = format!("{} {}; {}", lines[0], lines[1], lines[2]);
+            if is_added {
+                if let Some(section) = sections.get_mut(&("servers", name.clone())) {
+                    lines.iter().for_each(|line| section.comment(line));
+                }
+                notices.push(format!("servers.{name}: {reason}"));
+            }
+            skipped.insert(name, reason);
+        } else if is_added && server.enabled != Some(false) {
+            let folders = folders(&child, &profile);
+            contained.push(Contained { name, profile, folders });
+        }
+    }
+    let missing = missing(draft, &contained).await?;
+    let relaxed = missing.as_ref().is_some_and(|what| {
+        let question = format!(
+            "the sandbox is not complete here: {what}\nmay the imported servers run with what there is (`enforce = \"best-effort\"`)?"
+        );
+        asks && terminal::confirm(&question)
+    });
+    if let (Some(what), false) = (&missing, relaxed) {
+        notices.push(format!(
+            "servers that are not trusted do not start here: {what}; a commented line in their sections lets them run with what there is"
+        ));
+    }
+    for one in contained {
+        let required = one.profile.enforce == Enforce::Required;
+        let lacking = missing.as_deref().filter(|_| required);
+        if let Some(section) = sections.get_mut(&("servers", one.name.clone())) {
+            settle(section, one, lacking, relaxed, asks, notices);
+        }
+    }
+    Ok(skipped)
+}
+
+/// What this machine lacks of what the profiles require.
+async fn missing(draft: &Loaded, contained: &[Contained]) -> Result<Option<String>, Failure> {
+    let required = contained.iter().find(|one| one.profile.enforce == Enforce::Required);
+    let Some(one) = required else { return Ok(None) };
+    let launcher = reach::launcher(draft)?;
+    Ok(launcher.check(&one.profile).await.err().map(|unavailable| unavailable.what))
+}
+
+/// Writes what was agreed into a section, and what was not as comments.
+fn settle(
+    section: &mut Section,
+    one: Contained,
+    lacking: Option<&str>,
+    relaxed: bool,
+    asks: bool,
+    notices: &mut Vec<String>,
+) {
+    let enforce =
+        if lacking.is_some() && relaxed { Enforce::BestEffort } else { one.profile.enforce };
+    let mut agreed: Vec<PathBuf> = Vec::new();
+    let mut offered: Vec<Folder> = Vec::new();
+    for folder in one.folders {
+        let question = format!("servers.{}: may it write {}?", one.name, folder.path.display());
+        if asks && !folder.is_wide && terminal::confirm(&question) {
+            agreed.push(folder.path);
+        } else {
+            offered.push(folder);
+        }
+    }
+    let held = Containment { enforce, write: agreed.clone() };
+    if !agreed.is_empty() || enforce != one.profile.enforce {
+        section.set("sandbox", held.value());
+    }
+    if let (Some(what), false) = (lacking, relaxed) {
+        let line = Containment { enforce: Enforce::BestEffort, ..held.clone() }.line();
+        section.comment(&format!("It does not start here: {what}. To run it with what there is:"));
+        section.comment(&line);
+    }
+    for folder in &offered {
+        let shown = folder.path.display();
+        let now = if folder.is_wide {
+            format!("it can neither read nor write {shown}, which holds all kinds of things")
+        } else {
+            format!("it can read {shown}, and not write it")
+        };
+        notices
+            .push(format!("servers.{}: {now}; a commented line in its section lets it", one.name));
+        let what = if folder.is_wide { "read and write" } else { "write" };
+        section.comment(&format!("To let it {what} {shown}:"));
+        let write = agreed.iter().chain([&folder.path]).cloned().collect();
+        section.comment(&Containment { enforce, write }.line());
+    }
+}
+
+/// Where literal secrets go: as the command line says, as somebody answers, else into variables.
+pub(super) fn secret_place(
+    said: Option<SecretPlace>,
+    movable: usize,
+    data: &Path,
+    asks: bool,
+    notices: &mut Vec<String>,
+) -> SecretPlace {
+    if let Some(place) = said {
+        return place;
+    }
+    if movable == 0 {
+        return SecretPlace::Env;
+    }
+    let folder = secrets::folder(data);
+    let question = format!(
+        "move {movable} literal secret(s) into files that only you can read ({})?",
+        folder.display()
+    );
+    if asks && terminal::confirm(&question) {
+        return SecretPlace::File;
+    }
+    notices.push(
+        "variables of a shell do not reach a client that was started from a desktop; `--secrets \
+         file` keeps the secrets in files of mode 0600, `--secrets keyring` in the key ring"
+            .to_owned(),
+    );
+    SecretPlace::Env
+}

@@ -1,0 +1,387 @@
+//! Permissions of a client for single tools, carried over to the names that Toolbooth gives them.
+//!
+//! Nothing is allowed that was not allowed before, and no refusal is lost.
+//!
+//! Doc: importing.md#permissions
+
+use std::path::{Path, PathBuf};
+
+use jsonc_parser::ParseOptions;
+use jsonc_parser::cst::{CstArray, CstNode, CstObject, CstRootNode};
+use serde::Serialize;
+use toolbooth_registry::WireNames;
+use toolbooth_registry::discovered::tool_id;
+use toolbooth_registry::wire::WireCandidate;
+
+use super::Client;
+use super::trial::ListedTool;
+
+/// The beginning of a permission for the tools of a server.
+const MCP: &str = "mcp__";
+/// The server that a client knows Toolbooth as.
+pub(crate) const GATEWAY: &str = "toolbooth";
+/// Settings of Claude for a project, from its folder.
+const PROJECT_SETTINGS: [&str; 2] = [".claude/settings.json", ".claude/settings.local.json"];
+
+/// A server that a client gives up for Toolbooth, with the tools that it listed.
+#[derive(Debug, Clone)]
+pub(crate) struct Switched {
+    pub(crate) name: String,
+    pub(crate) tools: Vec<ListedTool>,
+}
+
+/// A file with permissions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PermissionFile {
+    pub(crate) path: PathBuf,
+    /// The entries may be about servers of other projects too: they stay beside the new ones.
+    pub(crate) is_shared: bool,
+    /// Only the list of this project counts, in the file for all projects.
+    pub(crate) project: Option<PathBuf>,
+}
+
+/// An entry that was carried over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Change {
+    /// `allow`, `ask` or `deny`.
+    pub(crate) list: &'static str,
+    pub(crate) old: String,
+    pub(crate) new: Vec<String>,
+}
+
+/// The files in which a client may have permissions for the servers of `file`.
+pub(crate) fn files(client: Client, file: &Path) -> Vec<PermissionFile> {
+    if client != Client::Claude {
+        return Vec::new();
+    }
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let user = home.as_ref().map(|home| home.join(".claude/settings.json"));
+    let shared = |path: PathBuf| PermissionFile { path, is_shared: true, project: None };
+    let mut found: Vec<PermissionFile> = Vec::new();
+    match file.file_name().and_then(|name| name.to_str()) {
+        Some(".mcp.json") => {
+            let project = file.parent().unwrap_or(Path::new("/")).to_owned();
+            for name in PROJECT_SETTINGS {
+                let path = project.join(name);
+                let is_user = Some(&path) == user.as_ref();
+                found.push(PermissionFile { path, is_shared: is_user, project: None });
+            }
+            let all = home.map(|home| home.join(".claude.json"));
+            found.extend(all.map(|path| PermissionFile {
+                path,
+                is_shared: false,
+                project: Some(project),
+            }));
+        }
+        Some(".claude.json") => {
+            // Servers of a user are there in every project.
+            for project in projects(&file) {
+                found.extend(PROJECT_SETTINGS.map(|name| shared(project.join(name))));
+            }
+            found.push(shared(file));
+        }
+        _ => return Vec::new(),
+    }
+    found.extend(user.map(shared));
+    let mut files: Vec<PermissionFile> = Vec::new();
+    for file in found {
+        if file.path.is_file() && !files.iter().any(|known| known.path == file.path) {
+            files.push(file);
+        }
+    }
+    files
+}
+
+/// The projects that Claude knows, and this one.
+fn projects(file: &Path) -> Vec<PathBuf> {
+    let mut projects: Vec<PathBuf> = std::env::current_dir().into_iter().collect();
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    if let Some(root) = parse(&text).ok().and_then(|root| root.object_value())
+        && let Some(known) = root.object_value("projects")
+    {
+        projects.extend(
+            known.properties().iter().filter_map(|one| one.decoded_name()).map(PathBuf::from),
+        );
+    }
+    projects
+}
+
+fn parse(text: &str) -> Result<CstRootNode, String> {
+    CstRootNode::parse(text, &ParseOptions::default())
+        .map_err(|error| format!("the file is no JSON: {error}"))
+}
+
+/// Servers of `.mcp.json` that Claude does not start, with the file that says so.
+pub(crate) fn disabled(client: Client, file: &Path) -> Vec<(String, PathBuf)> {
+    let mut found = Vec::new();
+    for own in files(client, file) {
+        let text = std::fs::read_to_string(&own.path).unwrap_or_default();
+        let Some(object) = parse(&text).ok().and_then(|root| root.object_value()) else { continue };
+        let mut places: Vec<CstObject> = vec![object.clone()];
+        if let (Some(project), Some(known)) = (&own.project, object.object_value("projects")) {
+            places.extend(known.object_value(&project.to_string_lossy()));
+        }
+        let lists = ["disabledMcpjsonServers", "disabledMcpServers"];
+        let entries = places.iter().flat_map(|place| lists.map(|list| place.array_value(list)));
+        for name in entries.flatten().flat_map(|entries| texts(&entries)) {
+            found.push((name, own.path.clone()));
+        }
+    }
+    found
+}
+
+/// A list of permissions.
+struct List {
+    name: &'static str,
+    entries: CstArray,
+}
+
+fn lists(object: &CstObject, project: Option<&Path>) -> Vec<List> {
+    let mut lists = Vec::new();
+    if let Some(permissions) = object.object_value("permissions") {
+        for name in ["allow", "ask", "deny"] {
+            lists.extend(permissions.array_value(name).map(|entries| List { name, entries }));
+        }
+    }
+    for own in object.object_value("projects").iter().flat_map(CstObject::properties) {
+        let is_chosen = project.is_none_or(|project| {
+            own.decoded_name().is_some_and(|name| Path::new(&name) == project)
+        });
+        let entries = own.object_value().and_then(|own| own.array_value("allowedTools"));
+        if is_chosen {
+            lists.extend(entries.map(|entries| List { name: "allow", entries }));
+        }
+    }
+    lists
+}
+
+/// A name as Claude has it in permissions.
+fn plain(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
+    name.chars().map(plain).collect()
+}
+
+/// Which tools of a server an entry is about.
+#[derive(Debug, PartialEq, Eq)]
+enum Selected<'e> {
+    All,
+    Pattern(&'e str),
+    Tool(&'e str),
+}
+
+/// What an entry selects of a server; `None` where it is about something else.
+fn selected<'e>(entry: &'e str, server: &str) -> Option<Selected<'e>> {
+    let rest = entry.strip_prefix(MCP)?;
+    let rest = [server.to_owned(), plain(server)]
+        .into_iter()
+        .find_map(|name| rest.strip_prefix(name.as_str()))?;
+    match rest.strip_prefix("__") {
+        None => rest.is_empty().then_some(Selected::All),
+        Some("" | "*") => Some(Selected::All),
+        Some(pattern) if pattern.contains('*') => Some(Selected::Pattern(pattern)),
+        Some(tool) => Some(Selected::Tool(tool)),
+    }
+}
+
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((before, after)) = pattern.split_once('*') else { return pattern == name };
+    name.strip_prefix(before).is_some_and(|rest| {
+        (0..=rest.len()).filter_map(|at| rest.get(at..)).any(|rest| matches(after, rest))
+    })
+}
+
+/// The server that an entry is about: of several, the one with the longest name.
+fn server_of<'s, 'e>(
+    entry: &'e str,
+    names: impl Iterator<Item = &'s str>,
+) -> Option<(&'s str, Selected<'e>)> {
+    names.filter_map(|name| Some((name, selected(entry, name)?))).max_by_key(|(name, _)| name.len())
+}
+
+/// Refusals of a file that are about more than one tool, with the server: another name cannot say
+/// the same of tools that are not there yet.
+pub(crate) fn wide_refusals(
+    text: &str,
+    file: &PermissionFile,
+    servers: &[String],
+) -> Vec<(String, String)> {
+    let Ok(root) = parse(text) else { return Vec::new() };
+    let Some(object) = root.object_value() else { return Vec::new() };
+    let mut found = Vec::new();
+    for list in lists(&object, file.project.as_deref()).iter().filter(|list| list.name == "deny") {
+        for entry in texts(&list.entries) {
+            let about = server_of(&entry, servers.iter().map(String::as_str));
+            if let Some((server, Selected::All | Selected::Pattern(_))) = about {
+                found.push((server.to_owned(), entry.clone()));
+            }
+        }
+    }
+    found
+}
+
+fn text_of(node: &CstNode) -> Option<String> {
+    node.as_string_lit()?.decoded_value().ok()
+}
+
+fn texts(entries: &CstArray) -> Vec<String> {
+    entries.elements().iter().filter_map(text_of).collect()
+}
+
+/// The names that an entry becomes. An `allow` names only tools that Toolbooth passes on; another
+/// entry names those in quarantine and those that are not there too.
+fn renamed(
+    list: &str,
+    server: &Switched,
+    selected: &Selected<'_>,
+    wire_names: &WireNames,
+) -> Vec<String> {
+    let wanted = |tool: &&ListedTool| match selected {
+        Selected::All => true,
+        Selected::Pattern(pattern) => matches(pattern, &plain(&tool.name)),
+        Selected::Tool(name) => tool.name == *name || plain(&tool.name) == *name,
+    };
+    let found: Vec<&ListedTool> = server.tools.iter().filter(wanted).collect();
+    let name = |name: &str| format!("{MCP}{GATEWAY}__{}", plain(name));
+    if list == "allow" {
+        return found.iter().filter_map(|tool| tool.wire_name.as_deref()).map(name).collect();
+    }
+    let mut names: Vec<String> = found.iter().map(|tool| name(&tool.expected_name)).collect();
+    if let (true, Selected::Tool(tool)) = (names.is_empty(), selected) {
+        let id = tool_id(&format!("{}.{tool}", server.name));
+        let candidate = WireCandidate { id: &id, bare: Some(tool) };
+        names.push(name(wire_names.with(std::iter::once(candidate)).name_of(&id)));
+    }
+    names
+}
+
+/// The servers that a client gives up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Exchange<'e> {
+    pub(crate) switched: &'e [Switched],
+    /// All servers of the client.
+    pub(crate) all: &'e [String],
+    /// Names on the wire, for tools that were not listed.
+    pub(crate) names: &'e WireNames,
+}
+
+/// The text of a file with the entries of these servers carried over, and what was changed.
+pub(crate) fn carried_over(
+    text: &str,
+    file: &PermissionFile,
+    Exchange { switched, all, names }: Exchange<'_>,
+) -> Result<(String, Vec<Change>), String> {
+    let root = parse(text)?;
+    let mut changes = Vec::new();
+    let Some(object) = root.object_value() else { return Ok((text.to_owned(), changes)) };
+    for list in lists(&object, file.project.as_deref()) {
+        let mut known = texts(&list.entries);
+        let is_long = list.entries.to_string().contains('\n');
+        for node in list.entries.elements() {
+            let Some((entry, old)) = node.as_string_lit().zip(text_of(&node)) else { continue };
+            let Some((name, about)) = server_of(&old, all.iter().map(String::as_str)) else {
+                continue;
+            };
+            let Some(server) = switched.iter().find(|server| server.name == name) else { continue };
+            let new = renamed(list.name, server, &about, names);
+            let mut texts = Vec::new();
+            if file.is_shared {
+                texts.push(entry.raw_value());
+            }
+            for name in &new {
+                if !known.contains(name) {
+                    // Such a name has nothing to escape.
+                    texts.push(format!("\"{name}\""));
+                    known.push(name.clone());
+                }
+            }
+            let indent = node.indent_text().filter(|_| is_long);
+            let separator = indent.map_or(", ".to_owned(), |indent| format!(",\n{indent}"));
+            // In the place of one entry, so that everything around it stays byte for byte.
+            match texts.as_slice() {
+                [] if list.name == "allow" => node.remove(),
+                [] => continue,
+                texts => entry.set_raw_value(texts.join(&separator)),
+            }
+            changes.push(Change { list: list.name, old, new });
+        }
+    }
+    let text = if changes.is_empty() { text.to_owned() } else { root.to_string() };
+    Ok((text, changes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tool(name: &str, passes: bool) -> ListedTool {
+        let expected = format!("hub_{name}");
+        let wire_name = passes.then(|| expected.clone());
+        ListedTool { name: name.to_owned(), wire_name, expected_name: expected }
+    }
+
+    fn hub() -> Vec<Switched> {
+        let tools = vec![tool("make", true), tool("drop", true), tool("odd", false)];
+        vec![Switched { name: "hub".to_owned(), tools }]
+    }
+
+    fn carried(text: &str, is_shared: bool, all: &[&str]) -> (String, Vec<Change>) {
+        let all: Vec<String> = all.iter().map(|name| (*name).to_owned()).collect();
+        let names = WireNames::default();
+        let exchange = Exchange { switched: &hub(), all: &all, names: &names };
+        carried_over(text, &file(is_shared), exchange).unwrap()
+    }
+
+    fn file(is_shared: bool) -> PermissionFile {
+        PermissionFile { path: PathBuf::from("settings.json"), is_shared, project: None }
+    }
+
+    const TEXT: &str = "{\n  // mine\n  \"permissions\": {\n    \"allow\": [\"Bash(ls:*)\", \"mcp__hub\", \"mcp__hub2__x\"],\n    \"deny\": [\"mcp__hub__odd\", \"mcp__hub__gone\"]\n  },\n  \"model\":   \"m\"\n}\n";
+
+    #[test]
+    fn entries_become_those_of_single_tools_and_the_rest_stays() {
+        let (text, changes) = carried(TEXT, false, &["hub", "hub2"]);
+        let expected = TEXT
+            .replace("\"mcp__hub\",", "\"mcp__toolbooth__hub_make\", \"mcp__toolbooth__hub_drop\",")
+            .replace("mcp__hub__odd", "mcp__toolbooth__hub_odd")
+            .replace("mcp__hub__gone", "mcp__toolbooth__hub_gone");
+        assert_eq!(text, expected);
+        assert_eq!(changes.len(), 3, "{changes:?}");
+        assert!(!text.contains("\"mcp__toolbooth\""));
+    }
+
+    #[test]
+    fn a_shared_file_keeps_its_entries() {
+        let (text, _) = carried(TEXT, true, &["hub"]);
+        for kept in ["\"mcp__hub\"", "\"mcp__hub__odd\"", "\"mcp__toolbooth__hub_odd\""] {
+            assert!(text.contains(kept), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_passed_on_is_not_allowed() {
+        let text = r#"{"permissions": {"allow": ["mcp__hub__odd", "mcp__hub__dr*"]}}"#;
+        let (text, _) = carried(text, false, &["hub"]);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["permissions"]["allow"], serde_json::json!(["mcp__toolbooth__hub_drop"]));
+    }
+
+    #[test]
+    fn names_follow_the_configuration() {
+        use toolbooth_registry::wire::{GivenNames, Naming, Prefix};
+        let names = WireNames::new(Naming::Short, Prefix::Never, GivenNames::default());
+        let all = ["hub".to_owned()];
+        let exchange = Exchange { switched: &hub(), all: &all, names: &names };
+        let (text, _) = carried_over(TEXT, &file(false), exchange).unwrap();
+        assert!(text.contains("\"mcp__toolbooth__gone\""), "{text}");
+    }
+
+    #[test]
+    fn refusals_of_whole_servers_are_found() {
+        let text = r#"{"permissions": {"deny": ["mcp__hub", "mcp__a-b__*", "mcp__c__x"]}}"#;
+        let servers = ["hub", "a-b", "c"].map(str::to_owned);
+        let found = wide_refusals(text, &file(false), &servers);
+        let names: Vec<&str> = found.iter().map(|(server, _)| server.as_str()).collect();
+        assert_eq!(names, ["hub", "a-b"]);
+    }
+}

@@ -1,0 +1,233 @@
+//! Literal secrets of a client's file, moved to where only their owner reads them.
+//!
+//! It never shows a value, and never replaces a file that is there.
+//!
+//! Doc: importing.md#secrets
+
+use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use secrecy::ExposeSecret;
+use toolbooth_store::sqlite::StoreFolder;
+
+use super::draft::{Literal, Section, not_copied};
+use crate::config::{Loaded, Setting};
+use crate::failure::{Failure, OUT_OF_REACH};
+use crate::reach::folder_name;
+
+/// Where secrets are kept, in the data folder.
+const FOLDER: &str = "secrets";
+/// The service of a key ring under which they are kept.
+const SERVICE: &str = "toolbooth";
+/// Names that are tried for one secret.
+const NAMES_MAX: usize = 100;
+
+/// Where literal secrets go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SecretPlace {
+    /// Nowhere: whoever starts Toolbooth sets variables.
+    Env,
+    /// Files of mode 0600 in the data folder.
+    File,
+    /// The key ring of the operating system.
+    Keyring,
+}
+
+type Sections = BTreeMap<(&'static str, String), Section>;
+
+/// The literals of the sections that are added, with the section's name.
+fn literals<'s>(
+    sections: &'s Sections,
+    added: &'s [String],
+) -> impl Iterator<Item = (&'s str, &'s Literal)> {
+    sections.iter().filter(|((kind, name), _)| added.contains(&format!("{kind}.{name}"))).flat_map(
+        |((_, name), section)| section.literals.iter().map(move |literal| (name.as_str(), literal)),
+    )
+}
+
+/// Whether a secret can be kept elsewhere as it is: a client fills in the variables of its text,
+/// and a file keeps no line break at its end.
+fn can_move(literal: &Literal) -> bool {
+    let value = literal.value.expose_secret();
+    !value.contains("${") && !value.ends_with(['\n', '\r'])
+}
+
+/// How many secrets there are to move.
+pub(crate) fn count(sections: &Sections, added: &[String]) -> usize {
+    literals(sections, added).filter(|(_, literal)| can_move(literal)).count()
+}
+
+/// The folder for secrets.
+pub(crate) fn folder(data: &Path) -> PathBuf {
+    data.join(FOLDER)
+}
+
+/// Secrets that were moved.
+#[derive(Debug, Default)]
+pub(crate) struct Moved {
+    /// References by server, kind and name.
+    references: Vec<(String, &'static str, String, String)>,
+    files: Vec<PathBuf>,
+}
+
+impl Moved {
+    /// Takes them back, where the configuration that refers to them was not written.
+    pub(crate) fn take_back(&self) {
+        for file in &self.files {
+            let _ = std::fs::remove_file(file);
+        }
+        #[cfg(feature = "keyring")]
+        for (_, _, _, location) in &self.references {
+            let user = location.strip_prefix(&format!("keyring:{SERVICE}/"));
+            let entry = user.map(|user| keyring::v1::Entry::new(SERVICE, user));
+            let _ = entry.map(|entry| entry.and_then(|entry| entry.delete_credential()));
+        }
+    }
+}
+
+/// Moves the literals of the sections that are added, and refers to where they are then. Gives
+/// what was moved, and notices.
+pub(crate) fn relocate(
+    place: SecretPlace,
+    sections: &mut Sections,
+    added: &[String],
+    data: &Path,
+) -> Result<(Moved, Vec<String>), Failure> {
+    let (mut moved, mut notices) = (Moved::default(), Vec::new());
+    for (server, literal) in literals(sections, added) {
+        let Literal { kind, name, variable, value } = literal;
+        let kept = match place {
+            SecretPlace::File if can_move(literal) => {
+                keep_in_file(data, server, name, value.expose_secret())
+            }
+            SecretPlace::Keyring if can_move(literal) => {
+                keep_in_ring(server, name, value.expose_secret())
+            }
+            _ => {
+                notices.push(not_copied(server, &format!("{kind}.{name}"), variable));
+                continue;
+            }
+        };
+        let (location, file) = kept.inspect_err(|_| moved.take_back())?;
+        notices.push(format!("servers.{server}: {kind}.{name} is kept in `{location}` now"));
+        moved.files.extend(file);
+        moved.references.push((server.to_owned(), *kind, name.clone(), location));
+    }
+    for (server, kind, name, location) in &moved.references {
+        if let Some(section) = sections.get_mut(&("servers", server.clone())) {
+            section.refer(kind, name, location);
+        }
+    }
+    Ok((moved, notices))
+}
+
+/// The names that are tried for a secret, the plain one first.
+fn names(base: &str) -> impl Iterator<Item = String> {
+    (1..=NAMES_MAX).map(move |number| match number {
+        1 => base.to_owned(),
+        _ => format!("{base}.{number}"),
+    })
+}
+
+fn keep_in_file(
+    data: &Path,
+    server: &str,
+    name: &str,
+    value: &str,
+) -> Result<(String, Option<PathBuf>), Failure> {
+    let folder = folder(data);
+    let failed = |error: std::io::Error| {
+        let message = format!("a secret cannot be written: {error}");
+        Failure::new(OUT_OF_REACH, "cannot-write", message).at(folder.display().to_string())
+    };
+    // The data folder keeps itself out of version control.
+    StoreFolder::create(data).map_err(|error| failed(std::io::Error::other(error)))?;
+    DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
+    if !folder.symlink_metadata().map_err(failed)?.is_dir() {
+        return Err(failed(std::io::Error::other("it is no folder")));
+    }
+    std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o700)).map_err(failed)?;
+    let base = format!("{}.{}", folder_name(server), folder_name(name));
+    // What is there already may belong to another configuration.
+    let mut paths = names(&base).map(|name| folder.join(name));
+    let free = paths.find(|path| path.symlink_metadata().is_err());
+    let path =
+        free.ok_or_else(|| failed(std::io::Error::other("there are too many of one name")))?;
+    crate::files::replace_private(&path, value.as_bytes()).map_err(failed)?;
+    Ok((format!("file:{}", path.display()), Some(path)))
+}
+
+#[cfg(feature = "keyring")]
+fn keep_in_ring(
+    server: &str,
+    name: &str,
+    value: &str,
+) -> Result<(String, Option<PathBuf>), Failure> {
+    use std::sync::mpsc::sync_channel;
+    /// One that asks somebody to unlock it may never answer.
+    const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
+    let base = format!("{}.{}", folder_name(server), folder_name(name));
+    let failed = |reason: String| {
+        let message = format!("the key ring took no secret: {reason}");
+        Failure::new(OUT_OF_REACH, "cannot-write", message)
+            .hint("`--secrets file` keeps them in files of mode 0600")
+    };
+    let (tell, told) = sync_channel(1);
+    let value = value.to_owned();
+    let asking = std::thread::Builder::new().name("keyring".to_owned()).spawn(move || {
+        // The library's message names what was looked for, never what was found.
+        let set = set_free(&base, &value).map_err(|error| error.to_string());
+        let _ = tell.send(set);
+    });
+    asking.map_err(|error| failed(error.to_string()))?;
+    match told.recv_timeout(TIMEOUT) {
+        Ok(Ok(Some(user))) => Ok((format!("keyring:{SERVICE}/{user}"), None)),
+        Ok(Ok(None)) => Err(failed("there are too many of one name".to_owned())),
+        Ok(Err(reason)) => Err(failed(reason)),
+        Err(_) => Err(failed(format!("it did not answer within {} s", TIMEOUT.as_secs()))),
+    }
+}
+
+/// Keeps a secret under the first name that is free: one that is there may belong to another
+/// configuration.
+#[cfg(feature = "keyring")]
+fn set_free(base: &str, value: &str) -> keyring::v1::Result<Option<String>> {
+    for user in names(base) {
+        let entry = keyring::v1::Entry::new(SERVICE, &user)?;
+        match entry.get_password() {
+            Err(keyring::v1::Error::NoEntry) => {
+                entry.set_password(value)?;
+                return Ok(Some(user));
+            }
+            Err(error) => return Err(error),
+            Ok(_) => (),
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(not(feature = "keyring"))]
+fn keep_in_ring(_: &str, _: &str, _: &str) -> Result<(String, Option<PathBuf>), Failure> {
+    Err(Failure::usage("this build has no key ring (feature `keyring`)")
+        .hint("`--secrets file` keeps them in files of mode 0600"))
+}
+
+/// References of a configuration to secrets that `import` has moved.
+pub(crate) fn kept(loaded: &Loaded) -> Vec<String> {
+    let (files, ring) =
+        (format!("file:{}/", folder(&loaded.data).display()), format!("keyring:{SERVICE}/"));
+    let servers = loaded.config.servers.values();
+    let mut kept: Vec<String> = servers
+        .flat_map(|server| server.env.values().chain(server.headers.values()))
+        .filter_map(|setting| match setting {
+            Setting::Secret(reference) => Some(reference.secret_ref.to_string()),
+            Setting::Text(_) => None,
+        })
+        .filter(|place| place.starts_with(&files) || place.starts_with(&ring))
+        .collect();
+    kept.sort();
+    kept
+}

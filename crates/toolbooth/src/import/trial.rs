@@ -1,0 +1,232 @@
+//! Imported servers, started once through their profiles to see which tools they list.
+//!
+//! It pins nothing, writes no configuration, and remembers no name.
+//!
+//! Doc: importing.md#trial
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use toolbooth_policy::Standing;
+use toolbooth_proxy::SourceState;
+use toolbooth_registry::wire::WireCandidate;
+use toolbooth_registry::{Source, WireNames};
+use tracing::instrument::WithSubscriber;
+use tracing::subscriber::NoSubscriber;
+
+use crate::compose::{self, Frame};
+use crate::config::{Loaded, LockUse};
+use crate::failure::Failure;
+use crate::reach;
+
+/// How a source did in the trial.
+#[derive(Debug, Clone)]
+pub(crate) enum Attempt {
+    /// It listed its tools.
+    Answered(SourceState),
+    /// It did not start, or did not answer.
+    Failed(String),
+    /// It was not started.
+    NotTried(String),
+}
+
+impl Attempt {
+    /// Why a source has no tools here.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Answered(_) => None,
+            Self::Failed(reason) | Self::NotTried(reason) => Some(reason),
+        }
+    }
+}
+
+/// A tool that a server listed.
+#[derive(Debug, Clone)]
+pub(crate) struct ListedTool {
+    /// Its name at its server.
+    pub(crate) name: String,
+    /// Its name on the wire; `None` in quarantine.
+    pub(crate) wire_name: Option<String>,
+    /// The name that it would have on the wire in any case.
+    pub(crate) expected_name: String,
+}
+
+/// What came of trying.
+pub(crate) struct Trial {
+    /// How each section did, by its kind and name.
+    pub(crate) attempts: BTreeMap<(&'static str, String), Attempt>,
+    /// Names on the wire, as they were before.
+    names: WireNames,
+    frame: Option<Frame>,
+}
+
+fn source(kind: &str, name: &str) -> Source {
+    match kind {
+        "commands" => Source::Command(name.to_owned()),
+        _ => Source::Mcp(name.to_owned()),
+    }
+}
+
+/// Starts the sources of these sections, all at once, each for as long as it may take to start.
+/// Those that `skipped` names are not started.
+pub(crate) async fn run(
+    mut loaded: Loaded,
+    sections: &[(&'static str, String)],
+    skipped: &BTreeMap<String, String>,
+) -> Result<Trial, Failure> {
+    let wire_names = compose::wire_names(&loaded)?;
+    let mut attempts = BTreeMap::new();
+    let mut starts = |kind: &'static str, name: &String, enabled: Option<bool>| {
+        if !sections.iter().any(|(own, section)| *own == kind && section == name) {
+            return false;
+        }
+        let reason = match skipped.get(name) {
+            Some(reason) if kind == "servers" => reason.clone(),
+            _ if enabled == Some(false) => "it is not enabled".to_owned(),
+            _ => return true,
+        };
+        attempts.insert((kind, name.clone()), Attempt::NotTried(reason));
+        false
+    };
+    loaded.lock_use = LockUse::Look;
+    loaded.config.servers.retain(|name, server| starts("servers", name, server.enabled));
+    loaded.config.commands.retain(|name, pair| starts("commands", name, pair.enabled));
+    // One section that cannot be must not keep the others from being tried.
+    for (name, server) in std::mem::take(&mut loaded.config.servers) {
+        match reach::server_settings(&loaded, &name, &server) {
+            Ok(_) => drop(loaded.config.servers.insert(name, server)),
+            Err(failure) => {
+                attempts.insert(("servers", name), Attempt::Failed(failure.message));
+            }
+        }
+    }
+    for (name, pair) in std::mem::take(&mut loaded.config.commands) {
+        match reach::command_tools(&loaded, &name, &pair) {
+            Ok(_) => drop(loaded.config.commands.insert(name, pair)),
+            Err(failure) => {
+                attempts.insert(("commands", name), Attempt::Failed(failure.message));
+            }
+        }
+    }
+    let names = |kind, names: Vec<&String>| -> Vec<(&'static str, String)> {
+        names.into_iter().map(|name| (kind, name.clone())).collect()
+    };
+    let mut tried = names("servers", loaded.config.servers.keys().collect());
+    tried.extend(names("commands", loaded.config.commands.keys().collect()));
+    let frame = match Frame::build(loaded).await {
+        Ok(frame) => frame,
+        Err(failure) => {
+            let failed = Attempt::Failed(failure.message);
+            attempts.extend(tried.into_iter().map(|section| (section, failed.clone())));
+            return Ok(Trial { attempts, names: wire_names, frame: None });
+        }
+    };
+    let progress = std::io::stderr().is_terminal();
+    if progress && !tried.is_empty() {
+        let shown: Vec<&str> = tried.iter().map(|(_, name)| name.as_str()).collect();
+        crate::note(&format!("starting {}", shown.join(", ")));
+    }
+    let mut starting = JoinSet::new();
+    for (kind, name) in tried {
+        let catalogue = Arc::clone(&frame.catalogue);
+        let trying = async move {
+            let own = source(kind, &name);
+            let states = catalogue.refresh_only(|source| *source == own).await;
+            ((kind, name), states.into_iter().next())
+        };
+        // What it warns of is reported below.
+        starting.spawn(trying.with_subscriber(NoSubscriber::default()));
+    }
+    while let Some(joined) = starting.join_next().await {
+        let Ok((section, Some(state))) = joined else { continue };
+        let attempt = match &state.unhealthy {
+            Some(reason) => Attempt::Failed(reason.trim_end().to_owned()),
+            None => Attempt::Answered(state),
+        };
+        if progress {
+            let told = match &attempt {
+                Attempt::Answered(state) => format!("{} tool(s)", state.tools),
+                _ => "did not answer".to_owned(),
+            };
+            crate::note(&format!("{}: {told}", section.1));
+        }
+        attempts.insert(section, attempt);
+    }
+    frame.close().await;
+    Ok(Trial { attempts, names: wire_names, frame: Some(frame) })
+}
+
+/// A trial in which nothing was started.
+pub(crate) fn untried(
+    loaded: &Loaded,
+    sections: &[(&'static str, String)],
+    reason: &str,
+) -> Result<Trial, Failure> {
+    let attempt = Attempt::NotTried(reason.to_owned());
+    let attempts = sections.iter().map(|section| (section.clone(), attempt.clone()));
+    let names = compose::wire_names(loaded)?;
+    Ok(Trial { attempts: attempts.collect(), names, frame: None })
+}
+
+impl Trial {
+    /// The tools that a server listed.
+    pub(crate) fn tools(&self, server: &str) -> Vec<ListedTool> {
+        let Some(frame) = &self.frame else { return Vec::new() };
+        let world = frame.worlds.now();
+        let own = source("servers", server);
+        let tools = world.registry.iter().filter(|tool| *tool.source() == own);
+        let names = self.names();
+        tools
+            .map(|tool| {
+                let id = tool.id().as_str();
+                let expected_name = names.name_of(id).to_owned();
+                let is_quarantined = matches!(world.standing(tool), Standing::Quarantined(_));
+                ListedTool {
+                    name: tool.target().to_owned(),
+                    wire_name: (!is_quarantined).then(|| expected_name.clone()),
+                    expected_name,
+                }
+            })
+            .collect()
+    }
+
+    /// Names on the wire of all tools that were listed, those in quarantine last.
+    pub(crate) fn names(&self) -> WireNames {
+        let Some(frame) = &self.frame else { return self.names.clone() };
+        let world = frame.worlds.now();
+        world.names.with(world.registry.iter().map(|tool| WireCandidate::of(tool)))
+    }
+
+    /// Keeps the names on the wire that tools were given, once a client's file has them.
+    pub(crate) fn remember_names(&self) {
+        if let Some(frame) = &self.frame {
+            compose::remember_names(frame);
+        }
+    }
+
+    /// Each section as a document.
+    pub(crate) fn json(&self) -> Vec<Value> {
+        let rows = self.attempts.iter().map(|((kind, name), attempt)| {
+            let mut row = json!({ "section": format!("{kind}.{name}") });
+            let facts = match attempt {
+                Attempt::Answered(state) => json!({
+                    "state": "answers",
+                    "tools": state.tools,
+                    "problems": state.problems,
+                    "quarantined": state.quarantined,
+                    "suspicious": state.suspicious,
+                }),
+                Attempt::Failed(reason) => json!({ "state": "failed", "reason": reason }),
+                Attempt::NotTried(reason) => json!({ "state": "not-tried", "reason": reason }),
+            };
+            if let (Some(row), Value::Object(facts)) = (row.as_object_mut(), facts) {
+                row.extend(facts);
+            }
+            row
+        });
+        rows.collect()
+    }
+}

@@ -1,0 +1,26 @@
+//! Questions on the terminal.
+//!
+//! Doc: importing.md#questions
+
+use std::io::{BufRead, IsTerminal, Read};
+
+use crate::output::Format;
+
+/// Most bytes of an answer that are read.
+const ANSWER_BYTES_MAX: u64 = 64;
+
+/// Whether somebody is there who sees a question and can answer it.
+pub(crate) fn can_ask(format: Format) -> bool {
+    let terminal = std::io::stdin().is_terminal()
+        && std::io::stdout().is_terminal()
+        && std::io::stderr().is_terminal();
+    terminal && !format.is_json()
+}
+
+/// Asks a question; no answer is a no.
+pub(crate) fn confirm(question: &str) -> bool {
+    crate::note(&format!("{question} [y/N]"));
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().take(ANSWER_BYTES_MAX).read_line(&mut answer);
+    read.is_ok() && matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
+}
