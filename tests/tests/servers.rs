@@ -16,7 +16,8 @@ use toolbooth_tests::{Gateway, Place, repository, set_up};
 /// Whoever has no right to anything.
 const ORDINARY: u32 = 65_534;
 
-fn curious(settings: &str) -> Place {
+/// A curious server; its user's home is `home`, or one in the same folder.
+fn curious(settings: &str, home: Option<&Path>) -> Place {
     let place = Place::new();
     let server = repository().join("tests/clients/curious_server.py");
     // Servers read where they run; the tests' own folder is not theirs.
@@ -28,8 +29,8 @@ fn curious(settings: &str) -> Place {
             "[servers.curious]\ncommand = \"/usr/bin/python3\"\nargs = [\"server.py\"]\n{settings}"
         ),
     );
-    let home = place.path().join("home");
-    std::fs::create_dir(&home).unwrap();
+    let home = home.map_or_else(|| place.path().join("home"), Path::to_owned);
+    std::fs::create_dir_all(&home).unwrap();
     let home = home.display().to_string();
     place.env("HOME", &home)
 }
@@ -47,7 +48,7 @@ fn call(gateway: &Gateway, tool: &str, arguments: &Value) -> (u16, String) {
 fn a_contained_server_reaches_no_door_and_no_credentials() {
     for contained in [true, false] {
         let settings = if contained { "" } else { "sandbox = \"none\"\n" };
-        let place = curious(settings);
+        let place = curious(settings, None);
         let service = TcpListener::bind("127.0.0.1:0").unwrap();
         std::thread::spawn(move || {
             for stream in service.incoming() {
@@ -125,7 +126,9 @@ fn a_contained_server_reaches_no_door_and_no_credentials() {
 /// The call's warning, the operator's log and the start name the profile and the line.
 #[test]
 fn what_a_sandbox_stops_is_told_with_the_line_that_would_allow_it() {
-    let place = curious("");
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let place = curious("", Some(home));
     let (path, line) = (place.path().join("new"), "fs = { write = [");
     let arguments = json!({ "path": path }).to_string();
     let (result, _) = place.json(&["call", "curious.write", "--args", &arguments]);
@@ -134,15 +137,28 @@ fn what_a_sandbox_stops_is_told_with_the_line_that_would_allow_it() {
     assert!(warning.contains(line), "{result}");
     let records = place.records(result["callId"].as_str().unwrap());
     assert!(records.logs[0]["internal"].as_str().unwrap().contains(line), "{:?}", records.logs);
+    // The line does what it says.
+    let line = warning.split('`').find(|part| part.starts_with("sandbox = ")).unwrap();
+    let before = std::fs::read_to_string(place.path().join("toolbooth.toml")).unwrap();
+    place.write("toolbooth.toml", &format!("{before}{line}\n"));
+    let (result, _) = place.json(&["call", "curious.write", "--args", &arguments]);
+    assert_eq!(result["status"], "succeeded", "{result}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "written");
     // A server that cannot start says it too, and is not to be started by hand.
     let settings = "[servers.secretive]\ncommand = \"/usr/bin/python3\"\n\
                     args = [\"-c\", \"open('HOME/.netrc')\"]\n";
-    let home = place.path().join("home");
     std::fs::write(home.join(".netrc"), "x").unwrap();
-    place.write("toolbooth.toml", &settings.replace("HOME", &home.display().to_string()));
+    let refused = "[servers.far]\ncommand = \"/usr/bin/python3\"\nargs = [\"-c\", \
+                   \"import socket; socket.create_connection(('10.0.0.1', 443)).recv(1)\"]\n\
+                   [servers.small]\ncommand = \"/usr/bin/python3\"\nargs = [\"-c\", \"x = 1\"]\n\
+                   sandbox = { base = \"server\", fs = { read = [\"/no/such\"] } }\n";
+    let settings = settings.replace("HOME", &home.display().to_string());
+    place.write("toolbooth.toml", &format!("{settings}{refused}"));
     let output = place.run(&["doctor"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("does not show") && text.contains(".netrc\"] } }"), "{text}");
+    assert!(text.contains("the sandbox refused `10.0.0.1:443`"), "{text}");
+    assert!(text.contains("finding `/no/such`"), "{text}");
     assert!(!text.contains("start it by hand"), "{text}");
 }
 

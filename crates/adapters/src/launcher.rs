@@ -468,15 +468,6 @@ impl Running {
         ended(self.report().await)
     }
 
-    /// How it ended, told also after this was dropped; `None` where it was ended from here.
-    pub(crate) fn own_end(&self) -> impl Future<Output = Option<Ended>> + Send + 'static {
-        let (mut states, cut) = (self.states.clone(), self.cut.subscribe());
-        async move {
-            let state = states.wait_for(|state| state.over).await.ok()?.clone();
-            (!*cut.borrow()).then(|| ended(state.report))
-        }
-    }
-
     /// Asks the program to end.
     pub fn ask_to_end(&self) {
         // A socket that takes no five bytes belongs to a launcher that is ending.

@@ -403,7 +403,6 @@ impl Link {
                         let service = match service {
                             Ok(service) => service,
                             Err(error) => {
-                                shared.settled().await;
                                 return Err(format!("{error}{}", self.starting_output()));
                             }
                         };

@@ -33,7 +33,7 @@ const LINE_BYTES_MAX: usize = 16 << 20;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a server may take to end once its input is closed, and then once it is asked to.
 const END_GRACE: Duration = Duration::from_secs(2);
-/// How long a child whose connection failed may take to end by itself, so that it is told how.
+/// How long a child whose output has ended may take to end itself, so that it is told how.
 const SETTLE_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long the launcher may take to end what is left.
 const BURIAL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -60,8 +60,6 @@ pub(super) struct Shared {
     sent: Mutex<Sent>,
     stderr: Mutex<Stderr>,
     exit: Mutex<Option<Ended>>,
-    /// Rings when the child has ended.
-    over: tokio::sync::Notify,
     /// How the child is contained.
     pub(super) sandbox: Option<AppliedSandbox>,
     /// Explains what its sandbox stopped; `None` where it is not contained.
@@ -108,14 +106,6 @@ impl Shared {
                 crate::text::plain(stderr.kept.get(from..).unwrap_or_default())
             };
             explainer.explain(answer, &stderr, witness);
-        }
-    }
-
-    /// Waits a moment for the child to end by itself, where a connection to it failed.
-    pub(super) async fn settled(&self) {
-        let over = self.over.notified();
-        if lock(&self.exit).is_none() {
-            let _ = tokio::time::timeout(SETTLE_TIMEOUT, over).await;
         }
     }
 
@@ -166,13 +156,6 @@ impl ChildTransport {
         let explainer = child.explainer.clone();
         let sandbox = applied.take().sandbox;
         let shared = Arc::new(Shared { sandbox, explainer, ..Shared::default() });
-        let (end, told) = (child.own_end(), Arc::clone(&shared));
-        tokio::spawn(async move {
-            if let Some(ended) = end.await {
-                *lock(&told.exit) = Some(ended);
-            }
-            told.over.notify_waiters();
-        });
         tokio::spawn(keep_stderr(stderr, Arc::clone(&shared)));
         Ok(Self {
             child,
@@ -277,6 +260,13 @@ impl Transport<RoleClient> for ChildTransport {
                 }
             };
             if !more {
+                // The end of its output comes a moment before its own, which says why.
+                let ended = tokio::time::timeout(SETTLE_TIMEOUT, self.child.ended());
+                if !self.exited
+                    && let Ok(ended) = ended.await
+                {
+                    *lock(&self.shared.exit) = Some(ended);
+                }
                 return None;
             }
             if !self.buffer.ends_with(b"\n") {

@@ -407,7 +407,15 @@ mod tests {
         let said = standing("sandbox = { base = \"server\", fs = { read = [], write = [\"w\"] } }");
         let Ok(Standing::Profile { profile, .. }) = said else { panic!("{said:?}") };
         let fs = profile.fs.unwrap();
-        assert_eq!((fs.read.len(), fs.tmp_mb), (0, None), "`read` stands for itself");
+        assert_eq!((fs.read.len(), fs.tmp_mb), (0, base.tmp_mb), "an empty list is one");
+        let said =
+            standing("sandbox = { base = \"server\", net = { hosts = [\"...\", \"*:80\"] } }");
+        let Ok(Standing::Profile { profile, .. }) = said else { panic!("{said:?}") };
+        assert_eq!(profile.net.unwrap().hosts, ["*", "*:80"]);
+        let said = standing("sandbox = { base = \"server\", limits = { memory_mb = 64 } }");
+        let Ok(Standing::Profile { profile, .. }) = said else { panic!("{said:?}") };
+        let limits = profile.limits.unwrap();
+        assert_eq!((limits.memory_mb, limits.pids), (Some(64), Some(512)));
         assert!(!inherited(&base.read, Some(Path::new("/tmp"))).contains(&".".to_owned()));
         assert!(!inherited(&base.read, None).contains(&".".to_owned()));
         assert_eq!(standing("sandbox = \"none\"").unwrap(), Standing::Free);
