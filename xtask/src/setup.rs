@@ -144,7 +144,7 @@ fn suite(folder: &Path) -> Result<()> {
     let _ = std::fs::remove_dir_all(&draft);
     std::fs::create_dir_all(&draft)?;
     std::fs::write(draft.join("wanted.txt"), SUITE_PACKAGE)?;
-    run(Command::new(folder.join("venv/bin/python"))
+    run(Command::new("python3")
         .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check"])
         .args(["--no-deps", "--no-binary", "jsonschema", "--require-hashes", "-r"])
         .arg(draft.join("wanted.txt"))
