@@ -27,7 +27,11 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
 
 /// A cgroup that is removed when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Cgroup(PathBuf);
+pub(crate) struct Cgroup(PathBuf, Option<CpuShare>);
+
+/// A folder in the hierarchy of processor time, where that is another one (version 1).
+#[derive(Debug)]
+struct CpuShare(PathBuf);
 
 impl Cgroup {
     /// Makes one beneath `parent` with the memory of `limits`, and its share of processors where
@@ -36,7 +40,7 @@ impl Cgroup {
         let name = format!("{PREFIX}{}-{}", std::process::id(), crate::sys::nanoseconds());
         let folder = parent.join(name);
         fs::create_dir(&folder)?;
-        let cgroup = Self(folder);
+        let mut cgroup = Self(folder, None);
         let bytes = limits.memory_bytes.unwrap_or(u64::MAX).to_string();
         if cgroup.0.join("memory.max").exists() {
             cgroup.write("memory.max", &bytes)?;
@@ -51,8 +55,8 @@ impl Cgroup {
             // A rate is a courtesy to others; without the controller there is none.
             if cgroup.0.join("cpu.max").exists() {
                 let _ = cgroup.write("cpu.max", &format!("{quota} {CPU_PERIOD_US}"));
-            } else if cgroup.0.join("cpu.cfs_quota_us").exists() {
-                let _ = cgroup.write("cpu.cfs_quota_us", &quota.to_string());
+            } else {
+                cgroup.1 = CpuShare::make(&cgroup.0, quota).ok();
             }
         }
         Ok(cgroup)
@@ -64,7 +68,11 @@ impl Cgroup {
 
     /// Takes a process in.
     pub(crate) fn take_in(&self, pid: Pid) -> io::Result<()> {
-        self.write("cgroup.procs", &pid.as_raw_nonzero().to_string())
+        let pid = pid.as_raw_nonzero().to_string();
+        if let Some(share) = &self.1 {
+            let _ = fs::write(share.0.join("cgroup.procs"), &pid);
+        }
+        self.write("cgroup.procs", &pid)
     }
 
     /// Whether the kernel ended a process of it for its memory.
@@ -77,16 +85,50 @@ impl Cgroup {
     }
 }
 
+impl CpuShare {
+    /// Makes a folder beside that of the memory, with this much time of each period.
+    fn make(memory: &Path, quota_us: u64) -> io::Result<Self> {
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let name = memory.file_name().ok_or_else(missing)?;
+        let text = fs::read_to_string("/proc/self/cgroup")?;
+        let own = text.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?);
+            let rules = controllers.split(',').any(|controller| controller == "cpu");
+            let root = Path::new("/sys/fs/cgroup").join(controllers);
+            rules.then(|| root.join(path.trim_start_matches('/')))
+        });
+        let parent = own.ok_or_else(missing)?;
+        sweep(&parent);
+        let share = Self(parent.join(name));
+        fs::create_dir(&share.0)?;
+        fs::write(share.0.join("cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
+        fs::write(share.0.join("cpu.cfs_quota_us"), quota_us.to_string())?;
+        Ok(share)
+    }
+}
+
+/// Removes a folder whose last process is being reaped.
+fn remove(folder: &Path) {
+    for _ in 0..REMOVAL_TRIES {
+        match fs::remove_dir(folder) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                std::thread::sleep(REMOVAL_PAUSE);
+            }
+            _ => return,
+        }
+    }
+}
+
+impl Drop for CpuShare {
+    fn drop(&mut self) {
+        remove(&self.0);
+    }
+}
+
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        for _ in 0..REMOVAL_TRIES {
-            match fs::remove_dir(&self.0) {
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                    std::thread::sleep(REMOVAL_PAUSE);
-                }
-                _ => return,
-            }
-        }
+        remove(&self.0);
     }
 }
 

@@ -209,7 +209,8 @@ impl Primitive {
             Self::Seccomp => "run a kernel that is built with CONFIG_SECCOMP_FILTER",
             Self::MemoryCgroup => {
                 "hand a cgroup to the gateway (systemd: `Delegate=memory` and \
-                 `DelegateSubgroup=gateway`); until then each process is bounded by itself"
+                 `DelegateSubgroup=gateway`); until then memory is summed five times a second, and \
+                 `cpuPercent` does not hold"
             }
         }
     }

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::path::Path;
 use std::time::Duration;
 
 use common::*;
@@ -72,6 +73,28 @@ time.sleep(30)'";
             return Err("one process got more than it may".into());
         }
         Ok(())
+    }),
+    ("processor time of all is a rate, where a cgroup shares it out", |who| {
+        let mut own = enclosure(who, &primitives(who));
+        own.limits.memory_bytes = Some(256 << 20);
+        own.limits.cpu_percent = Some(20);
+        if !shares_processors(who, &own) {
+            eprintln!("SKIPPED: no cgroup shares out processors for {who:?}");
+            return Ok(());
+        }
+        // Two that never rest, for a while by the clock; what they got of the processors is told.
+        let script = "import os, time
+child = os.fork()
+end = time.monotonic() + 2
+while time.monotonic() < end: pass
+if child:
+    os.wait()
+    times = os.times()
+    print(times.user + times.system + times.children_user + times.children_system)";
+        let ended = run(who, shell(&format!("exec python3 -c '{script}'"), Some(own)));
+        let taken: f64 = ended.stdout.trim().parse().map_err(|_| format!("{ended:?}"))?;
+        // Unbounded they take 2 s at least on any machine; a fifth of one processor is 0.4 s.
+        if taken < 1.2 { Ok(()) } else { Err(format!("{taken} s of processor time").into()) }
     }),
     ("processor time is bounded, and told", |who| {
         let mut own = enclosure(who, &primitives(who));
@@ -283,6 +306,17 @@ fn processes(mark: &str) -> usize {
         (line.starts_with("sleep\0") && line.contains(mark)).then_some(())
     };
     std::fs::read_dir("/proc").unwrap().flatten().filter_map(of).count()
+}
+
+/// Whether this machine's cgroups can share out processors for a launcher of `who`.
+fn shares_processors(who: Who, own: &toolbooth_launcher::order::Enclosure) -> bool {
+    let grouped = own.primitives.contains(&Primitive::MemoryCgroup);
+    let first_version = Path::new("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
+    let second = own.cgroup.as_ref().is_some_and(|folder| {
+        let controllers = folder.join("cgroup.subtree_control");
+        std::fs::read_to_string(controllers).is_ok_and(|text| text.contains("cpu"))
+    });
+    grouped && (second || (first_version.exists() && who == Who::Root && is_root()))
 }
 
 fn main() {

@@ -186,7 +186,7 @@ pub(crate) enum Command {
     /// until it is approved.
     #[command(
         args_conflicts_with_subcommands = true,
-        after_help = "Examples:\n  toolbooth lock                 approve everything, the first time\n  toolbooth lock diff            what has changed since\n  toolbooth lock approve files.read_file\n  toolbooth lock approve mcp:files --yes"
+        after_help = "Examples:\n  toolbooth lock                 write the lock file, the first time\n  toolbooth lock diff            what has changed since\n  toolbooth lock approve files.read_file\n  toolbooth lock approve mcp:files --yes"
     )]
     Lock {
         #[command(subcommand)]
