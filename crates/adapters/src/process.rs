@@ -330,6 +330,22 @@ pub struct Finished {
     pub(crate) explainer: Option<std::sync::Arc<DenialExplainer>>,
 }
 
+impl Finished {
+    /// What a rule of its sandbox stopped, by an output: sentences, each on a line of its own.
+    #[must_use]
+    pub fn denials(&self, output: &str) -> String {
+        self.explainer.as_ref().map(|explainer| explainer.sentences(output)).unwrap_or_default()
+    }
+
+    /// Notes what a rule of its sandbox stopped: `answer` is output that the agent sees, `stderr`
+    /// output that it does not.
+    pub fn note_denials(&self, answer: &str, stderr: &str, witness: &Witness) {
+        if let Some(explainer) = &self.explainer {
+            explainer.explain(answer, stderr, witness);
+        }
+    }
+}
+
 /// Why a command was not run: nothing has happened.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {

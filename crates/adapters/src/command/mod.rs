@@ -114,7 +114,7 @@ impl ToolSource for CommandSource {
         };
         let run = process::run(&self.launcher, &tools.discover, Vec::new(), bounds, &conversation);
         let finished = run.await.map_err(|cause| error(format!("is not run: {cause}")))?;
-        match finished.ended {
+        match &finished.ended {
             Ended::Exit(0) => (),
             Ended::Timeout("its time") | Ended::Cancelled => {
                 let ms = tools.discover_timeout.as_millis();
@@ -126,9 +126,7 @@ impl ToolSource for CommandSource {
             }
             ended => {
                 let stderr = first_line(&finished.stderr);
-                let stderr_text = plain(&finished.stderr);
-                let why = finished.explainer.map(|explainer| explainer.sentences(&stderr_text));
-                let why = why.unwrap_or_default();
+                let why = finished.denials(&plain(&finished.stderr));
                 return Err(error(format!("{}{stderr}{why}", ended.described())));
             }
         }
@@ -297,11 +295,9 @@ impl Executor for CommandExecutor {
                         }
                     }
                 }
-                if finished.ended != Ended::Exit(0)
-                    && let Some(explainer) = &finished.explainer
-                {
+                if finished.ended != Ended::Exit(0) {
                     let (stdout, stderr) = (plain(&finished.stdout), plain(&finished.stderr));
-                    explainer.explain(&stdout, &stderr, &dispatch.witness);
+                    finished.note_denials(&stdout, &stderr, &dispatch.witness);
                 }
                 let on_signal = dispatch.contract.idempotency.on_signal.unwrap_or_default();
                 answer(finished, self.settings.error_text, on_signal)

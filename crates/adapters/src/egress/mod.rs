@@ -582,4 +582,37 @@ mod tests {
         assert_eq!((named.by_address.len(), named.order.len()), (NAMED_MAX, NAMED_MAX));
         assert!(named.by_address.values().all(|names| names.len() == NAMES_MAX));
     }
+
+    /// Look-ups that never end take what one program may, and no more.
+    #[tokio::test]
+    async fn look_ups_of_a_program_are_bounded() {
+        let rules = NetworkRules::default()
+            .with_resolver(Arc::new(|_, _| Box::pin(std::future::pending())));
+        let passage = |rules: &NetworkRules| {
+            let witness = Witness::default();
+            Arc::new(Passage::new(list(&["*"]), rules.clone(), witness, "p".to_owned()))
+        };
+        let (greedy, other) = (passage(&rules), passage(&rules));
+        for _ in 0..LOOKUPS_OF_PROGRAM_MAX {
+            let greedy = Arc::clone(&greedy);
+            tokio::spawn(async move { greedy.look_up("a.example", 0).await });
+        }
+        while greedy.lookups.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let error = greedy.look_up("b.example", 0).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(other.lookups.available_permits(), LOOKUPS_OF_PROGRAM_MAX);
+        let left = rules.budget.lookups.available_permits();
+        assert_eq!(left, LOOKUPS_MAX - LOOKUPS_OF_PROGRAM_MAX);
+    }
+
+    #[test]
+    fn connections_leave_descriptors_to_the_gateway() {
+        let budget = Budget::default();
+        let open = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let open = usize::try_from(open.unwrap_or(u64::MAX)).unwrap();
+        assert!(budget.connections_max <= CONNECTIONS_MAX);
+        assert!(budget.connections_max <= (open / DESCRIPTORS_PART).max(PROGRAM_PART));
+    }
 }
