@@ -226,6 +226,36 @@ async fn a_database_that_was_put_back_is_refused_until_somebody_accepts_it() {
 }
 
 #[tokio::test]
+async fn a_store_that_is_dropped_leaves_one_file_at_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..20 {
+        let ledger = open(folder.path(), &format!("writer-{round}"));
+        assert!(verify::store(&ledger, Known::default()).await.unwrap().ok);
+        ledger.close(moment(round)).await.unwrap();
+        drop(ledger);
+        // SQLite removes its log with the last connection, the readers' included.
+        assert!(!folder.path().join("toolbooth.db-wal").exists());
+    }
+}
+
+#[test]
+fn several_writers_begin_a_store_at_once() {
+    for _ in 0..25 {
+        let folder = tempfile::tempdir().unwrap();
+        let together = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for writer in ["one", "two", "three", "four"] {
+                let (path, together) = (folder.path(), &together);
+                scope.spawn(move || {
+                    together.wait();
+                    drop(open(path, writer));
+                });
+            }
+        });
+    }
+}
+
+#[tokio::test]
 async fn a_writer_that_is_missing_is_found_by_the_checkpoints_of_others() {
     let folder = tempfile::tempdir().unwrap();
     let first = open(folder.path(), "one");

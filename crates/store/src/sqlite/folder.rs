@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use toolbooth_audit::checkpoint::Checkpoint;
 use toolbooth_audit::digest::{Digester, KEY_BYTES};
@@ -57,13 +58,20 @@ impl StoreFolder {
         self.0.join(DATABASE)
     }
 
+    /// A name that nobody else writes under.
+    fn draft(&self, name: &str) -> PathBuf {
+        static DRAFTS: AtomicU64 = AtomicU64::new(0);
+        let draft = DRAFTS.fetch_add(1, Ordering::Relaxed);
+        self.0.join(format!("{name}.{}-{draft}.draft", std::process::id()))
+    }
+
     /// Writes a file that is not there yet, whole or not at all; one that is there stays.
     fn write_new(&self, name: &str, content: &[u8]) -> std::io::Result<()> {
         let path = self.0.join(name);
         if path.exists() {
             return Ok(());
         }
-        let draft = self.0.join(format!("{name}.{}.draft", std::process::id()));
+        let draft = self.draft(name);
         let mut file = private().create(true).truncate(true).write(true).open(&draft)?;
         file.write_all(content)?;
         file.sync_all()?;
@@ -145,7 +153,7 @@ impl StoreFolder {
     /// [`OpenError::Folder`].
     pub fn keep_checkpoint(&self, note: &str) -> Result<(), OpenError> {
         let path = self.0.join(CHECKPOINT);
-        let draft = self.0.join(format!("{CHECKPOINT}.{}.draft", std::process::id()));
+        let draft = self.draft(CHECKPOINT);
         let written = private()
             .create(true)
             .truncate(true)

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_channel::Sender;
 use async_trait::async_trait;
@@ -36,6 +36,8 @@ use crate::watch::Watch;
 
 /// How long a statement waits for another process that writes.
 const BUSY: Duration = Duration::from_secs(5);
+/// How long to wait before what SQLite itself does not wait for is tried again.
+const BUSY_STEP: Duration = Duration::from_millis(5);
 
 /// When an answer is given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -79,8 +81,7 @@ pub struct SqliteLedger {
 pub(super) fn connect(path: &Path, durability: Durability) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY)?;
-    connection
-        .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0))?;
+    keep_a_log(&connection)?;
     let synchronous = match durability {
         Durability::Full => "FULL",
         Durability::Process => "NORMAL",
@@ -88,6 +89,25 @@ pub(super) fn connect(path: &Path, durability: Durability) -> rusqlite::Result<C
     connection.pragma_update(None, "synchronous", synchronous)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
+}
+
+/// Turns to a write-ahead log. SQLite does not wait where another process turns at the same time.
+fn keep_a_log(connection: &Connection) -> rusqlite::Result<()> {
+    let since = Instant::now();
+    loop {
+        let turned = connection
+            .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0));
+        match turned {
+            Err(error) if is_busy(&error) && since.elapsed() < BUSY => {
+                std::thread::sleep(BUSY_STEP);
+            }
+            turned => return turned.map(drop),
+        }
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
 }
 
 impl SqliteLedger {

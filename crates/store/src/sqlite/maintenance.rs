@@ -10,8 +10,8 @@ use rusqlite::{Connection, OpenFlags};
 use super::folder::{DATABASE, StoreFolder};
 use super::schema;
 
-/// The names that tools were given on the wire, beside the database.
-const NAMES: &str = "wire-names.json";
+/// The names that tools and prompts were given on the wire, beside the database.
+const NAMES: [&str; 2] = ["wire-names.json", "prompt-names.json"];
 
 /// Why a store was not copied, put back or made smaller.
 #[derive(Debug, thiserror::Error)]
@@ -104,9 +104,11 @@ fn copy_into(source: &StoreFolder, to: &Path) -> Result<(), MaintenanceError> {
             private_copy(key, &to.join(name))?;
         }
     }
-    let names = source.database().with_file_name(NAMES);
-    if names.is_file() {
-        private_copy(&names, &to.join(NAMES))?;
+    for name in NAMES {
+        let names = source.database().with_file_name(name);
+        if names.is_file() {
+            private_copy(&names, &to.join(name))?;
+        }
     }
     let connection = Connection::open(source.database())?;
     connection.busy_timeout(std::time::Duration::from_secs(30))?;
@@ -204,9 +206,11 @@ fn copy_back(from: &Path, draft: &Path, data: &Path) -> Result<(), MaintenanceEr
         }
     }
     // Names on the wire belong to clients, not to records: they stay as they are.
-    let names = [data.join(NAMES), from.join(NAMES)];
-    if let Some(names) = names.iter().find(|names| names.is_file()) {
-        private_copy(names, &draft.join(NAMES))?;
+    for name in NAMES {
+        let names = [data.join(name), from.join(name)];
+        if let Some(names) = names.iter().find(|names| names.is_file()) {
+            private_copy(names, &draft.join(name))?;
+        }
     }
     Ok(())
 }

@@ -3,6 +3,8 @@
 //! Doc: records.md#reading
 
 use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use async_channel::{Receiver, Sender};
 use async_trait::async_trait;
@@ -30,7 +32,29 @@ type Query = Box<dyn FnOnce(&Connection) + Send>;
 /// The reads of a store, without a writer.
 #[derive(Debug, Clone)]
 pub struct SqliteReads {
+    readers: Arc<Readers>,
+}
+
+/// The threads that read; they have closed the database once this is dropped, so that its file
+/// can be copied or replaced.
+#[derive(Debug)]
+struct Readers {
     queries: Sender<Query>,
+    threads: Vec<JoinHandle<Connection>>,
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.queries.close();
+        for thread in self.threads.drain(..) {
+            // A reader that drops the last reference cannot wait for itself.
+            if thread.thread().id() != std::thread::current().id() {
+                // They close here one after another: of two that close at once each takes the
+                // other for a user, and neither moves SQLite's log into the file.
+                drop(thread.join());
+            }
+        }
+    }
 }
 
 impl SqliteReads {
@@ -41,6 +65,7 @@ impl SqliteReads {
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let database = |source| OpenError::Database { path: path.display().to_string(), source };
         let (queries, queue) = async_channel::bounded::<Query>(QUEUE_MAX);
+        let mut readers = Readers { queries, threads: Vec::with_capacity(READERS) };
         for _ in 0..READERS {
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             // Reading a database in WAL mode writes to its shared memory; nothing else is written.
@@ -52,16 +77,18 @@ impl SqliteReads {
                 return Err(OpenError::Newer { found, known: schema::VERSION });
             }
             let queue: Receiver<Query> = queue.clone();
-            std::thread::Builder::new()
+            let thread = std::thread::Builder::new()
                 .name("toolbooth-reads".to_owned())
                 .spawn(move || {
                     while let Ok(query) = queue.recv_blocking() {
                         query(&connection);
                     }
+                    connection
                 })
                 .map_err(|source| OpenError::Folder { path: path.display().to_string(), source })?;
+            readers.threads.push(thread);
         }
-        Ok(Self { queries })
+        Ok(Self { readers: Arc::new(readers) })
     }
 
     pub(super) async fn run<T: Send + 'static>(
@@ -73,7 +100,7 @@ impl SqliteReads {
             let _ = reply.try_send(query(connection));
         });
         let gone = || LedgerError::Unavailable("the store is closed".to_owned());
-        self.queries.send(job).await.map_err(|_| gone())?;
+        self.readers.queries.send(job).await.map_err(|_| gone())?;
         answer.recv().await.map_err(|_| gone())?
     }
 }
