@@ -341,6 +341,9 @@ impl DeclarationFormat for Mcp {
                 if let Some(annotations) = &declaration.annotations {
                     out.insert("annotations".to_owned(), Value::Object(annotations.clone()));
                 }
+                for (name, value) in &declaration.extra {
+                    out.entry(name.clone()).or_insert_with(|| value.clone());
+                }
                 Value::Object(out)
             })
             .collect();
@@ -362,6 +365,7 @@ mod tests {
                 "title": {"type": "string"}, "tags": {"type": "array", "items": {"type": "object", "properties": {"n": {"enum": [1]}}}}}}),
             output_schema: Some(json!({"type": "object"})),
             annotations: None,
+            extra: Map::new(),
         }
     }
 

@@ -15,7 +15,7 @@ use toolbooth_launcher::wire::Unstarted;
 
 use crate::denials::DenialExplainer;
 use crate::launcher::{Containment, Launcher, Running, Setup};
-use crate::secrets::Setting;
+use crate::secrets::{KnownSecrets, Setting};
 use crate::toolchains;
 
 /// Variables of the gateway's own environment that a child sees. Everything else, and with it
@@ -90,8 +90,13 @@ impl CommandLine {
     /// `text` without the values of the secrets that the command was given.
     #[must_use]
     pub fn conceal(&self, text: &str) -> String {
-        let settings = self.argv.iter().chain(self.env.iter().map(|(_, value)| value));
-        Setting::conceal_all(settings, text)
+        self.secrets().conceal_text(text)
+    }
+
+    /// The secrets that the command was given.
+    #[must_use]
+    pub fn secrets(&self) -> KnownSecrets {
+        Setting::known(self.argv.iter().chain(self.env.iter().map(|(_, value)| value)))
     }
 
     /// The program as people wrote it.

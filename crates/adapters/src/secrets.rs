@@ -2,10 +2,13 @@
 //!
 //! Doc: execution.md#secrets
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 
 use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Map, Value};
+use toolbooth_contracts::Outcome;
 use toolbooth_contracts::secret::{SecretLocation, names_a_secret};
 
 /// Longest secret, in bytes.
@@ -86,10 +89,17 @@ impl Setting {
     /// must not change because a word of it is somebody's setting.
     #[must_use]
     pub fn conceal_all<'s>(settings: impl Iterator<Item = &'s Self>, text: &str) -> String {
-        let mut out = text.to_owned();
-        let mut hide = |value: &str, shown: &str| {
-            if value.len() >= CONCEALED_BYTES_MIN {
-                out = out.replace(value, shown);
+        Self::known(settings).conceal_text(text)
+    }
+
+    /// The values that [`conceal_all`](Self::conceal_all) replaces, with what configuration calls
+    /// them; for replacing them often, and in documents.
+    #[must_use]
+    pub fn known<'s>(settings: impl Iterator<Item = &'s Self>) -> KnownSecrets {
+        let mut known = Vec::new();
+        let mut note = |value: SecretString, shown: String| {
+            if value.expose_secret().len() >= CONCEALED_BYTES_MIN {
+                known.push((value, shown));
             }
         };
         for setting in settings {
@@ -101,32 +111,21 @@ impl Setting {
                         if names_a_secret(name)
                             && let Ok(value) = variable(inner)
                         {
-                            hide(&value, &format!("${{{name}}}"));
+                            note(SecretString::from(value), format!("${{{name}}}"));
                         }
                         Ok(String::new())
                     });
                 }
                 Self::Secret(_) => {
                     if let Ok(value) = setting.resolve() {
-                        hide(value.expose_secret(), &setting.shown());
+                        note(value, setting.shown());
                     }
                 }
             }
         }
-        out
-    }
-
-    /// The values of secrets among `settings`, with what configuration calls them; for looking for
-    /// them often.
-    #[must_use]
-    pub fn known<'s>(settings: impl Iterator<Item = &'s Self>) -> KnownSecrets {
-        let known =
-            settings.filter(|setting| matches!(setting, Self::Secret(_))).filter_map(|setting| {
-                let value = setting.resolve().ok()?;
-                let long = value.expose_secret().len() >= CONCEALED_BYTES_MIN;
-                long.then(|| (value, setting.shown()))
-            });
-        KnownSecrets(known.collect())
+        // The longest first: one may be a part of another, whose rest would stay.
+        known.sort_by_key(|(value, _)| std::cmp::Reverse(value.expose_secret().len()));
+        KnownSecrets(known)
     }
 
     /// The value, to be handed on.
@@ -147,24 +146,85 @@ impl fmt::Debug for KnownSecrets {
 }
 
 impl KnownSecrets {
-    /// Replaces their values in every text of a document by what configuration calls them.
-    pub fn conceal(&self, value: &mut serde_json::Value) {
-        use serde_json::Value;
+    /// `text` with their values replaced by what configuration calls them.
+    #[must_use]
+    pub fn conceal_text(&self, text: &str) -> String {
+        self.concealed(text).unwrap_or_else(|| text.to_owned())
+    }
+
+    /// Replaces their values in every text of a document, names of members included, by what
+    /// configuration calls them. Members keep their order. A name that another member has already
+    /// gets a number. Numbers, and what is encoded within a text, are not looked into.
+    pub fn conceal(&self, value: &mut Value) {
         if self.0.is_empty() {
             return;
         }
         match value {
             Value::String(text) => {
-                for (secret, shown) in &self.0 {
-                    if text.contains(secret.expose_secret()) {
-                        *text = text.replace(secret.expose_secret(), shown);
-                    }
+                if let Some(concealed) = self.concealed(text) {
+                    *text = concealed;
                 }
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.conceal(item)),
-            Value::Object(members) => members.values_mut().for_each(|member| self.conceal(member)),
+            Value::Object(members) => {
+                members.values_mut().for_each(|member| self.conceal(member));
+                if members.keys().any(|name| self.concealed(name).is_some()) {
+                    *members = self.with_concealed_names(std::mem::take(members));
+                }
+            }
             _ => (),
         }
+    }
+
+    /// Replaces their values in an outcome, in what the agent and what the operator reads.
+    pub fn conceal_outcome(&self, outcome: &mut Outcome) {
+        match outcome {
+            Outcome::Done(output) => {
+                let blocks = output.content.iter_mut().flatten().map(|block| &mut block.0);
+                blocks.chain(&mut output.structured_content).for_each(|value| self.conceal(value));
+                output.internal = output.internal.take().map(|text| self.conceal_text(&text));
+            }
+            Outcome::Failed(error) => {
+                error.safe = error.safe.take().map(|text| self.conceal_text(&text));
+                error.internal = self.conceal_text(&error.internal);
+            }
+            Outcome::NeedsInput(needed) => self.conceal(&mut needed.requests),
+        }
+    }
+
+    /// The text without their values; `None` where it has none.
+    fn concealed(&self, text: &str) -> Option<String> {
+        let mut out = None;
+        for (secret, shown) in &self.0 {
+            let own = out.as_deref().unwrap_or(text);
+            if own.contains(secret.expose_secret()) {
+                out = Some(own.replace(secret.expose_secret(), shown));
+            }
+        }
+        out
+    }
+
+    fn with_concealed_names(&self, members: Map<String, Value>) -> Map<String, Value> {
+        let names: Vec<Option<String>> = members.keys().map(|name| self.concealed(name)).collect();
+        let kept = members.keys().zip(&names).filter(|(_, concealed)| concealed.is_none());
+        let mut taken: HashSet<String> = kept.map(|(name, _)| name.clone()).collect();
+        // How often a name was given, so that a server cannot make the search long.
+        let mut given: HashMap<String, u64> = HashMap::new();
+        let renamed = members.into_iter().zip(names).map(|((name, value), concealed)| {
+            let Some(concealed) = concealed else { return (name, value) };
+            let count = given.entry(concealed.clone()).or_default();
+            let mut free = concealed.clone();
+            loop {
+                *count += 1;
+                if *count > 1 {
+                    free = format!("{concealed}#{count}");
+                }
+                if taken.insert(free.clone()) {
+                    return (free, value);
+                }
+            }
+        });
+        renamed.collect()
     }
 }
 
@@ -391,6 +451,24 @@ mod tests {
             Setting::conceal_all(settings.iter(), said),
             "info level: literal, ${TOOLBOOTH_NO_TOKEN}"
         );
+    }
+
+    #[test]
+    fn names_of_members_are_concealed_in_their_order() {
+        let secret = Setting::Template("${TOOLBOOTH_NO_TOKEN:-hunter2}".to_owned());
+        let longer = Setting::Template("${TOOLBOOTH_NO_SECRET:-hunter2-and-more}".to_owned());
+        let known = Setting::known([&secret, &longer].into_iter());
+        let mut document = serde_json::json!({
+            "z": 1, "a hunter2": {"hunter2": "hunter2-and-more"}, "hunter2": [2],
+            "${TOOLBOOTH_NO_TOKEN}": 3, "${TOOLBOOTH_NO_TOKEN}#2": 4, "b": 5,
+        });
+        known.conceal(&mut document);
+        let expected = concat!(
+            r#"{"z":1,"a ${TOOLBOOTH_NO_TOKEN}":{"${TOOLBOOTH_NO_TOKEN}":"#,
+            r#""${TOOLBOOTH_NO_SECRET}"},"${TOOLBOOTH_NO_TOKEN}#3":[2],"#,
+            r#""${TOOLBOOTH_NO_TOKEN}":3,"${TOOLBOOTH_NO_TOKEN}#2":4,"b":5}"#,
+        );
+        assert_eq!(document.to_string(), expected);
     }
 
     #[cfg(feature = "keyring")]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use toolbooth_adapters::endpoint::{Endpoint, EndpointSettings, Operations, Plan, RequestTemplate};
 use toolbooth_adapters::net_guard::{Guard, Resolver, refusal};
+use toolbooth_adapters::secrets::Setting;
 use toolbooth_contracts::port::ExecutionError;
 use toolbooth_contracts::{
     Caller, Conversation, Dispatch, Effect, ErrorCode, Executor, Guard as ContractGuard, Outcome,
@@ -145,6 +146,7 @@ async fn execute(
         arguments: serde_json::value::to_raw_value(&arguments).unwrap().into(),
         call_id: "call-1".to_owned().try_into().unwrap(),
         caller: Caller::local(),
+        toolset: None,
         timeout: Duration::from_secs(5),
         idempotency_key: Some("key-1".to_owned()),
         attempt: 1,
@@ -223,6 +225,30 @@ async fn failures_are_told_with_the_problems_title() {
         let safe = error.safe.unwrap();
         assert!(safe.contains("No such city") && !safe.contains("secret"), "{safe}");
         assert!(error.internal.contains("secret detail"));
+    }
+}
+
+#[tokio::test]
+async fn escapes_hide_no_secret() {
+    for (status, escaped) in [("200 OK", true), ("400 Bad", true), ("200 OK", false)] {
+        let server = Server::start(move |_| {
+            if escaped {
+                let body = br#"{"title":"of hun\u0074er2","hun\u0074er2":1}"#;
+                reply(status, "content-type: application/json\r\n", body)
+            } else {
+                reply(status, "content-type: text/plain\r\n", b"of hun\x1b[1mter2")
+            }
+        });
+        let token = Setting::Template("${TOOLBOOTH_NO_TOKEN:-hunter2}".to_owned());
+        let endpoint = Endpoint::new(EndpointSettings {
+            headers: vec![("X-Key".to_owned(), token)],
+            ..settings(get(&server.url("/")), Guard::new(true))
+        });
+        let told = match call(&endpoint, json!({})).await.0 {
+            Ok(output) => format!("{:?} {:?}", output.content, output.structured_content),
+            Err(error) => error.safe.unwrap(),
+        };
+        assert!(told.contains("of ${TOOLBOOTH_NO_TOKEN}") && !told.contains("hunter2"), "{told}");
     }
 }
 

@@ -157,6 +157,7 @@ fn call(launcher: &Path) -> (Expected, bool) {
         arguments: serde_json::value::to_raw_value(&json!({})).unwrap().into(),
         call_id: "call-1".to_owned().try_into().unwrap(),
         caller: Caller::local(),
+        toolset: None,
         timeout: Duration::from_secs(30),
         idempotency_key: None,
         attempt: 1,

@@ -65,6 +65,7 @@ fn dispatch(contract: ToolContract, arguments: &Value) -> Dispatch {
         arguments: serde_json::value::to_raw_value(arguments).unwrap().into(),
         call_id: "call-1".to_owned().try_into().unwrap(),
         caller: Caller::local(),
+        toolset: None,
         timeout: Duration::from_secs(10),
         idempotency_key: Some("key-1".to_owned()),
         attempt: 1,
@@ -363,6 +364,35 @@ async fn options_and_nul_never_reach_a_command() {
         let error = execute(&executor, call).await.unwrap_err();
         assert_eq!(error.effect, Effect::NotStarted);
         assert!(error.safe.unwrap().contains("`path`"));
+    }
+}
+
+async fn escapes_hide_no_secret() {
+    let token = Setting::Template("${TOOLBOOTH_NO_TOKEN:-hunter2}".to_owned());
+    let template = ["sh", "-c", "{script}"].map(str::to_owned);
+    let settings = CommandSettings {
+        line: CallLine::Filled {
+            line: CommandLine { env: vec![("TOKEN".to_owned(), token)], ..line(&["sh"]) },
+            template: CommandTemplate::parse(&template).unwrap(),
+        },
+        error_text: ErrorText::Full,
+        sandbox: None,
+        levels: TrustLevels::default(),
+    };
+    let executor = CommandExecutor::new(settings, launcher());
+    for script in [
+        r#"printf '%s' '{"hun\u0074er2": "of hun\u0074er2"}'"#,
+        r#"printf '\377 of hunter2'"#,
+        r#"printf 'of hun\033[1mter2'"#,
+        r#"printf 'of hun\007ter2' >&2; exit 1"#,
+    ] {
+        let call = dispatch(contract("t.t", "trusted", None), &json!({ "script": script }));
+        let output = execute(&executor, call).await.unwrap();
+        let data = output.structured_content.as_ref().map(Value::to_string);
+        assert_eq!(data.is_some(), script.contains('{'), "{script}");
+        let said = data.as_deref().unwrap_or(text(&output));
+        let told = format!("{said} {:?}", output.internal);
+        assert!(told.contains("of ${TOOLBOOTH_NO_TOKEN}") && !told.contains("hunter2"), "{told}");
     }
 }
 
@@ -740,6 +770,7 @@ fn main() {
         a_signal_in_a_handler_leaves_the_effect_unknown,
         programs_are_found_through_links,
         options_and_nul_never_reach_a_command,
+        escapes_hide_no_secret,
         a_profile_that_names_nothing_that_is_there_is_refused,
         the_way_out_leads_to_named_hosts_alone,
         handlers_of_both_languages_answer,

@@ -100,13 +100,27 @@ impl fmt::Display for Caller {
 pub struct ToolCall {
     request: CallRequest,
     caller: Caller,
+    toolset: Option<Arc<str>>,
 }
 
 impl ToolCall {
     /// Joins what the wire said with what authentication found.
     #[must_use]
     pub fn new(request: CallRequest, caller: Caller) -> Self {
-        Self { request, caller }
+        Self { request, caller, toolset: None }
+    }
+
+    /// The same call through a door that shows one tool set only; `None` = everything that the
+    /// caller may see.
+    #[must_use]
+    pub fn within(self, toolset: Option<Arc<str>>) -> Self {
+        Self { toolset, ..self }
+    }
+
+    /// The tool set of the door, by name.
+    #[must_use]
+    pub fn toolset(&self) -> Option<&Arc<str>> {
+        self.toolset.as_ref()
     }
 
     /// What the wire said.

@@ -18,6 +18,10 @@ pub const BUILTIN_RUNTIME: &str = "builtin";
 /// The runtime id of the handler that owns the domain of a tool.
 pub const HANDLERS_RUNTIME: &str = "handlers";
 
+/// The runtime id of the gateway's own tools, and the name of the server that its own resources
+/// are of.
+pub const GATEWAY_RUNTIME: &str = "gateway";
+
 /// One entry of the registry, in canonical form.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -57,6 +61,9 @@ pub struct ToolContract {
     /// The tool's own hints; shown, never loosening anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotations: Option<Map<String, Value>>,
+    /// What else the tool's source lists for clients, such as `icons` and `_meta`.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub shown: Map<String, Value>,
     /// Keys that this version does not know, kept as they came.
     #[serde(flatten)]
     pub extra: Map<String, Value>,

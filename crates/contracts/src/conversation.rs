@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_channel::{Receiver, Sender, TrySendError};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Messages of one kind that may wait; further ones are dropped, oldest kept.
+/// Messages of one kind that may wait. A further one takes the place of the oldest, so that what
+/// arrives is in order and the last is never lost.
 pub const CONVERSATION_CAPACITY: usize = 64;
 
 /// How far a tool has come.
@@ -28,11 +29,69 @@ pub struct Progress {
     pub message: Option<String>,
 }
 
+/// How severe a log line is (RFC 5424), from the least severe on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Details for developers.
+    Debug,
+    /// Normal work.
+    Info,
+    /// Normal, and worth knowing.
+    Notice,
+    /// Something may be wrong.
+    Warning,
+    /// Something is wrong.
+    Error,
+    /// A part does not work.
+    Critical,
+    /// Somebody has to act at once.
+    Alert,
+    /// Nothing works.
+    Emergency,
+}
+
+impl LogLevel {
+    /// The level as it is written.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Notice => "notice",
+            Self::Warning => "warning",
+            Self::Error => "error",
+            Self::Critical => "critical",
+            Self::Alert => "alert",
+            Self::Emergency => "emergency",
+        }
+    }
+
+    /// The level of a word; `None` where it is none.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [
+            Self::Debug,
+            Self::Info,
+            Self::Notice,
+            Self::Warning,
+            Self::Error,
+            Self::Critical,
+            Self::Alert,
+            Self::Emergency,
+        ]
+        .into_iter()
+        .find(|level| level.as_str() == word)
+    }
+}
+
 /// A line that a tool logs for its caller.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogLine {
-    /// A syslog level word.
-    pub level: String,
+    /// How severe it is.
+    pub level: LogLevel,
+    /// Which part of the tool logs, where it says so.
+    pub logger: Option<String>,
     /// What it says.
     pub data: Value,
 }
@@ -57,7 +116,10 @@ impl Question {
 pub struct Conversation {
     progress: Sender<Progress>,
     log: Sender<LogLine>,
+    log_level: Option<LogLevel>,
     ask: Option<Sender<Question>>,
+    /// Rung with each progress, where somebody between caller and tool wants to know.
+    came_on: Option<Sender<()>>,
     cancelled: Cancelled,
 }
 
@@ -122,7 +184,8 @@ impl Conversation {
         let (log, log_out) = async_channel::bounded(CONVERSATION_CAPACITY);
         let (ask, questions) = async_channel::bounded(1);
         let (cancel, cancelled) = CancelHandle::pair();
-        let tool = Self { progress, log, ask: can_ask.then_some(ask), cancelled };
+        let ask = can_ask.then_some(ask);
+        let tool = Self { progress, log, log_level: None, ask, came_on: None, cancelled };
         (tool, Counterpart { progress: progress_out, log: log_out, questions, cancel })
     }
 
@@ -132,6 +195,19 @@ impl Conversation {
     pub fn detached() -> (Self, CancelHandle) {
         let (tool, counterpart) = Self::pair(false);
         (tool, counterpart.cancel)
+    }
+
+    /// The same conversation, whose caller wants log lines from `level` on; `None` = none at all,
+    /// as a new conversation has it.
+    #[must_use]
+    pub fn with_log_level(self, level: Option<LogLevel>) -> Self {
+        Self { log_level: level, ..self }
+    }
+
+    /// The least severe log lines that the caller wants; `None` = it wants none.
+    #[must_use]
+    pub fn log_level(&self) -> Option<LogLevel> {
+        self.log_level
     }
 
     /// The same conversation with a cancellation of its own, for whoever stands between a caller
@@ -150,14 +226,28 @@ impl Conversation {
         (Self { ask: self.ask.as_ref().map(|_| ask), ..self.clone() }, questions)
     }
 
-    /// Says how far the tool has come; dropped when nobody listens or too many wait.
-    pub fn progress(&self, progress: Progress) {
-        let _ = self.progress.try_send(progress);
+    /// The same conversation, and a signal that is there whenever the tool has told its progress
+    /// since it was last taken. The progress itself still goes to the caller.
+    #[must_use]
+    pub fn with_progress_signal(&self) -> (Self, Receiver<()>) {
+        let (came_on, signal) = async_channel::bounded(1);
+        (Self { came_on: Some(came_on), ..self.clone() }, signal)
     }
 
-    /// Logs a line for the caller; dropped when nobody listens or too many wait.
+    /// Says how far the tool has come. Where too many wait, the oldest is dropped.
+    pub fn progress(&self, progress: Progress) {
+        let _ = self.progress.force_send(progress);
+        if let Some(came_on) = &self.came_on {
+            let _ = came_on.try_send(());
+        }
+    }
+
+    /// Logs a line for the caller; dropped where the caller does not want it. Where too many wait,
+    /// the oldest is dropped.
     pub fn log(&self, line: LogLine) {
-        let _ = self.log.try_send(line);
+        if self.log_level.is_some_and(|wanted| line.level >= wanted) {
+            let _ = self.log.force_send(line);
+        }
     }
 
     /// Asks the caller and waits for the answer.
@@ -189,5 +279,39 @@ impl Conversation {
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.told.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_stays_in_order_and_keeps_its_last() {
+        let (tool, counterpart) = Conversation::pair(false);
+        for done in 0..1_000u32 {
+            tool.progress(Progress { progress: done.into(), total: None, message: None });
+        }
+        let mut heard = Vec::new();
+        while let Ok(progress) = counterpart.progress.try_recv() {
+            heard.push(progress.progress);
+        }
+        assert_eq!(heard.len(), CONVERSATION_CAPACITY);
+        assert!(heard.is_sorted() && heard.last() == Some(&999.0));
+    }
+
+    #[test]
+    fn log_lines_come_from_the_wanted_level_on() {
+        let line = |level| LogLine { level, logger: None, data: Value::Null };
+        let (tool, counterpart) = Conversation::pair(false);
+        tool.log(line(LogLevel::Emergency));
+        assert!(counterpart.log.is_empty(), "nobody asked for log lines");
+        let tool = tool.with_log_level(Some(LogLevel::Warning));
+        tool.log(line(LogLevel::Info));
+        tool.log(line(LogLevel::Error));
+        assert_eq!(counterpart.log.try_recv().unwrap().level, LogLevel::Error);
+        assert!(counterpart.log.is_empty());
+        assert_eq!(LogLevel::parse("notice"), Some(LogLevel::Notice));
+        assert_eq!(LogLevel::parse("loud"), None);
     }
 }

@@ -28,6 +28,9 @@ pub struct Declaration {
     /// The tool's own hints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotations: Option<Map<String, Value>>,
+    /// What else its source lists for clients, such as `icons` and `_meta`.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub extra: Map<String, Value>,
 }
 
 /// Something that a provider's form cannot say.

@@ -122,7 +122,11 @@ impl fmt::Display for CallId {
     }
 }
 
-/// Selects tools: an id, `*`, or a prefix that ends in `.*`.
+/// Longest pattern, in bytes.
+const PATTERN_BYTES_MAX: usize = 8 << 10;
+
+/// Selects tools: an id, `*`, or a prefix that ends in `.*`. Selects resources: `SERVER.URI`, which
+/// may end in `*`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct ToolPattern(String);
@@ -152,7 +156,7 @@ impl TryFrom<String> for ToolPattern {
 
     fn try_from(text: String) -> Result<Self, InvalidName> {
         let body = text.strip_suffix(".*").unwrap_or(&text);
-        if text != "*" {
+        if text != "*" && !names_resources(&text) {
             ToolId::try_from(body).map_err(|_| {
                 InvalidName(format!(
                     "`{}` is neither a tool id, nor `*`, nor a prefix such as `files.*`",
@@ -162,6 +166,20 @@ impl TryFrom<String> for ToolPattern {
         }
         Ok(Self(text))
     }
+}
+
+/// Whether a pattern is `SERVER.URI`: a server's name, a URI scheme and a colon stand first.
+fn names_resources(text: &str) -> bool {
+    let Some((head, rest)) = text.split_once(':') else { return false };
+    let Some((server, scheme)) = head.rsplit_once('.') else { return false };
+    let mut scheme_chars = scheme.chars();
+    ToolId::try_from(server).is_ok()
+        && scheme_chars.next().is_some_and(|c| c.is_ascii_alphabetic())
+        && scheme_chars.all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-'))
+        && !rest.is_empty()
+        && !rest.chars().any(|c| c.is_whitespace() || c.is_control())
+        && !rest.trim_end_matches('*').contains('*')
+        && text.len() <= PATTERN_BYTES_MAX
 }
 
 impl From<ToolPattern> for String {
@@ -217,6 +235,13 @@ mod tests {
         assert!(selects("*", "x"));
         assert!(selects("a.b", "a.b") && !selects("a.b", "a.bc"));
         assert!(ToolPattern::try_from("fi*es".to_owned()).is_err());
+        assert!(selects("files.file:///a/*", "files.file:///a/b"));
+        assert!(!selects("files.file:///a/*", "files.file:///b") && selects("f.*", "f.x:y"));
+        assert!(selects("f.toolbooth+a:file:///b", "f.toolbooth+a:file:///b"));
+        for bad in ["files:*", "files.:x", "files.file:", "files.file:a b", "files.f*e:x", "f.x:*a"]
+        {
+            assert!(ToolPattern::try_from(bad.to_owned()).is_err(), "{bad}");
+        }
     }
 
     #[test]

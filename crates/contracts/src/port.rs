@@ -30,7 +30,10 @@ pub struct Dispatch {
     pub call_id: CallId,
     /// Who called; for credentials that are the caller's own.
     pub caller: Caller,
-    /// How long the tool has; the proxy cuts it off after that in any case.
+    /// The tool set within which the caller came; `None` = everything that it may see.
+    pub toolset: Option<Arc<str>>,
+    /// The longest that the tool has; the proxy cuts it off then in any case, and a tool that tells
+    /// no progress earlier.
     pub timeout: Duration,
     /// The key that travels with the call, equal on every attempt.
     pub idempotency_key: Option<String>,
@@ -189,13 +192,89 @@ pub struct DiscoveredTool {
     pub output_schema: Option<Value>,
     /// The tool's own hints.
     pub annotations: Option<Map<String, Value>>,
+    /// Everything else that the source lists of it: icons, metadata, how it is executed.
+    pub extra: Map<String, Value>,
 }
 
-/// What a source lists: tools, and what is wrong with the items that are none.
+/// What a source lists beside tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ItemKind {
+    /// A prompt, known by its name.
+    Prompt,
+    /// A resource, known by its URI.
+    Resource,
+    /// A resource template, known by its URI template (RFC 6570).
+    Template,
+}
+
+impl ItemKind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Prompt, Self::Resource, Self::Template];
+
+    /// The kind as records and commands write it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Prompt => "prompt",
+            Self::Resource => "resource",
+            Self::Template => "template",
+        }
+    }
+
+    /// The member of an item's document that holds its key.
+    #[must_use]
+    pub fn key_member(self) -> &'static str {
+        match self {
+            Self::Prompt => "name",
+            Self::Resource => "uri",
+            Self::Template => "uriTemplate",
+        }
+    }
+}
+
+impl std::fmt::Display for ItemKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A prompt, a resource or a resource template, as its source lists it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DiscoveredItem {
+    /// What it is known by over there: a prompt's name, a resource's URI, a template's URI template.
+    pub key: String,
+    /// The whole item.
+    pub document: Map<String, Value>,
+}
+
+/// What a source can do beside tools, as it declares it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Offers {
+    /// It has prompts.
+    pub prompts: bool,
+    /// It has resources.
+    pub resources: bool,
+    /// It tells when a resource changes.
+    pub subscribe: bool,
+    /// It completes arguments.
+    pub completions: bool,
+    /// It sends log lines.
+    pub logging: bool,
+}
+
+/// What a source lists: tools and the rest, and what is wrong with the items that are none.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Listing {
     /// The tools.
     pub tools: Vec<DiscoveredTool>,
+    /// The prompts.
+    pub prompts: Vec<DiscoveredItem>,
+    /// The resources.
+    pub resources: Vec<DiscoveredItem>,
+    /// The resource templates.
+    pub templates: Vec<DiscoveredItem>,
+    /// What else the source can do.
+    pub offers: Offers,
     /// Items that were left out, each with the reason.
     pub problems: Vec<String>,
 }
@@ -224,57 +303,86 @@ pub trait ToolSource: Send + Sync {
     fn changes(&self) -> Option<async_channel::Receiver<()>>;
 }
 
+/// What is asked of an upstream server beside calls of tools. Names and URIs are the server's own.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ask {
+    /// Reads a resource.
+    ReadResource {
+        /// Its URI.
+        uri: String,
+    },
+    /// Fetches a prompt.
+    GetPrompt {
+        /// Its name.
+        name: String,
+        /// Its arguments, where the caller sent any.
+        arguments: Option<Map<String, Value>>,
+    },
+    /// Completes an argument.
+    Complete {
+        /// What the argument belongs to.
+        reference: CompletionReference,
+        /// The argument: `name`, and `value` as far as it was typed.
+        argument: Value,
+        /// Further context, such as arguments that are known.
+        context: Option<Value>,
+    },
+    /// Starts to tell when a resource changes. Asking twice is as asking once.
+    Subscribe {
+        /// Its URI.
+        uri: String,
+    },
+    /// Stops telling.
+    Unsubscribe {
+        /// Its URI.
+        uri: String,
+    },
+}
+
+/// What an argument that is to be completed belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CompletionReference {
+    /// A prompt, by name.
+    Prompt(String),
+    /// A resource template, or a resource, by URI.
+    Resource(String),
+}
+
+/// What an upstream server tells by itself, beside changes of its listings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// A resource has changed, or may have changed while nobody listened.
+    ResourceUpdated {
+        /// Its URI, as the server has it.
+        uri: String,
+        /// The caller whose own connection told it; `None` = it concerns every caller.
+        caller: Option<String>,
+    },
+}
+
 /// What an upstream server offers beside tools. Requests and answers are opaque documents of the
 /// protocol that the server speaks.
+///
+/// A server that was lost is connected to again, and asked again for what callers subscribed to.
 #[async_trait]
 pub trait Upstream: Send + Sync {
-    /// The server.
+    /// The server, by its name in configuration.
     fn name(&self) -> &str;
-    /// One page of resources.
+
+    /// Asks the server on behalf of a caller. Never repeats a request. Progress and log lines of
+    /// the request go to the conversation, and its cancel ends the request.
     ///
     /// # Errors
-    /// Where the server does not answer or refuses.
-    async fn list_resources(&self, cursor: Option<String>) -> Result<Value, UpstreamError>;
-    /// One page of resource templates.
-    ///
-    /// # Errors
-    /// Where the server does not answer or refuses.
-    async fn list_resource_templates(&self, cursor: Option<String>)
-    -> Result<Value, UpstreamError>;
-    /// Reads a resource.
-    ///
-    /// # Errors
-    /// Where the server does not answer or refuses.
-    async fn read_resource(&self, uri: String) -> Result<Value, UpstreamError>;
-    /// One page of prompts.
-    ///
-    /// # Errors
-    /// Where the server does not answer or refuses.
-    async fn list_prompts(&self, cursor: Option<String>) -> Result<Value, UpstreamError>;
-    /// Fetches a prompt.
-    ///
-    /// # Errors
-    /// Where the server does not answer or refuses.
-    async fn get_prompt(
+    /// Where the server does not answer, refuses, or was told to stop.
+    async fn request(
         &self,
-        name: String,
-        arguments: Map<String, Value>,
+        ask: Ask,
+        caller: &crate::Caller,
+        conversation: Conversation,
     ) -> Result<Value, UpstreamError>;
-    /// Completes an argument.
-    ///
-    /// # Errors
-    /// Where the server does not answer or refuses.
-    async fn complete(&self, request: Value) -> Result<Value, UpstreamError>;
-    /// Starts to tell when a resource changes.
-    ///
-    /// # Errors
-    /// Where the server does not answer or refuses.
-    async fn subscribe(&self, uri: String) -> Result<(), UpstreamError>;
-    /// Stops telling.
-    ///
-    /// # Errors
-    /// Where the server does not answer or refuses.
-    async fn unsubscribe(&self, uri: String) -> Result<(), UpstreamError>;
+
+    /// What the server tells by itself; each notice goes to one of the receivers.
+    fn notices(&self) -> async_channel::Receiver<Notice>;
 }
 
 /// Why an upstream server did not serve a request.
@@ -290,7 +398,18 @@ pub enum UpstreamError {
         code: i64,
         /// The server's sentence.
         message: String,
+        /// What the server said beside it.
+        data: Option<Value>,
     },
+    /// The server did not answer in time.
+    #[error("the server did not answer in time")]
+    Timeout,
+    /// The caller told the request to stop.
+    #[error("the request was told to stop")]
+    Cancelled,
+    /// The server answered, and the answer is none of the protocol.
+    #[error("the server's answer cannot be read: {0}")]
+    Unreadable(String),
 }
 
 /// Renders declarations for one provider.

@@ -69,6 +69,17 @@ pub struct Seen {
     pub reached: Vec<EgressReached>,
     /// What rules of the sandbox stopped, at most [`DENIALS_MAX`].
     pub denied: Vec<SandboxDenial>,
+    /// The error by which the tool's own server refused the call.
+    pub refusal: Option<ServerRefusal>,
+}
+
+/// An error of a tool's own server, as it said it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerRefusal {
+    /// The protocol's error code.
+    pub code: i64,
+    /// What the server said beside its sentence.
+    pub data: Option<serde_json::Value>,
 }
 
 /// Something that a rule of a tool's sandbox stopped.
@@ -134,6 +145,11 @@ impl Witness {
         if seen.denied.len() < DENIALS_MAX && !seen.denied.contains(&denial) {
             seen.denied.push(denial);
         }
+    }
+
+    /// The tool's own server refused the call.
+    pub fn refused(&self, refusal: ServerRefusal) {
+        self.seen().refusal = Some(refusal);
     }
 
     /// Refused ways out that were noted, which stay.

@@ -46,7 +46,7 @@ pub struct Denial {
 }
 
 impl Denial {
-    fn new(code: ErrorCode, rule: &str, reason: impl Into<String>) -> Self {
+    pub(crate) fn new(code: ErrorCode, rule: &str, reason: impl Into<String>) -> Self {
         Self { code, rule: rule.to_owned(), reason: reason.into(), missing: Vec::new() }
     }
 
@@ -124,11 +124,11 @@ impl Permit {
 /// Judges calls by flags, tool sets, whitelist, standing, permissions, rules and approvals.
 #[derive(Clone)]
 pub struct Authorizer {
-    flags: FeatureFlags,
-    whitelist: Whitelist,
+    pub(crate) flags: FeatureFlags,
+    pub(crate) whitelist: Whitelist,
     callers: BTreeMap<String, CallerRights>,
     approval_by_trust: Vec<String>,
-    engine: Option<Arc<dyn PolicyEngine>>,
+    pub(crate) engine: Option<Arc<dyn PolicyEngine>>,
     version: String,
 }
 
@@ -269,12 +269,23 @@ impl Authorizer {
     ) -> Result<Access, Denial> {
         self.enabled()?;
         let tool_id = contract.tool_id.as_str();
-        let rights =
-            self.rights(caller).filter(|rights| rights.sees(tool_id)).ok_or_else(|| {
-                let hidden = ErrorCode::UnregisteredTool;
-                Denial::new(hidden, "tool-set", hidden.safe_sentence())
-            })?;
-        if self.flags.tools_policy && !self.whitelist.allows(tool_id) {
+        let rights = self.known(caller, tool_id, standing)?;
+        let missing = rights.missing(&contract.permissions);
+        Ok(Access { missing: missing.into_iter().map(str::to_owned).collect() })
+    }
+
+    /// Steps 2 to 4 by an id, of a tool or of anything else.
+    pub(crate) fn known(
+        &self,
+        caller: &Caller,
+        id: &str,
+        standing: &Standing,
+    ) -> Result<&CallerRights, Denial> {
+        let rights = self.rights(caller).filter(|rights| rights.sees(id)).ok_or_else(|| {
+            let hidden = ErrorCode::UnregisteredTool;
+            Denial::new(hidden, "tool-set", hidden.safe_sentence())
+        })?;
+        if self.flags.tools_policy && !self.whitelist.allows(id) {
             return Err(Denial::new(
                 ErrorCode::PolicyDenied,
                 "whitelist",
@@ -282,18 +293,16 @@ impl Authorizer {
             ));
         }
         match standing {
-            Standing::Active => (),
+            Standing::Active => Ok(rights),
             Standing::Quarantined(_) => {
                 let code = ErrorCode::QuarantinedTool;
-                return Err(Denial::new(code, "quarantine", code.safe_sentence()));
+                Err(Denial::new(code, "quarantine", code.safe_sentence()))
             }
             Standing::Paused => {
                 let code = ErrorCode::Paused;
-                return Err(Denial::new(code, "pause", code.safe_sentence()));
+                Err(Denial::new(code, "pause", code.safe_sentence()))
             }
         }
-        let missing = rights.missing(&contract.permissions);
-        Ok(Access { missing: missing.into_iter().map(str::to_owned).collect() })
     }
 
     /// Whether steps 1 to 5 let the caller see the tool in a listing.

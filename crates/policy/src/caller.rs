@@ -104,6 +104,16 @@ impl CallerRights {
         in_set && !self.deny.iter().any(|pattern| pattern.selects(tool_id))
     }
 
+    /// Whether anything of a server may be seen, by the names of its things.
+    #[must_use]
+    pub fn sees_some_of(&self, server: &str) -> bool {
+        let in_set = self
+            .tools
+            .as_ref()
+            .is_none_or(|set| set.iter().any(|pattern| may_select_of(pattern, server)));
+        in_set && !self.deny.iter().any(|pattern| selects_all_of(pattern, server))
+    }
+
     /// The permissions that are not granted.
     pub fn missing<'p>(&self, permissions: &'p [String]) -> Vec<&'p str> {
         permissions
@@ -112,6 +122,21 @@ impl CallerRights {
             .filter(|permission| !self.grants.iter().any(|grant| grant.covers(permission)))
             .collect()
     }
+}
+
+/// Whether a pattern may select something whose id begins with the server's name and a dot.
+pub(crate) fn may_select_of(pattern: &ToolPattern, server: &str) -> bool {
+    let text = pattern.as_str();
+    let prefix = format!("{server}.");
+    match text.strip_suffix('*') {
+        Some(own) => own.starts_with(&prefix) || prefix.starts_with(own),
+        None => text.len() > prefix.len() && text.starts_with(&prefix),
+    }
+}
+
+/// Whether a pattern selects everything whose id begins with the server's name and a dot.
+pub(crate) fn selects_all_of(pattern: &ToolPattern, server: &str) -> bool {
+    pattern.as_str().strip_suffix('*').is_some_and(|own| format!("{server}.").starts_with(own))
 }
 
 /// A caller that may do what people do: read records, decide approvals. Only

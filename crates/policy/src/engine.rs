@@ -21,6 +21,17 @@ pub struct Question<'q> {
     pub claimed: &'q CallContext,
 }
 
+/// Everything that a rule may look at where something else than a tool is asked for.
+#[derive(Debug)]
+pub struct ItemQuestion<'q> {
+    /// Who asks.
+    pub caller: &'q Caller,
+    /// What is asked for.
+    pub item: &'q crate::Item<'q>,
+    /// What the agent claims.
+    pub claimed: &'q CallContext,
+}
+
 /// What an engine says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
@@ -59,6 +70,18 @@ pub trait PolicyEngine: Send + Sync {
     /// # Errors
     /// Where the rules cannot be evaluated; the call is denied then.
     fn judge(&self, question: &Question<'_>) -> Result<Verdict, EngineError>;
+
+    /// The verdict on a prompt, a resource or a template. Rules that do not speak of these permit
+    /// none of them.
+    ///
+    /// # Errors
+    /// Where the rules cannot be evaluated; the request is denied then.
+    fn judge_item(&self, _question: &ItemQuestion<'_>) -> Result<Verdict, EngineError> {
+        Ok(Verdict::Deny {
+            rule: "no-rule".to_owned(),
+            reason: "the rules speak of tools only".to_owned(),
+        })
+    }
 
     /// Digest of the rules.
     fn version(&self) -> &str;

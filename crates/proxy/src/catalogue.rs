@@ -9,23 +9,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use serde_json::Value;
 use tokio::sync::watch;
 use toolbooth_contracts::contract::AdapterId;
 use toolbooth_contracts::coverage::{CoverageReport, CoverageRow, CoverageState, Readiness};
-use toolbooth_contracts::declaration::Declaration;
-use toolbooth_contracts::port::ToolSource;
+use toolbooth_contracts::port::{ItemKind, ToolSource};
 use toolbooth_contracts::sandbox::Enforce;
 use toolbooth_contracts::{Caller, Guard, ToolId};
 use toolbooth_policy::Standing;
 use toolbooth_registry::discovered::{self, SourcePolicy};
 use toolbooth_registry::lock::{Approvals, Lock, NewTools, Suspicious};
 use toolbooth_registry::wire::WireCandidate;
-use toolbooth_registry::{RegisteredTool, Source, coverage};
+use toolbooth_registry::{RegisteredTool, Source, SourceItems, coverage};
 
 use crate::executors::Executors;
 use crate::pins::{FirstListing, FirstUse, PinStore, PinnedTool};
-use crate::world::{Indices, ToolState, World, Worlds};
+use crate::view::View;
+use crate::world::{Judged, PerView, ToolState, World, Worlds};
 
 /// How long further changes of a source are waited for, before it is asked again.
 const DEBOUNCE: Duration = Duration::from_millis(200);
@@ -45,11 +44,11 @@ pub struct SourceEntry {
     pub verify_calls: bool,
 }
 
-/// A tool that was put into quarantine; worth an audit event.
+/// A tool or an item that was put into quarantine; worth an audit event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
-    /// The tool.
-    pub tool_id: ToolId,
+    /// The tool's id; an item's with its kind, such as `prompt:s.greet`.
+    pub tool_id: String,
     /// Its source.
     pub source: Source,
     /// Why.
@@ -63,6 +62,15 @@ pub struct SourceState {
     pub source: String,
     /// How many of its tools are registered.
     pub tools: usize,
+    /// How many prompts it has.
+    #[serde(skip_serializing_if = "is_none")]
+    pub prompts: usize,
+    /// How many resources it has.
+    #[serde(skip_serializing_if = "is_none")]
+    pub resources: usize,
+    /// How many resource templates it has.
+    #[serde(skip_serializing_if = "is_none")]
+    pub templates: usize,
     /// Tools that were left out, and settings that fit none, each with the reason.
     pub problems: Vec<String>,
     /// Tools that are in quarantine, each with the reason.
@@ -74,6 +82,11 @@ pub struct SourceState {
     /// Why it did not answer; its last tools are kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unhealthy: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_none(count: &usize) -> bool {
+    *count == 0
 }
 
 /// Publishes worlds, and tells callers what they may see.
@@ -93,7 +106,7 @@ pub struct Catalogue {
     /// asked, so that no older answer comes after a newer one.
     asked: HashMap<Source, tokio::sync::Mutex<Option<Instant>>>,
     /// Tools that were quarantined and that nobody has written down yet.
-    notices: Mutex<BTreeMap<ToolId, Quarantined>>,
+    notices: Mutex<BTreeMap<String, Quarantined>>,
     /// Where first listings are pinned; without it none is.
     pins: Option<Arc<dyn PinStore>>,
     /// Listings that were pinned and that nobody has written down yet.
@@ -178,12 +191,10 @@ impl Catalogue {
                 "tools are quarantined; not each of them is written down"
             );
         }
-        for (tool_id, reason) in quarantined.into_iter().take(NOTICES_MAX) {
-            tracing::warn!(tool.id = %tool_id, reason, "a tool is quarantined");
-            let Some(tool) = world.registry.get(tool_id.as_str()) else { continue };
-            let source = tool.source().clone();
-            let notice = Quarantined { tool_id: tool_id.clone(), source, reason };
-            lock(&self.notices).insert(tool_id, notice);
+        for (Judged { id, source }, reason) in quarantined.into_iter().take(NOTICES_MAX) {
+            tracing::warn!(tool.id = id, reason, "quarantined");
+            let notice = Quarantined { tool_id: id.clone(), source, reason };
+            lock(&self.notices).insert(id, notice);
         }
         self.doubt_unverified(&mut world);
         // What is in quarantine takes no name from those that may be called.
@@ -191,10 +202,16 @@ impl Catalogue {
         let trusted =
             tools.filter(|tool| !matches!(world.standing(tool), Standing::Quarantined(_)));
         world.names = world.names.with(trusted.map(|tool| WireCandidate::of(tool)));
+        let items = world.items.iter().filter(|item| {
+            item.kind() == ItemKind::Prompt && *world.item_standing(item) == Standing::Active
+        });
+        world.prompt_names =
+            world.prompt_names.with(items.map(|prompt| WireCandidate::of_prompt(prompt)));
         if self.states_wanted.load(Ordering::Relaxed) {
             world.states = self.states(&world, false).await;
         }
-        world.indices = Indices::default();
+        world.indices = PerView::default();
+        world.digests = PerView::default();
         world.generation += 1;
         self.worlds.publish(world);
         self.generation.send_modify(|generation| *generation += 1);
@@ -222,6 +239,14 @@ impl Catalogue {
             for id in doubtful.map(|tool| tool.id().clone()).collect::<Vec<_>>() {
                 let reason = "its source did not answer, and is to be asked before it is called";
                 world.standings.entry(id).or_insert(Standing::Quarantined(reason.to_owned()));
+            }
+            let items = world.items.source(&entry.id).cloned();
+            for item in items.iter().flat_map(|items| items.iter()) {
+                let reason = "its source did not answer, and is to be asked before it is used";
+                let standing = Standing::Quarantined(reason.to_owned());
+                let kinds = world.item_standings.entry(entry.id.clone()).or_default();
+                let kind = kinds.entry(item.kind()).or_default();
+                kind.entry(item.key().to_owned()).or_insert(standing);
             }
         }
     }
@@ -267,13 +292,17 @@ impl Catalogue {
             let Some(locked) = approvals.lock.approved() else { return };
             for entry in &self.sources {
                 let listing = locked.listing(&entry.id);
+                let (items, wrong) = SourceItems::of_listing(&entry.id, &listing);
                 let (tools, problems) =
                     discovered::register_all(&entry.id, listing, &entry.policy, &self.guard);
-                for problem in problems {
+                for problem in problems.into_iter().chain(wrong) {
                     tracing::warn!(source = %entry.id, problem, "an approved tool is left out");
                 }
-                if !tools.is_empty() {
+                if !tools.is_empty() || !items.is_empty() {
                     lock(&self.unasked).insert(entry.id.clone());
+                }
+                if !items.is_empty() {
+                    let _ = world.items.replace_source(&entry.id, items.restored());
                 }
                 let _ = world.registry.replace_source(&entry.id, tools);
             }
@@ -316,6 +345,7 @@ impl Catalogue {
             // A source may have listed no tool when it was pinned.
             world.approvals.lock.approved().is_some_and(|lock| lock.has_seen(source))
                 || world.registry.iter().any(|tool| tool.source() == source)
+                || world.items.source(source).is_some()
         };
         self.sources.iter().map(|entry| entry.id.clone()).filter(|source| !known(source)).collect()
     }
@@ -327,15 +357,25 @@ impl Catalogue {
     }
 
     /// How long a call may wait for its tool's source to be asked; `None` where it needs not.
-    pub(crate) fn verification_bound(&self, tool_id: &str, caller: &Caller) -> Option<Duration> {
-        let entry = self.to_be_asked(tool_id, caller)?;
+    pub(crate) fn verification_bound(
+        &self,
+        tool_id: &str,
+        caller: &Caller,
+        toolset: Option<&Arc<str>>,
+    ) -> Option<Duration> {
         let world = self.worlds.now();
+        let entry = self.to_be_asked(tool_id, caller, toolset)?;
         let tool = Duration::from_millis(world.registry.get(tool_id)?.contract().policy.timeout_ms);
         Some(tool.min(entry.source.timeout()))
     }
 
     /// The source of a tool, where it is to be asked before the call and the caller may call it.
-    fn to_be_asked(&self, tool_id: &str, caller: &Caller) -> Option<&SourceEntry> {
+    fn to_be_asked(
+        &self,
+        tool_id: &str,
+        caller: &Caller,
+        toolset: Option<&Arc<str>>,
+    ) -> Option<&SourceEntry> {
         if !self.sources.iter().any(|entry| self.is_to_be_asked(entry)) {
             return None;
         }
@@ -345,15 +385,35 @@ impl Catalogue {
         // For whom the tool is hidden, nothing may take longer than for one that is not there.
         let policy = &world.policy;
         let may = policy.enabled().is_ok()
+            && world.shows_tool(toolset, tool_id)
             && policy.access(caller, tool.contract(), &Standing::Active).is_ok();
         (may && self.is_to_be_asked(entry)).then_some(entry)
     }
 
     /// Asks the source of a tool again, where it is to be asked before the call and the caller may
     /// call the tool. Calls that come while a source is asked share the next asking.
-    pub(crate) async fn verify(&self, tool_id: &str, caller: &Caller) {
+    pub(crate) async fn verify(&self, tool_id: &str, caller: &Caller, toolset: Option<&Arc<str>>) {
         let came = Instant::now();
-        if let Some(entry) = self.to_be_asked(tool_id, caller) {
+        if let Some(entry) = self.to_be_asked(tool_id, caller, toolset) {
+            let _ = self.refresh_after(entry, Some(came)).await;
+        }
+    }
+
+    /// How long a request may wait for its server to be asked what it lists; `None` where it needs
+    /// not. Whether the caller may know the server is for the request to find out first.
+    pub(crate) fn server_verification_bound(&self, server: &str) -> Option<Duration> {
+        let entry = self.server_entry(server)?;
+        self.is_to_be_asked(entry).then(|| entry.source.timeout())
+    }
+
+    fn server_entry(&self, server: &str) -> Option<&SourceEntry> {
+        self.sources.iter().find(|entry| matches!(&entry.id, Source::Mcp(name) if name == server))
+    }
+
+    /// Asks a server again, where it is to be asked before what it lists is used.
+    pub(crate) async fn verify_server(&self, server: &str) {
+        let came = Instant::now();
+        if let Some(entry) = self.server_entry(server).filter(|entry| self.is_to_be_asked(entry)) {
             let _ = self.refresh_after(entry, Some(came)).await;
         }
     }
@@ -408,13 +468,14 @@ impl Catalogue {
             Ok(listing) => {
                 let names = listing.tools.iter().map(|tool| tool.name.clone()).collect();
                 let mut problems = entry.policy.idle_settings(&names);
+                let (items, wrong) = SourceItems::of_listing(&entry.id, &listing);
                 let (tools, left_out) =
                     discovered::register_all(&entry.id, listing, &entry.policy, &self.guard);
-                problems.extend(left_out);
+                problems.extend(left_out.into_iter().chain(wrong));
                 let recovered = lock(&self.unhealthy).remove(&entry.id).is_some();
                 let known = lock(&self.listed).insert(entry.id.clone(), names.clone());
                 let (replaced, unpinned) =
-                    self.swap(entry, tools, recovered || known != Some(names)).await;
+                    self.swap(entry, tools, items, recovered || known != Some(names)).await;
                 problems.extend(unpinned);
                 lock(&self.unasked).remove(&entry.id);
                 let mut stale = lock(&self.stale);
@@ -442,18 +503,25 @@ impl Catalogue {
         &self,
         entry: &SourceEntry,
         tools: Vec<RegisteredTool>,
+        items: SourceItems,
         publish: bool,
-    ) -> (toolbooth_registry::Replaced, Option<String>) {
+    ) -> (toolbooth_registry::Replaced, Vec<String>) {
         let _editing = self.editing.lock().await;
         let mut world = World::clone(&self.worlds.now());
         let replaced = world.registry.replace_source(&entry.id, tools);
+        // Commands list tools only.
+        let (changed, mut problems) = match &entry.id {
+            Source::Mcp(_) => world.items.replace_source(&entry.id, items),
+            _ => (false, Vec::new()),
+        };
         // INVARIANT: a tool is pinned before the world that offers it is published, so that no
         // crash loses the pin of a tool that an agent has seen.
         let pinned = self.pin(&mut world, &entry.id).await;
-        if publish || replaced.changed || pinned == Ok(true) {
+        if publish || replaced.changed || changed || pinned == Ok(true) {
             self.publish(world).await;
         }
-        (replaced, pinned.err())
+        problems.extend(pinned.err());
+        (replaced, problems)
     }
 
     /// Pins the first listing of a source in the mode of first use; gives whether the pins are
@@ -461,27 +529,32 @@ impl Catalogue {
     async fn pin(&self, world: &mut World, source: &Source) -> Result<bool, String> {
         let approvals = Arc::clone(&world.approvals);
         let Lock::FirstUse(known) = &approvals.lock else { return Ok(false) };
-        let seen = known.has_seen(source);
+        // One that was pinned before prompts and resources were has these pinned now.
+        let seen = known.has_seen(source) && known.has_seen_items(source);
         if seen && approvals.new_tools == NewTools::Deny {
             return Ok(false);
         }
         let tools = approvals.to_pin(source, world.registry.iter());
-        if seen && tools.is_empty() {
+        let items = approvals.items_to_pin(source, world.items.iter());
+        if seen && tools.is_empty() && items.is_empty() {
             return Ok(false);
         }
         if approvals.suspicious == Suspicious::Warn {
             // The judgement of a pinned tool has no suspicions: this is the only warning.
             let objections = approvals.judge(world.registry.iter().map(AsRef::as_ref));
-            for tool in &tools {
-                let objection = objections.get(tool.id().as_str());
+            let objections_to_items = approvals.judge_items(items.iter().map(AsRef::as_ref));
+            let ids = tools.iter().map(|tool| tool.id().to_string());
+            for id in ids.chain(items.iter().map(|item| item.locked_id())) {
+                let objection = objections.get(&id).or_else(|| objections_to_items.get(&id));
                 for suspicion in objection.into_iter().flat_map(|found| &found.suspicions) {
-                    tracing::warn!(tool.id = %tool.id(), %suspicion, "a suspicious tool is pinned");
+                    tracing::warn!(tool.id = id, %suspicion, "pinned, and suspicious");
                 }
             }
         }
         let listing = FirstListing {
             source: source.clone(),
             tools,
+            items,
             new_tools: approvals.new_tools,
             known: known.clone(),
         };
@@ -493,9 +566,15 @@ impl Catalogue {
             pinned.map_err(|reason| format!("its first listing cannot be pinned: {reason}"))?;
         let of_tool = |tool_id: &ToolId| {
             let source_digest = world.registry.get(tool_id.as_str())?.source_digest().to_owned();
-            Some(PinnedTool { tool_id: tool_id.clone(), source_digest })
+            Some(PinnedTool { tool_id: tool_id.to_string(), source_digest })
         };
-        let tools: Vec<PinnedTool> = pinned.tools.iter().filter_map(of_tool).collect();
+        let of_item = |id: &String| {
+            let item = world.items.locked(id)?;
+            let source_digest = item.source_digest().to_owned();
+            Some(PinnedTool { tool_id: id.clone(), source_digest })
+        };
+        let tools = pinned.tools.iter().filter_map(of_tool);
+        let tools: Vec<PinnedTool> = tools.chain(pinned.items.iter().filter_map(of_item)).collect();
         if !tools.is_empty() {
             tracing::info!(source = %source, tools = tools.len(), "a source is pinned at first use");
             lock(&self.first_uses).push(FirstUse { source: source.clone(), tools });
@@ -511,6 +590,9 @@ impl Catalogue {
         let mut state = SourceState {
             source: entry.id.to_string(),
             tools: 0,
+            prompts: 0,
+            resources: 0,
+            templates: 0,
             problems,
             quarantined: Vec::new(),
             suspicious: Vec::new(),
@@ -524,6 +606,20 @@ impl Catalogue {
             let objection = world.objections.get(tool.id().as_str());
             for suspicion in objection.into_iter().flat_map(|objection| &objection.suspicions) {
                 state.suspicious.push(format!("`{}`: {suspicion}", tool.id()));
+            }
+        }
+        let Some(items) = world.items.source(&entry.id) else { return state };
+        state.prompts = items.count(ItemKind::Prompt);
+        state.resources = items.count(ItemKind::Resource);
+        state.templates = items.count(ItemKind::Template);
+        for item in items.iter() {
+            let id = item.locked_id();
+            if let Standing::Quarantined(reason) = world.item_standing(item) {
+                state.quarantined.push(format!("`{}`: {reason}", id.escape_debug()));
+            }
+            let objection = world.objections.get(&id);
+            for suspicion in objection.into_iter().flat_map(|objection| &objection.suspicions) {
+                state.suspicious.push(format!("`{}`: {suspicion}", id.escape_debug()));
             }
         }
         state
@@ -674,125 +770,16 @@ impl Catalogue {
     /// What the caller may see, in the world as it is now.
     #[must_use]
     pub fn view(&self, caller: &Caller) -> View {
-        View { world: self.worlds.now(), caller: caller.clone() }
+        View::new(self.worlds.now(), caller.clone())
+    }
+
+    /// The tool sets that doors may show, by name, sorted.
+    #[must_use]
+    pub fn toolsets(&self) -> Vec<String> {
+        self.worlds.now().toolsets.keys().cloned().collect()
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A tool that a caller may see.
-#[derive(Debug, Clone)]
-pub struct Visible {
-    /// The tool.
-    pub tool: Arc<RegisteredTool>,
-    /// Its name on the wire.
-    pub wire_name: String,
-    /// Whether it can run.
-    pub state: CoverageState,
-}
-
-/// What one caller may see of one world.
-#[derive(Debug, Clone)]
-pub struct View {
-    world: Arc<World>,
-    caller: Caller,
-}
-
-impl View {
-    /// Tools for agents, sorted by id, after the id `after`: allowed, and able to run. The id to
-    /// go on from comes with them where more follow.
-    #[must_use]
-    pub fn listed(&self, after: Option<&str>, limit: usize) -> (Vec<Visible>, Option<String>) {
-        self.page(after, limit, |tool| self.world.lists(&self.caller, tool))
-    }
-
-    /// Tools for people: as [`View::listed`], and those that miss a setting.
-    #[must_use]
-    pub fn all(&self, after: Option<&str>, limit: usize) -> (Vec<Visible>, Option<String>) {
-        let world = &self.world;
-        self.page(after, limit, |tool| {
-            world.policy.lists(&self.caller, tool.contract(), world.standing(tool))
-        })
-    }
-
-    fn page(
-        &self,
-        after: Option<&str>,
-        limit: usize,
-        filter: impl Fn(&RegisteredTool) -> bool,
-    ) -> (Vec<Visible>, Option<String>) {
-        let (tools, more) = self.world.registry.list(after, limit, filter);
-        let next = tools.last().filter(|_| more).map(|tool| tool.id().to_string());
-        (tools.into_iter().map(|tool| self.visible(tool)).collect(), next)
-    }
-
-    fn visible(&self, tool: Arc<RegisteredTool>) -> Visible {
-        let state = self.world.states.get(tool.id()).map(|state| state.state);
-        Visible {
-            wire_name: self.world.names.name_of(tool.id().as_str()).to_owned(),
-            state: state.unwrap_or(CoverageState::NotConfigured),
-            tool,
-        }
-    }
-
-    /// The best `limit` tools for agents, for the words of `query`; best first.
-    #[must_use]
-    pub fn search(&self, query: &str, limit: usize) -> Vec<Visible> {
-        let index = self.world.indices.of(&self.caller, || {
-            let sees = |tool: &RegisteredTool| self.world.lists(&self.caller, tool);
-            self.world.registry.list(None, usize::MAX, sees).0
-        });
-        index.search(query, limit).into_iter().map(|tool| self.visible(tool)).collect()
-    }
-
-    /// One tool that the caller sees in a listing, by its id or its name on the wire.
-    #[must_use]
-    pub fn find(&self, name: &str) -> Option<Visible> {
-        let tool = self.world.registry.get(self.tool_id(name))?;
-        let policy = &self.world.policy;
-        policy
-            .lists(&self.caller, tool.contract(), self.world.standing(tool))
-            .then(|| self.visible(Arc::clone(tool)))
-    }
-
-    /// As [`View::find`], also where the tool is in quarantine: for people who want to know why.
-    #[must_use]
-    pub fn find_any(&self, name: &str) -> Option<Visible> {
-        let tool = self.world.registry.get(self.tool_id(name))?;
-        let policy = &self.world.policy;
-        let known = policy.lists(&self.caller, tool.contract(), &Standing::Active);
-        known.then(|| self.visible(Arc::clone(tool)))
-    }
-
-    /// The tool id that a name on the wire stands for; the name itself where it stands for none.
-    #[must_use]
-    pub fn tool_id<'n>(&'n self, name: &'n str) -> &'n str {
-        self.world.names.tool_id(name)
-    }
-
-    /// Neutral declarations of all tools for agents.
-    #[must_use]
-    pub fn declarations(&self) -> Vec<Declaration> {
-        let (tools, _) = self.listed(None, usize::MAX);
-        tools.iter().map(declaration).collect()
-    }
-}
-
-/// The neutral declaration of a tool.
-#[must_use]
-pub fn declaration(visible: &Visible) -> Declaration {
-    let contract = visible.tool.contract();
-    let anything = contract.output_schema.as_object().is_some_and(serde_json::Map::is_empty);
-    Declaration {
-        wire_name: visible.wire_name.clone(),
-        tool_id: contract.tool_id.to_string(),
-        title: contract.title.clone(),
-        description: contract.description.clone(),
-        parameters: visible.tool.shown_input().clone(),
-        output_schema: (!anything && contract.output_schema != Value::Bool(true))
-            .then(|| visible.tool.shown_output().clone()),
-        annotations: contract.annotations.clone(),
-    }
 }

@@ -20,6 +20,7 @@ pub enum Results {
 pub struct Keeping {
     log: PerTool<LogLevel>,
     results: PerTool<Results>,
+    inline_bytes: PerTool<usize>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -56,6 +57,17 @@ impl Keeping {
     #[must_use]
     pub fn with_results(self, standard: Results, tools: Vec<(ToolPattern, Results)>) -> Self {
         Self { results: PerTool::new(standard, tools), ..self }
+    }
+
+    /// Bytes of text above which an agent is shown the beginning of a result and a link: for all
+    /// tools, and for those that patterns select; 0 = never.
+    #[must_use]
+    pub fn with_inline_bytes(self, standard: usize, tools: Vec<(ToolPattern, usize)>) -> Self {
+        Self { inline_bytes: PerTool::new(standard, tools), ..self }
+    }
+
+    pub(crate) fn inline_bytes(&self, tool: &str) -> usize {
+        self.inline_bytes.of(tool)
     }
 
     pub(crate) fn log(&self, tool: &str) -> LogLevel {

@@ -1,27 +1,39 @@
 #![doc = include_str!("../README.md")]
 
+mod allowance;
 mod asynchronous;
 mod catalogue;
+mod cursor;
 mod executors;
 mod keeping;
+mod large_results;
 mod limits;
 mod operations;
+mod own_tools;
 mod path;
 mod pins;
 mod plan;
 mod port;
 mod proxy;
+mod requests;
+mod view;
 mod world;
 
 pub use asynchronous::{AsyncCall, AsyncCalls, Handed};
-pub use catalogue::{Catalogue, Quarantined, SourceEntry, SourceState, View, Visible, declaration};
+pub use catalogue::{Catalogue, Quarantined, SourceEntry, SourceState};
 pub use executors::Executors;
 pub use keeping::{Keeping, Results};
 pub use limits::{Limits, OutputRule};
 pub use operations::{Operations, RecordRoom, ResolveError};
+pub use own_tools::{OwnTools, READ_RESULT, SEARCH_TOOLS, own_tools};
 pub use pins::{FirstListing, FirstUse, PinStore, Pinned, PinnedTool, UnkeptPins};
 pub use plan::{InvalidPlan, check_plan};
 pub use port::{Clock, IdSource, SystemClock, SystemIds};
 pub use proxy::{Parts, StageNote, ToolProxy};
+pub use requests::{
+    RequestError, ResourceUpdate, ServerRequest, SubscribeRequest, Subscription, UpstreamEntry,
+    UpstreamRefusal, Upstreams,
+};
 pub use toolbooth_audit::reads::{LogFilter, ReceiptFilter};
-pub use world::{ToolState, World, Worlds};
+pub use view::{ListingDigests, View, Visible, VisibleItem, declaration};
+pub use world::{Judged, ToolState, World, Worlds};

@@ -25,6 +25,9 @@ pub struct Limits {
     pub result_bytes_max: usize,
     /// How long a tool that is told to stop may take to clean up.
     pub cancel_grace: Duration,
+    /// The longest that a tool may run where its progress starts its time anew; `None` = four
+    /// times its own time, at most 30 minutes. Never less than its own time.
+    pub progress_cap: Option<Duration>,
     /// How long an answer waits for its record before it goes out as `outcome-unrecorded`.
     pub settle_patience: Duration,
     /// How long a tool's question waits for its answer.
@@ -44,6 +47,7 @@ impl Default for Limits {
             argument_bytes_max: 4 << 20,
             result_bytes_max: 10 << 20,
             cancel_grace: Duration::from_secs(2),
+            progress_cap: None,
             settle_patience: Duration::from_secs(5),
             input_patience: Duration::from_secs(600),
             queued_max: 10_000,

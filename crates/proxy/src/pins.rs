@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use toolbooth_contracts::ToolId;
 use toolbooth_registry::lock::{LockFile, NewTools};
-use toolbooth_registry::{RegisteredTool, Source};
+use toolbooth_registry::{RegisteredItem, RegisteredTool, Source};
 
 /// The tools of a source's listing that are to be pinned.
 #[derive(Debug, Clone)]
@@ -18,6 +18,8 @@ pub struct FirstListing {
     pub source: Source,
     /// Its tools that are accepted as they stand; there may be none.
     pub tools: Vec<Arc<RegisteredTool>>,
+    /// Its prompts, resources and templates that are accepted as they stand.
+    pub items: Vec<Arc<RegisteredItem>>,
     /// Whether tools are pinned although the source was seen before.
     pub new_tools: NewTools,
     /// The pins that this process knows.
@@ -29,7 +31,8 @@ impl FirstListing {
     #[must_use]
     pub fn added_to(&self, mut pins: LockFile) -> Pinned {
         let tools = pins.pin(&self.source, &self.tools, self.new_tools);
-        Pinned { pins, tools }
+        let items = pins.pin_items(&self.source, &self.items, self.new_tools);
+        Pinned { pins, tools, items }
     }
 }
 
@@ -40,6 +43,8 @@ pub struct Pinned {
     pub pins: LockFile,
     /// The tools whose pins were written now.
     pub tools: Vec<ToolId>,
+    /// The prompts, resources and templates whose pins were written now, by id with their kind.
+    pub items: Vec<String>,
 }
 
 /// Keeps the first listing of each source.
@@ -61,15 +66,16 @@ pub struct UnkeptPins;
 impl PinStore for UnkeptPins {
     async fn pin(&self, listing: FirstListing) -> Result<Pinned, String> {
         // Nothing is written, so there is nothing to tell of.
-        Ok(Pinned { tools: Vec::new(), ..listing.added_to(listing.known.clone()) })
+        let pinned = listing.added_to(listing.known.clone());
+        Ok(Pinned { tools: Vec::new(), items: Vec::new(), ..pinned })
     }
 }
 
-/// A tool that was pinned at first use; worth an audit event.
+/// A tool or an item that was pinned at first use; worth an audit event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PinnedTool {
-    /// The tool.
-    pub tool_id: ToolId,
+    /// The tool's id; an item's with its kind, such as `prompt:s.greet`.
+    pub tool_id: String,
     /// The digest of what its source says.
     pub source_digest: String,
 }

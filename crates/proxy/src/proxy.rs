@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -23,6 +24,11 @@ use crate::limits::Limits;
 use crate::path;
 use crate::plan::{self, InvalidPlan};
 use crate::port::{Clock, IdSource};
+use crate::requests::subscriptions::{self, Subscriptions};
+use crate::requests::updates::Updates;
+use crate::requests::{
+    self, RequestError, ResourceUpdate, ServerRequest, SubscribeRequest, Subscription, Upstreams,
+};
 use crate::world::Worlds;
 
 /// What a proxy is made of; all of it is brought from outside.
@@ -35,6 +41,8 @@ pub struct Parts {
     pub ledger: Arc<dyn Ledger>,
     /// The ways to reach tools.
     pub executors: Executors,
+    /// The servers that are asked for more than tools.
+    pub upstreams: Upstreams,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Chance.
@@ -65,6 +73,9 @@ pub(crate) struct Inner {
     pub(crate) tasks: TaskTracker,
     /// Refusals whose records could not be written, until an event says so.
     pub(crate) gap: AtomicU64,
+    /// What callers are subscribed to.
+    pub(crate) subscriptions: Subscriptions,
+    pub(crate) updates: Updates,
 }
 
 /// The single chokepoint. Cheap to clone; all clones are one proxy.
@@ -82,6 +93,8 @@ impl ToolProxy {
             ending: CancellationToken::new(),
             tasks: TaskTracker::new(),
             gap: AtomicU64::new(0),
+            subscriptions: Subscriptions::default(),
+            updates: Updates::default(),
         }))
     }
 
@@ -129,6 +142,51 @@ impl ToolProxy {
                 (path::broken(tool_id, call_id), Vec::new())
             }
         }
+    }
+
+    /// Asks a server for something else than a call, such as a resource or a prompt. It runs in a
+    /// task of its own: dropping this future does not end it, only the conversation's cancel does.
+    ///
+    /// # Errors
+    /// [`RequestError`], with a code.
+    pub async fn request(
+        &self,
+        request: ServerRequest,
+        conversation: Conversation,
+    ) -> Result<Value, RequestError> {
+        let call_id = request.context.call_id.clone().unwrap_or_default();
+        let walk = requests::walk(Arc::clone(&self.0), request, conversation);
+        match self.0.tasks.spawn(walk).await {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::error!(%error, "a request ended without an outcome");
+                Err(RequestError::broken(call_id))
+            }
+        }
+    }
+
+    /// Has a server tell when a resource changes, until what this gives is dropped. What it tells
+    /// comes by [`ToolProxy::updates`].
+    ///
+    /// # Errors
+    /// [`RequestError`], with a code.
+    pub async fn subscribe(&self, request: SubscribeRequest) -> Result<Subscription, RequestError> {
+        let call_id = request.context.call_id.clone().unwrap_or_default();
+        let subscribing = subscriptions::subscribe(Arc::clone(&self.0), request);
+        match self.0.tasks.spawn(subscribing).await {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::error!(%error, "a subscription ended without an outcome");
+                Err(RequestError::broken(call_id))
+            }
+        }
+    }
+
+    /// What servers tell of resources, from now on; of all servers, and all callers. A receiver
+    /// that lags behind misses the oldest. To be called within a runtime.
+    #[must_use]
+    pub fn updates(&self) -> tokio::sync::broadcast::Receiver<ResourceUpdate> {
+        self.0.updates.listen(&self.0.parts)
     }
 
     /// Runs a plan; partial results always come back. What the agent claims goes with each step.
@@ -198,6 +256,7 @@ impl ToolProxy {
     /// Where the store cannot be closed.
     pub async fn shut_down(&self, grace: Duration) -> Result<Option<String>, LedgerError> {
         self.0.slots.close();
+        self.0.updates.close().await;
         self.0.tasks.close();
         if tokio::time::timeout(grace, self.0.tasks.wait()).await.is_err() {
             self.0.ending.cancel();

@@ -90,6 +90,7 @@ fn house(limits: Limits, keeping: Keeping) -> House {
         ids: Arc::new(SystemIds),
         shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits,
+        upstreams: Default::default(),
         keeping,
     });
     let calls = AsyncCalls::new(proxy.clone(), Arc::clone(&ledger) as _, Arc::clone(&ledger) as _);

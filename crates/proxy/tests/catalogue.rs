@@ -54,8 +54,9 @@ impl ToolSource for Talker {
             input_schema: json!({"type": "object"}),
             output_schema: None,
             annotations: None,
+            extra: serde_json::Map::new(),
         };
-        Ok(Listing { tools: vec![tool], problems: Vec::new() })
+        Ok(Listing { tools: vec![tool], ..Listing::default() })
     }
 
     fn changes(&self) -> Option<async_channel::Receiver<()>> {
@@ -127,6 +128,7 @@ fn unlocked(verify_calls: bool, pins: Option<Arc<dyn PinStore>>) -> House {
         ids: Arc::new(SystemIds),
         shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits: Limits::default(),
+        upstreams: Default::default(),
         keeping: Default::default(),
     });
     House { talker, worlds, catalogue, proxy }

@@ -115,6 +115,7 @@ fn parts(world: World, ledger: Arc<dyn Ledger>, tool: impl Executor + 'static) -
         ids: Arc::new(SystemIds),
         shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits: limits(),
+        upstreams: Default::default(),
         keeping: Keeping::default(),
     }
 }

@@ -168,6 +168,9 @@ pub fn entry(source: &Source, tool: &DiscoveredTool, policy: &SourcePolicy) -> V
         if let Some(annotations) = &tool.annotations {
             members.insert("annotations".to_owned(), Value::Object(annotations.clone()));
         }
+        if !tool.extra.is_empty() {
+            members.insert("shown".to_owned(), Value::Object(tool.extra.clone()));
+        }
         if let Some(permissions) = settings.permissions.filter(|list| !list.is_empty()) {
             members.insert("permissions".to_owned(), json!(permissions));
         }
@@ -229,13 +232,14 @@ mod tests {
             input_schema: schema,
             output_schema: None,
             annotations: None,
+            extra: serde_json::Map::new(),
         }
     }
 
     #[test]
     fn ids_name_server_and_tool_and_keep_the_original_as_target() {
         let source = Source::Mcp("my srv".into());
-        let listing = Listing { tools: vec![tool("get sum!", json!({}))], problems: vec![] };
+        let listing = Listing { tools: vec![tool("get sum!", json!({}))], ..Listing::default() };
         let (tools, problems) =
             register_all(&source, listing, &SourcePolicy::default(), &Guard::default());
         assert!(problems.is_empty(), "{problems:?}");
@@ -248,8 +252,10 @@ mod tests {
     fn one_bad_tool_never_drops_its_source() {
         let source = Source::Mcp("s".into());
         let bad = tool("bad", json!({"type": "object", "properties": {"a": {"type": "strin"}}}));
-        let listing =
-            Listing { tools: vec![bad, tool("good", json!({"type": "object"}))], problems: vec![] };
+        let listing = Listing {
+            tools: vec![bad, tool("good", json!({"type": "object"}))],
+            ..Listing::default()
+        };
         let (tools, problems) =
             register_all(&source, listing, &SourcePolicy::default(), &Guard::default());
         assert_eq!((tools.len(), problems.len()), (1, 1));
@@ -264,8 +270,10 @@ mod tests {
             rename: [("a".into(), "mine.a".into())].into(),
             ..SourcePolicy::default()
         };
-        let listing =
-            Listing { tools: vec![tool("a", json!({})), tool("b", json!({}))], problems: vec![] };
+        let listing = Listing {
+            tools: vec![tool("a", json!({})), tool("b", json!({}))],
+            ..Listing::default()
+        };
         let (tools, _) = register_all(&source, listing, &policy, &Guard::default());
         assert_eq!(tools.len(), 1);
         assert_eq!(tools[0].id().as_str(), "mine.a");
@@ -286,8 +294,10 @@ mod tests {
             tools: Some(vec!["a".into(), "b".into(), "bb".into()]),
             ..SourcePolicy::default()
         };
-        let listing =
-            Listing { tools: vec![tool("a", json!({})), tool("b", json!({}))], problems: vec![] };
+        let listing = Listing {
+            tools: vec![tool("a", json!({})), tool("b", json!({}))],
+            ..Listing::default()
+        };
         let names = listing.tools.iter().map(|tool| tool.name.clone()).collect();
         let (tools, _) = register_all(&source, listing, &policy, &Guard::default());
         let of = |at: usize| &tools[at].contract().policy;

@@ -24,6 +24,8 @@ pub struct Said {
     pub output_schema: Value,
     /// The tool's own hints.
     pub annotations: Option<Map<String, Value>>,
+    /// What else it lists for clients.
+    pub extra: Map<String, Value>,
 }
 
 impl Said {
@@ -38,20 +40,30 @@ impl Said {
             input_schema: contract.input_schema.clone(),
             output_schema: contract.output_schema.clone(),
             annotations: contract.annotations.clone(),
+            extra: contract.shown.clone(),
         }
     }
 
     /// The *source digest*: SHA-256 of the canonical JSON, in hex.
     #[must_use]
     pub fn digest(&self) -> String {
-        digest::of(&json!({
+        digest::of(&self.with_extra(json!({
             "name": self.name,
             "title": self.title,
             "description": self.description,
             "inputSchema": self.input_schema,
             "outputSchema": self.output_schema,
             "annotations": self.annotations,
-        }))
+        })))
+    }
+
+    /// The members of `said`, and the extra ones where there are any: without them the digest is
+    /// what it was before they were kept.
+    fn with_extra(&self, mut said: Value) -> Value {
+        if let (false, Some(members)) = (self.extra.is_empty(), said.as_object_mut()) {
+            members.insert("extra".to_owned(), Value::Object(self.extra.clone()));
+        }
+        said
     }
 
     /// The canonical form with white space of every length as one blank in titles, descriptions and
@@ -59,14 +71,14 @@ impl Said {
     #[must_use]
     pub(crate) fn spaced(&self) -> String {
         let text = |text: &Option<String>| text.as_deref().map(collapsed);
-        canonical(&json!({
+        canonical(&self.with_extra(json!({
             "name": self.name,
             "title": text(&self.title),
             "description": text(&self.description),
             "inputSchema": spaced(&self.input_schema),
             "outputSchema": spaced(&self.output_schema),
             "annotations": self.annotations,
-        }))
+        })))
     }
 
     /// The same as a source would list it.
@@ -79,6 +91,7 @@ impl Said {
             input_schema: self.input_schema,
             output_schema: Some(self.output_schema),
             annotations: self.annotations,
+            extra: self.extra,
         }
     }
 }
@@ -87,7 +100,8 @@ fn collapsed(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn spaced(value: &Value) -> Value {
+/// The same with white space collapsed in titles, descriptions and comments, and sets sorted.
+pub(crate) fn spaced(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(spaced).collect(),
         Value::Object(members) => members

@@ -10,7 +10,7 @@ use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use toolbooth_contracts::json::{Step, pointer};
 use unicode_security::MixedScript;
 use unicode_security::confusable_detection::skeleton;
@@ -267,6 +267,38 @@ pub fn of(said: &Said) -> Vec<Suspicion> {
             scan.value(value, "annotations", &mut vec![Step::Key(key.clone())], false);
         }
     }
+    for (key, value) in &said.extra {
+        scan.value(value, key, &mut Vec::new(), false);
+    }
+    scan.0
+}
+
+/// Everything suspicious in what a source says of a prompt, a resource or a template.
+#[must_use]
+pub fn of_document(document: &Map<String, Value>) -> Vec<Suspicion> {
+    let mut scan = Scan(Vec::new());
+    for (key, value) in document {
+        match value {
+            // A URI has characters of one script, or it is written with escapes.
+            Value::String(name) if matches!(key.as_str(), "name" | "uri" | "uriTemplate") => {
+                scan.name(name, key);
+            }
+            Value::Array(arguments) if key == "arguments" => {
+                for (index, argument) in arguments.iter().enumerate() {
+                    let place = format!("{key}/{index}");
+                    if let Some(name) = argument.get("name").and_then(Value::as_str) {
+                        scan.name(name, &format!("{place}/name"));
+                    }
+                    if let Some(members) = argument.as_object() {
+                        for (member, value) in members.iter().filter(|(own, _)| *own != "name") {
+                            scan.value(value, &format!("{place}/{member}"), &mut Vec::new(), false);
+                        }
+                    }
+                }
+            }
+            other => scan.value(other, key, &mut Vec::new(), false),
+        }
+    }
     scan.0
 }
 
@@ -425,6 +457,7 @@ mod tests {
             input_schema: json!({"properties": {"pаth": {"description": "x\u{200b}y"}}}),
             output_schema: json!({}),
             annotations: None,
+            extra: Map::new(),
         };
         let found = of(&said);
         assert_eq!(found.len(), 2, "{found:?}");

@@ -3,6 +3,7 @@
 //! Path: 3. Doc: registry.md#in-memory
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -35,6 +36,16 @@ impl Source {
     #[must_use]
     pub fn is_discovered(&self) -> bool {
         matches!(self, Self::Command(_) | Self::Mcp(_))
+    }
+
+    /// The name in configuration; the kind where there is none.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::File => "file",
+            Self::Builtin => "builtin",
+            Self::Command(name) | Self::Mcp(name) => name,
+        }
     }
 
     /// The source that is written as `text`.
@@ -75,6 +86,7 @@ pub struct RegisteredTool {
     /// The schemas in draft 2020-12, where they are in an older one.
     shown_input: Option<Value>,
     shown_output: Option<Value>,
+    listing_digest: u64,
 }
 
 impl RegisteredTool {
@@ -101,6 +113,9 @@ impl RegisteredTool {
             contract.execution.adapter().unwrap_or_else(|| AdapterId::Local(String::new()));
         let shown_input = in_2020_12(&contract.input_schema);
         let shown_output = in_2020_12(&contract.output_schema);
+        let mut hasher = DefaultHasher::new();
+        Said { name: String::new(), ..Said::of(&contract) }.digest().hash(&mut hasher);
+        let listing_digest = hasher.finish();
         Self {
             contract: Arc::new(contract),
             source,
@@ -112,6 +127,7 @@ impl RegisteredTool {
             warnings,
             shown_input,
             shown_output,
+            listing_digest,
         }
     }
 
@@ -181,6 +197,13 @@ impl RegisteredTool {
     #[must_use]
     pub fn shown_output(&self) -> &Value {
         self.shown_output.as_ref().unwrap_or(&self.contract.output_schema)
+    }
+
+    /// Tells apart what clients are listed of tools: title, description, schemas, hints and the
+    /// rest. For comparisons within one process.
+    #[must_use]
+    pub fn listing_digest(&self) -> u64 {
+        self.listing_digest
     }
 
     /// What the guard warned of.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::sha256_hex;
 use crate::discovered::tool_id;
+use crate::items::RegisteredItem;
 use crate::tool::{RegisteredTool, Source};
 
 /// Longest name on the wire.
@@ -45,6 +46,12 @@ pub struct WireCandidate<'t> {
 }
 
 impl<'t> WireCandidate<'t> {
+    /// The candidate that a prompt is, among prompts.
+    #[must_use]
+    pub fn of_prompt(prompt: &'t RegisteredItem) -> Self {
+        Self { id: prompt.id(), bare: Some(prompt.key()) }
+    }
+
     /// The candidate that a tool is.
     #[must_use]
     pub fn of(tool: &'t RegisteredTool) -> Self {
@@ -75,6 +82,12 @@ pub struct GivenNames {
 }
 
 impl GivenNames {
+    /// Whether no name was ever given.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ever.is_empty()
+    }
+
     /// Reads what was kept, also in its first form, a plain map from ids to names.
     #[must_use]
     pub fn read(text: &[u8]) -> Option<Self> {

@@ -160,7 +160,12 @@ pub(crate) enum Command {
         http: Option<String>,
     },
     /// Serves MCP over standard input and output.
-    Stdio,
+    #[command(after_help = "Examples:\n  toolbooth stdio\n  toolbooth stdio --toolset reading")]
+    Stdio {
+        /// The tool set to serve (`[toolsets.NAME]`) instead of everything.
+        #[arg(long, value_name = "NAME")]
+        toolset: Option<String>,
+    },
     /// Runs asynchronous calls that others have handed over, until it is told to stop.
     #[command(after_help = "Example: toolbooth worker --at-once 8")]
     Worker {

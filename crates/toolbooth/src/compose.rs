@@ -15,18 +15,22 @@ use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::mcp::McpServer;
 use toolbooth_adapters::{declarations, secret_rules};
 use toolbooth_audit::LedgerReads;
-use toolbooth_contracts::contract::{AdapterId, BUILTIN_RUNTIME, HANDLERS_RUNTIME};
+use toolbooth_contracts::agent_log::LogLevel;
+use toolbooth_contracts::contract::{
+    AdapterId, BUILTIN_RUNTIME, GATEWAY_RUNTIME, HANDLERS_RUNTIME, TIMEOUT_MS_DEFAULT,
+};
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::port::Upstream;
 use toolbooth_contracts::secret::SecretShapes;
-use toolbooth_contracts::{Executor, Guard, ToolId, Witness};
+use toolbooth_contracts::{Executor, Guard, ToolId, ToolPattern, Witness};
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{
-    AsyncCalls, Catalogue, Clock, Executors, IdSource, Keeping, Limits, OutputRule, Parts,
-    PinStore, RecordRoom, Results, SourceEntry, SystemClock, SystemIds, ToolProxy, UnkeptPins,
-    World, Worlds,
+    AsyncCalls, Catalogue, Clock, Executors, IdSource, Keeping, Limits, OutputRule, OwnTools,
+    Parts, PinStore, READ_RESULT, RecordRoom, Results, SourceEntry, SystemClock, SystemIds,
+    ToolProxy, UnkeptPins, UpstreamEntry, Upstreams, World, Worlds, own_tools,
 };
 use toolbooth_registry::discovered::{SourcePolicy, ToolSettings};
-use toolbooth_registry::lock::{Approvals, Lock, LockFile, NewTools, Suspicious};
+use toolbooth_registry::lock::{Approvals, Lock, LockFile, NewTools, Suspicious, locked_id};
 use toolbooth_registry::wire::{GivenNames, Naming, Prefix};
 use toolbooth_registry::{RegisteredTool, Source, WireNames, file};
 use toolbooth_server::{House, Listing};
@@ -39,6 +43,8 @@ use crate::{reach, records};
 
 /// The file that remembers names on the wire.
 const WIRE_NAMES: &str = "wire-names.json";
+/// The file that remembers the names of prompts on the wire.
+const PROMPT_NAMES: &str = "prompt-names.json";
 /// Tools of one first listing whose pins are recorded one by one.
 const PINS_RECORDED_MAX: usize = 200;
 
@@ -52,6 +58,8 @@ pub(crate) struct Frame {
     /// Ways out that were refused to processes of many calls, by source.
     refusals: Vec<(String, Witness)>,
     executors: Executors,
+    upstreams: Upstreams,
+    own: Arc<OwnTools>,
     /// What starts every child.
     pub(crate) launcher: Launcher,
 }
@@ -90,6 +98,16 @@ pub(crate) fn say_assumptions(loaded: &Loaded) {
 /// Settings of discovered tools that no contract could have.
 fn check_defaults(config: &Config) -> Result<(), Failure> {
     let named = |kind: &str, name: &str| format!("{kind}.{name}");
+    let reserved = [
+        ("servers", config.servers.contains_key(GATEWAY_RUNTIME)),
+        ("runtimes", config.runtimes.contains_key(GATEWAY_RUNTIME)),
+    ];
+    if let Some((kind, _)) = reserved.into_iter().find(|(_, there)| *there) {
+        let message = format!("`{GATEWAY_RUNTIME}` is the gateway's own name");
+        return Err(Failure::configuration(message)
+            .at(named(kind, GATEWAY_RUNTIME))
+            .hint("give it another name"));
+    }
     let mut all = vec![("discovery.defaults".to_owned(), &config.discovery.defaults)];
     for (name, server) in &config.servers {
         all.push((format!("{}.defaults", named("servers", name)), &server.defaults));
@@ -138,14 +156,17 @@ pub(crate) fn say_lock(frame: &Frame) {
     }
 }
 
-/// Says which tools were pinned at first use.
+/// Says how many tools and items were pinned at first use.
 pub(crate) fn say_first_uses(frame: &Frame) {
     for first in frame.catalogue.take_first_uses() {
-        crate::note(&format!(
-            "{}: {} tool(s) pinned at first use",
-            first.source,
-            first.tools.len()
-        ));
+        let items =
+            first.tools.iter().filter(|pinned| locked_id(&pinned.tool_id).is_some()).count();
+        let tools = first.tools.len() - items;
+        let more = match items {
+            0 => String::new(),
+            items => format!(" and {items} prompt(s) and resource(s)"),
+        };
+        crate::note(&format!("{}: {tools} tool(s){more} pinned at first use", first.source));
     }
 }
 
@@ -183,17 +204,24 @@ impl Frame {
         let config = &loaded.config;
         let policy = authorizer(config)?;
         check_defaults(config)?;
+        config::toolsets::check_servers(config)?;
         config.sandbox.check()?;
         crate::commands::check_retention(&loaded)?;
         let guard = Guard::new(shapes());
         let mut world = World::new(policy);
         world.approvals = Arc::new(approvals(&loaded)?);
         world.names = wire_names(&loaded)?;
+        world.prompt_names = kept_names(&loaded, PROMPT_NAMES)?;
+        world.uris = config::toolsets::uris(config)?;
+        world.toolsets = Arc::new(config::toolsets::toolsets(config)?);
         world.unmet = unmet(config);
         let launcher = reach::launcher(&loaded)?;
         let mut refusals = vec![("handlers".to_owned(), Witness::default())];
         let of_handlers = refusals.first().map(|(_, witness)| witness.clone()).unwrap_or_default();
-        let (builtins, entries) = builtin::tools(reach::builtin_settings(&loaded, &launcher)?);
+        let (builtins, mut entries) = builtin::tools(reach::builtin_settings(&loaded, &launcher)?);
+        let searching = config.mcp.listing == config::Listing::Search;
+        entries.extend(own_tools(config.results.shorten(), searching));
+        let own = Arc::new(OwnTools::default());
         let tools: Result<Vec<RegisteredTool>, _> = entries
             .iter()
             .map(|entry| RegisteredTool::from_entry(entry, Source::Builtin, &guard))
@@ -210,6 +238,8 @@ impl Frame {
                 tracing::warn!(tool.id = %id, was = %source, now = "file", "a tool is replaced");
             }
         }
+        let known: Vec<&str> = world.registry.iter().map(|tool| tool.id().as_str()).collect();
+        config::toolsets::check_tools(config, &known)?;
         let folders = reach::handler_folders(&loaded)?;
         let handlers: Arc<dyn Executor> = Arc::new(
             Handlers::new(folders, reach::levels(config), launcher.clone())
@@ -217,7 +247,11 @@ impl Frame {
         );
         let mut executors = Executors::default()
             .with(AdapterId::Local(BUILTIN_RUNTIME.to_owned()), Arc::new(builtins))
-            .with(AdapterId::Local(HANDLERS_RUNTIME.to_owned()), Arc::clone(&handlers));
+            .with(AdapterId::Local(HANDLERS_RUNTIME.to_owned()), Arc::clone(&handlers))
+            .with(
+                AdapterId::Local(GATEWAY_RUNTIME.to_owned()),
+                Arc::clone(&own) as Arc<dyn Executor>,
+            );
         for (name, runtime) in &config.runtimes {
             let executor = match runtime.kind {
                 config::RuntimeKind::Handlers => Arc::clone(&handlers),
@@ -236,6 +270,11 @@ impl Frame {
             executors = executors.with(AdapterId::Endpoint(name.clone()), executor);
         }
         let mut sources = Vec::new();
+        let mut upstreams = Upstreams::default().with(UpstreamEntry {
+            upstream: Arc::clone(&own) as Arc<dyn Upstream>,
+            timeout: Duration::from_millis(TIMEOUT_MS_DEFAULT),
+            per_caller: false,
+        });
         for (name, pair) in &config.commands {
             if pair.enabled == Some(false) {
                 continue;
@@ -273,6 +312,14 @@ impl Frame {
             policy.tools.clone_from(&server.tools);
             policy.deny.clone_from(&server.deny);
             policy.rename.clone_from(&server.rename);
+            upstreams = upstreams.with(UpstreamEntry {
+                upstream: Arc::clone(&upstream) as Arc<dyn Upstream>,
+                timeout: Duration::from_millis(
+                    policy.settings.timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT),
+                ),
+                per_caller: server.isolation == config::Isolation::Caller
+                    || server.credentials == config::Credentials::Caller,
+            });
             let verify_calls = server.verify == config::Verify::Call;
             let id = Source::Mcp(name.clone());
             sources.push(SourceEntry { id, source: upstream, policy, verify_calls });
@@ -286,7 +333,17 @@ impl Frame {
         let catalogue = Catalogue::new(Arc::clone(&worlds), executors.clone(), guard, sources);
         let catalogue = Arc::new(catalogue.with_pins(pins));
         catalogue.restore_locked().await;
-        Ok(Self { loaded, worlds, catalogue, replaced, refusals, executors, launcher })
+        Ok(Self {
+            loaded,
+            worlds,
+            catalogue,
+            replaced,
+            refusals,
+            executors,
+            upstreams,
+            own,
+            launcher,
+        })
     }
 
     /// Ends what was opened for discovery, where no gateway is built.
@@ -307,12 +364,14 @@ impl Gateway {
             catalogue: Some(Arc::clone(&frame.catalogue)),
             ledger: opened.ledger,
             executors: frame.executors.clone(),
+            upstreams: frame.upstreams.clone(),
             clock: Arc::clone(&clock),
             ids,
             shapes: shapes(),
             limits: limits(config),
             keeping: keeping(config),
         });
+        frame.own.connect(&frame.catalogue, Arc::clone(&opened.reads));
         let calls = AsyncCalls::new(proxy.clone(), opened.queue, Arc::clone(&opened.reads));
         let gateway = Self { frame, proxy, reads: opened.reads, calls, clock };
         gateway.tend().await?;
@@ -507,6 +566,7 @@ fn limits(config: &Config) -> Limits {
         input_patience: proxy
             .input_patience_ms
             .map_or(standard.input_patience, Duration::from_millis),
+        progress_cap: proxy.progress_cap_ms.map(Duration::from_millis),
         queued_max: proxy.queued_max.unwrap_or(standard.queued_max),
         ..standard
     }
@@ -521,9 +581,16 @@ fn keeping(config: &Config) -> Keeping {
     let logs = config.audit.tools.iter().map(|(tool, level)| (tool.clone(), *level));
     let receipts = &config.receipts;
     let kept = receipts.tools.iter().map(|(tool, own)| (tool.clone(), results(*own)));
+    // What a read gives stands in the receipt that it reads.
+    let read = ToolPattern::try_from(READ_RESULT.to_owned()).ok();
+    let logs = logs.chain(read.clone().map(|read| (read, LogLevel::Digest)));
+    let kept = kept.chain(read.map(|read| (read, Results::Digest)));
+    let shown = config.results.tools.iter().map(|(tool, bytes)| (tool.clone(), *bytes));
+    let inline_bytes = config.results.inline_bytes();
     Keeping::default()
         .with_log(config.audit.log, logs.collect())
         .with_results(results(receipts.results), kept.collect())
+        .with_inline_bytes(inline_bytes, shown.collect())
 }
 
 /// Permissions whose requirement is not there.
@@ -652,6 +719,11 @@ fn source_policy(
 
 /// The names on the wire that were given so far, and how further ones are made.
 pub(crate) fn wire_names(loaded: &Loaded) -> Result<WireNames, Failure> {
+    kept_names(loaded, WIRE_NAMES)
+}
+
+/// The names that a file keeps, and how further ones are made.
+fn kept_names(loaded: &Loaded, file: &str) -> Result<WireNames, Failure> {
     let config = &loaded.config;
     let naming = match config.mcp.names {
         config::Names::Short => Naming::Short,
@@ -667,11 +739,11 @@ pub(crate) fn wire_names(loaded: &Loaded) -> Result<WireNames, Failure> {
             .at("mcp.prefix")
             .hint("take `prefix` or `names = \"native\"` out"));
     }
-    Ok(WireNames::new(naming, prefix, remembered_names(loaded)))
+    Ok(WireNames::new(naming, prefix, remembered_names(loaded, file)))
 }
 
-fn remembered_names(loaded: &Loaded) -> GivenNames {
-    let path = loaded.data.join(WIRE_NAMES);
+fn remembered_names(loaded: &Loaded, file: &str) -> GivenNames {
+    let path = loaded.data.join(file);
     // At first start there is none.
     let Ok(text) = std::fs::read(&path) else { return GivenNames::default() };
     GivenNames::read(&text).unwrap_or_else(|| {
@@ -680,11 +752,18 @@ fn remembered_names(loaded: &Loaded) -> GivenNames {
     })
 }
 
-/// Keeps the names on the wire, so that no name is ever given to another tool.
+/// Keeps the names on the wire, so that no name is ever given to another tool or prompt.
 pub(crate) fn remember_names(frame: &Frame) {
     let world = frame.worlds.now();
-    let names = world.names.given();
-    if *names == remembered_names(&frame.loaded) {
+    remember(frame, WIRE_NAMES, world.names.given());
+    // Without prompts there is nothing to keep.
+    if !world.prompt_names.given().is_empty() {
+        remember(frame, PROMPT_NAMES, world.prompt_names.given());
+    }
+}
+
+fn remember(frame: &Frame, file: &str, names: &GivenNames) {
+    if *names == remembered_names(&frame.loaded, file) {
         return;
     }
     // Names that are given out are kept, also where nothing was recorded yet.
@@ -692,7 +771,7 @@ pub(crate) fn remember_names(frame: &Frame) {
         tracing::warn!(%error, "the names on the wire cannot be kept");
         return;
     }
-    let path = frame.loaded.data.join(WIRE_NAMES);
+    let path = frame.loaded.data.join(file);
     let draft = path.with_extension("draft");
     let text = serde_json::to_vec_pretty(names).unwrap_or_default();
     let written = std::fs::write(&draft, text).and_then(|()| {

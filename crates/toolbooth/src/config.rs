@@ -5,6 +5,7 @@
 pub(crate) mod endpoints;
 pub(crate) mod lock;
 pub(crate) mod sandbox;
+pub(crate) mod toolsets;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,8 @@ pub(crate) struct Config {
     pub(crate) mcp: Mcp,
     /// The HTTP front door.
     pub(crate) http: Http,
+    /// What doors of their own show.
+    pub(crate) toolsets: BTreeMap<String, ToolSet>,
     /// Named sets of rights.
     pub(crate) callers: BTreeMap<String, Caller>,
     /// Upstream MCP servers.
@@ -74,6 +77,8 @@ pub(crate) struct Config {
     pub(crate) sandbox: sandbox::Sandboxes,
     /// The tools that are compiled in.
     pub(crate) builtin: Builtin,
+    /// What agents are shown of results.
+    pub(crate) results: ShownResults,
     /// What receipts keep.
     pub(crate) receipts: Receipts,
     /// Agent logs and checkpoints.
@@ -104,6 +109,28 @@ pub(crate) struct Receipts {
     pub(crate) results: Results,
     /// Of the results of single tools, by id or pattern; the narrower one decides.
     pub(crate) tools: BTreeMap<ToolPattern, Results>,
+}
+
+/// What agents are shown of results.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ShownResults {
+    /// Bytes of text above which an agent is shown the beginning and a link; 0 = never.
+    pub(crate) inline_bytes: Option<usize>,
+    /// The same of single tools, by id or pattern; the narrower one decides.
+    pub(crate) tools: BTreeMap<ToolPattern, usize>,
+}
+
+impl ShownResults {
+    /// What holds for tools that are not named.
+    pub(crate) fn inline_bytes(&self) -> usize {
+        self.inline_bytes.unwrap_or(256 << 10)
+    }
+
+    /// Whether any result can be shortened.
+    pub(crate) fn shorten(&self) -> bool {
+        self.inline_bytes() > 0 || self.tools.values().any(|bytes| *bytes > 0)
+    }
 }
 
 /// What a receipt keeps of a result.
@@ -208,6 +235,8 @@ pub(crate) struct Proxy {
     pub(crate) output: Output,
     /// How long running calls may take at the end, in milliseconds.
     pub(crate) shutdown_grace_ms: Option<u64>,
+    /// The longest that a tool may run where its progress starts its time anew, in milliseconds.
+    pub(crate) progress_cap_ms: Option<u64>,
     /// How long a tool's question waits for its answer, in milliseconds.
     pub(crate) input_patience_ms: Option<u64>,
     /// Asynchronous calls that may wait.
@@ -237,6 +266,8 @@ pub(crate) struct Mcp {
     pub(crate) prefix: Prefix,
     /// What `tools/list` gives.
     pub(crate) listing: Listing,
+    /// The server whose resource URIs are shown as they are, without its name before them.
+    pub(crate) bare_uris: Option<String>,
 }
 
 /// Whether names of upstream tools begin with their server's.
@@ -292,6 +323,12 @@ pub(crate) struct Http {
     pub(crate) write_timeout_ms: Option<u64>,
     /// Bytes of request bodies that are held over all connections.
     pub(crate) body_bytes_budget: Option<usize>,
+    /// MCP sessions of all callers.
+    pub(crate) sessions_max: Option<usize>,
+    /// MCP sessions of one caller; a further one ends its longest idle one.
+    pub(crate) sessions_per_caller_max: Option<usize>,
+    /// How long an MCP session may be idle, in milliseconds.
+    pub(crate) session_idle_ms: Option<u64>,
 }
 
 /// Whose loopback connections call without credentials.
@@ -303,6 +340,20 @@ pub(crate) enum LoopbackCallers {
     SameUser,
     /// Those of every user of this machine.
     Any,
+}
+
+/// What a door of its own shows: never more than the caller may see.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ToolSet {
+    /// Tools, by id or pattern.
+    pub(crate) tools: Vec<ToolPattern>,
+    /// Prompts, by `SERVER.NAME` or pattern; absent = those of servers that `tools` has whole.
+    #[serde(default)]
+    pub(crate) prompts: Option<Vec<ToolPattern>>,
+    /// Resources, by `SERVER.URI` or pattern; absent as for prompts.
+    #[serde(default)]
+    pub(crate) resources: Option<Vec<ToolPattern>>,
 }
 
 /// A named set of rights.

@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use toolbooth_server::auth::Loopback;
 use toolbooth_server::http::{BODY_BYTES_MAX, DESCRIPTORS_RESERVED, Limits, connections_fitting};
+use toolbooth_server::mcp::SessionLimits;
 
 use crate::config::{Http, LoopbackCallers};
 use crate::failure::Failure;
+
+/// The largest setting of sessions; each takes about a kilobyte.
+const SESSIONS_MAX: usize = 1_000_000;
 
 /// What `loopback = "any"` risks, for operators.
 pub(crate) const ANY_USER: &str =
@@ -45,6 +49,18 @@ pub(crate) fn limits(http: &Http) -> Result<Limits, Failure> {
         ))
         .hint(format!("give at least {BODY_BYTES_MAX}")));
     }
+    let sessions_max = http.sessions_max.unwrap_or(standard.sessions.all_max);
+    let per_caller = standard.sessions.per_caller_max.min(sessions_max);
+    let sessions_per_caller_max = http.sessions_per_caller_max.unwrap_or(per_caller);
+    for (name, number) in
+        [("sessions_max", sessions_max), ("sessions_per_caller_max", sessions_per_caller_max)]
+    {
+        if !(1..=SESSIONS_MAX).contains(&number) {
+            return Err(Failure::configuration(format!(
+                "`http.{name}` is {number}, and there may be 1 to {SESSIONS_MAX}"
+            )));
+        }
+    }
     let time = |given: Option<u64>, name: &str, standard: Duration| match given {
         Some(0) => Err(Failure::configuration(format!("`http.{name}` must be more than 0"))),
         given => Ok(given.map_or(standard, Duration::from_millis)),
@@ -55,6 +71,11 @@ pub(crate) fn limits(http: &Http) -> Result<Limits, Failure> {
         body_timeout: time(http.body_timeout_ms, "body_timeout_ms", standard.body_timeout)?,
         write_timeout: time(http.write_timeout_ms, "write_timeout_ms", standard.write_timeout)?,
         body_bytes_budget,
+        sessions: SessionLimits {
+            per_caller_max: sessions_per_caller_max,
+            all_max: sessions_max,
+            idle: time(http.session_idle_ms, "session_idle_ms", standard.sessions.idle)?,
+        },
     })
 }
 
@@ -70,6 +91,10 @@ mod tests {
         assert!(limits(&connections(0)).is_err() && limits(&connections(usize::MAX)).is_err());
         let budget = Http { body_bytes_budget: Some(BODY_BYTES_MAX - 1), ..Http::default() };
         assert!(limits(&budget).is_err());
+        let sessions = Http { sessions_max: Some(7), ..Http::default() };
+        assert_eq!(limits(&sessions).unwrap().sessions.per_caller_max, 7);
+        assert!(limits(&Http { sessions_max: Some(0), ..Http::default() }).is_err());
+        assert!(limits(&Http { session_idle_ms: Some(0), ..Http::default() }).is_err());
         assert!(limits(&Http { body_timeout_ms: Some(0), ..Http::default() }).is_err());
     }
 }

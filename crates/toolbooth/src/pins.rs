@@ -130,11 +130,11 @@ impl PinStore for PinFile {
             pins.change(known, |kept| {
                 let pinned = listing.added_to(std::mem::take(kept));
                 *kept = pinned.pins;
-                pinned.tools
+                (pinned.tools, pinned.items)
             })
         });
         match pinning.await {
-            Ok(Ok((pins, tools))) => Ok(Pinned { pins, tools }),
+            Ok(Ok((pins, (tools, items)))) => Ok(Pinned { pins, tools, items }),
             Ok(Err(failure)) => {
                 let place = failure.path.map(|path| format!(" ({path})")).unwrap_or_default();
                 Err(format!("{}{place}", failure.message))
@@ -167,11 +167,18 @@ mod tests {
             input_schema: json!({"type": "object"}),
             output_schema: None,
             annotations: None,
+            extra: serde_json::Map::new(),
         };
         let entry = entry(&source, &discovered, &SourcePolicy::default());
         let tool = RegisteredTool::from_entry(&entry, source.clone(), &Guard::default()).unwrap();
         let tools = vec![Arc::new(tool)];
-        FirstListing { source, tools, new_tools: NewTools::Deny, known: known.clone() }
+        FirstListing {
+            source,
+            tools,
+            items: Vec::new(),
+            new_tools: NewTools::Deny,
+            known: known.clone(),
+        }
     }
 
     #[tokio::test]

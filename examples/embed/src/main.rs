@@ -64,6 +64,7 @@ async fn main() {
         ids: Arc::new(SystemIds),
         shapes: Default::default(),
         limits: Limits::default(),
+        upstreams: Default::default(),
         keeping: Default::default(),
     });
 

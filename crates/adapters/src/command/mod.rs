@@ -187,6 +187,7 @@ fn add(listing: &mut Listing, item: &Value, place: &str) {
         input_schema: schema,
         output_schema: None,
         annotations: None::<Map<String, Value>>,
+        extra: serde_json::Map::new(),
     });
 }
 
@@ -277,7 +278,7 @@ impl Executor for CommandExecutor {
         };
         let profile = self.profile(&dispatch.contract);
         // What the command was given in confidence it must not tell anybody.
-        let confided = line.clone().with_secrets_of(profile.as_ref());
+        let secrets = line.clone().with_secrets_of(profile.as_ref()).secrets();
         let bounds = Bounds {
             profile: profile.as_ref(),
             timeout: Some(dispatch.timeout),
@@ -288,11 +289,11 @@ impl Executor for CommandExecutor {
         match process::run(&self.launcher, &line, input, bounds, &conversation).await {
             Ok(mut finished) => {
                 for stream in [&mut finished.stdout, &mut finished.stderr] {
-                    if let Ok(text) = std::str::from_utf8(stream) {
-                        let clean = confided.conceal(text);
-                        if clean != text {
-                            *stream = clean.into_bytes();
-                        }
+                    // Bytes that are no text do not hide the text beside them.
+                    let text = String::from_utf8_lossy(stream);
+                    let clean = secrets.conceal_text(&text);
+                    if clean != text {
+                        *stream = clean.into_bytes();
                     }
                 }
                 if finished.ended != Ended::Exit(0) {
@@ -300,7 +301,10 @@ impl Executor for CommandExecutor {
                     finished.note_denials(&stdout, &stderr, &dispatch.witness);
                 }
                 let on_signal = dispatch.contract.idempotency.on_signal.unwrap_or_default();
-                answer(finished, self.settings.error_text, on_signal)
+                let mut outcome = answer(finished, self.settings.error_text, on_signal);
+                // Escapes of JSON and of terminals hide a secret until they are read.
+                secrets.conceal_outcome(&mut outcome);
+                outcome
             }
             Err(error) => Outcome::Failed(not_run(&error, &line.shown())),
         }

@@ -31,7 +31,7 @@ pub use openapi::Operations;
 pub use request::RequestTemplate;
 
 use crate::net_guard::{Guard, ResolveError};
-use crate::secrets::Setting;
+use crate::secrets::{KnownSecrets, Setting};
 use crate::text::plain;
 use crate::tracked_body::{self, Sent};
 use request::Request;
@@ -267,15 +267,16 @@ impl Endpoint {
             });
         }
         // What the endpoint was told in confidence it must not tell the agent.
-        let conceal = |text: &str| {
-            let settings = self.settings.headers.iter().map(|(_, value)| value);
-            Setting::conceal_all(settings, text)
-        };
-        let text = conceal(&String::from_utf8_lossy(&bytes));
+        let secrets = self.secrets();
+        let text = secrets.conceal_text(&String::from_utf8_lossy(&bytes));
         let is_json = openapi::is_json(&media_type) || media_type.is_empty();
         if is_json && !text.trim().is_empty() {
             match parse(text.as_bytes()) {
-                Ok(data) => return Ok(ToolOutput::data(data)),
+                Ok(mut data) => {
+                    // Escapes of JSON hide a secret until they are read.
+                    secrets.conceal(&mut data);
+                    return Ok(ToolOutput::data(data));
+                }
                 Err(fault) if !media_type.is_empty() => {
                     return Err(ExecutionError {
                         code: ErrorCode::InvalidToolResult,
@@ -288,7 +289,7 @@ impl Endpoint {
             }
         }
         if is_text(&media_type) || text.trim().is_empty() {
-            return Ok(ToolOutput::text(plain(text.as_bytes())));
+            return Ok(ToolOutput::text(secrets.conceal_text(&plain(text.as_bytes()))));
         }
         Err(ExecutionError {
             code: ErrorCode::InvalidToolResult,
@@ -298,16 +299,21 @@ impl Endpoint {
         })
     }
 
+    /// What the endpoint is told in confidence.
+    fn secrets(&self) -> KnownSecrets {
+        Setting::known(self.settings.headers.iter().map(|(_, value)| value))
+    }
+
     /// A status of 400 or more.
     fn refusal(&self, status: StatusCode, bytes: &[u8], before: Effect) -> ExecutionError {
-        let settings = self.settings.headers.iter().map(|(_, value)| value);
-        let text = Setting::conceal_all(settings, &plain(bytes));
+        let secrets = self.secrets();
+        let text = secrets.conceal_text(&plain(bytes));
         let problem = parse(text.as_bytes()).unwrap_or_default();
         let word = |name: &str| problem.get(name).and_then(Value::as_str).map(str::to_owned);
         let title = word("title").or_else(|| word("message")).or_else(|| word("error"));
         let title = title.or_else(|| status.canonical_reason().map(str::to_owned));
-        let title: String =
-            plain(title.unwrap_or_default().as_bytes()).chars().take(TITLE_CHARS_MAX).collect();
+        let title = secrets.conceal_text(&plain(title.unwrap_or_default().as_bytes()));
+        let title: String = title.chars().take(TITLE_CHARS_MAX).collect();
         // What answered before with a redirect may have taken it.
         let effect = if tracked_body::says_not_taken(status) { before } else { Effect::Unknown };
         let safe = format!("the tool's endpoint answered {}: {title}", status.as_u16());

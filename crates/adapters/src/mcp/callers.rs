@@ -10,7 +10,7 @@ use std::time::Instant;
 use toolbooth_contracts::port::ExecutionError;
 use toolbooth_contracts::{Caller, Effect};
 
-use super::connection::Link;
+use super::link::Link;
 use crate::secrets::Setting;
 
 /// Callers that are connected to one server at once.
@@ -67,7 +67,10 @@ impl CallerLinks {
         }
         let mut put_away = None;
         if links.len() >= CALLERS_MAX {
-            let idle = links.iter().filter(|(_, (_, link))| Arc::strong_count(link) == 1);
+            // One with subscriptions is in use, whether or not it is asked anything.
+            let idle = links
+                .iter()
+                .filter(|(_, (_, link))| Arc::strong_count(link) == 1 && !link.is_subscribed());
             let longest = idle.min_by_key(|(_, (used, _))| *used).map(|(name, _)| name.clone());
             let name = longest.ok_or_else(|| {
                 ExecutionError::adapter(

@@ -1,113 +1,122 @@
-//! An HTTP client for streamable HTTP that hands results on as they came.
+//! A server that is reached by streamable HTTP: one POST for each request, and the streams beside.
 //!
-//! Everything but custom requests is the SDK's own; those are posted here, and their results
-//! travel through the SDK as text.
+//! Path: 7. Doc: execution.md#mcp-servers
 
-use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use futures_util::{Stream, StreamExt};
-use http::{HeaderName, HeaderValue, StatusCode};
-use rmcp::model::{
-    ClientJsonRpcMessage, ClientRequest, CustomResult, RequestId, ServerJsonRpcMessage,
-    ServerResult,
-};
-use rmcp::transport::streamable_http_client::{
-    AuthRequiredError, HttpStatusError, SseError, StreamableHttpClient, StreamableHttpError,
-    StreamableHttpPostResponse,
-};
-use serde_json::{Value, json};
-use sse_stream::{Sse, SseStream};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
-use super::answer;
+use super::envelope::{self, MESSAGE_BYTES_MAX, Message, Reply};
+use super::fault::{Answered, Fault, names_session};
+use super::notifications::Incoming;
+use super::sse::{Broken, Event, Events};
+use super::wire::header;
 use crate::tracked_body;
 
-/// Bytes of one answer.
-const BODY_BYTES_MAX: usize = 16 << 20;
-/// Where the text of a result travels inside a typed one; it never leaves this process.
-const RAW: &str = "toolbooth/raw";
+/// Requests of one connection that run at once; further ones wait within their own time.
+const POSTS_MAX: usize = 256;
+/// Times that a stream which broke off is taken up again without having said anything.
+const RESUMES_MAX: u32 = 5;
+/// Pauses before a stream is opened again: at first, and at most.
+const REOPEN_FIRST: Duration = Duration::from_secs(1);
+const REOPEN_MAX: Duration = Duration::from_secs(30);
+/// How long the end of a stream that has given its answer is waited for, so that its connection
+/// can be used again, and how many such ends at once.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+const DRAINS_MAX: usize = 32;
+/// How long a server may take to end a session.
+const DELETE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a notification, or a reply to the server, may take.
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Replies to the server's own requests under way; further requests of it get none.
+const REPLIES_MAX: usize = 8;
 
-#[derive(Debug, Clone)]
-pub(super) struct RawHttp {
-    client: reqwest::Client,
-    untaken: Untaken,
-}
+type Body = BoxStream<'static, Result<Bytes, reqwest::Error>>;
 
-/// Requests that the server cannot have taken, until they are asked for.
+/// How requests of a connection are marked.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Untaken(Arc<Mutex<HashSet<RequestId>>>);
+pub(super) struct Speech {
+    /// The version, once it is agreed on.
+    pub(super) version: Option<String>,
+    /// The session of a legacy server.
+    pub(super) session: Option<String>,
+}
 
-impl Untaken {
-    fn note(&self, id: RequestId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
-    }
+/// A request on its way.
+pub(super) struct Post<'a> {
+    pub(super) id: u64,
+    pub(super) body: Vec<u8>,
+    /// Headers of this request alone.
+    pub(super) headers: HeaderMap,
+    /// Whether it may have reached the server.
+    pub(super) sent: &'a AtomicBool,
+}
 
-    /// Whether the server cannot have taken a request; forgets it.
-    pub(super) fn take(&self, id: &RequestId) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id)
+/// What a POST gave, and the session that came with it.
+pub(super) struct Posted {
+    pub(super) answered: Answered,
+    pub(super) session: Option<String>,
+}
+
+impl From<Fault> for Posted {
+    fn from(fault: Fault) -> Self {
+        Self { answered: Err(fault), session: None }
     }
 }
 
-type Error = StreamableHttpError<reqwest::Error>;
-
-/// An answer whose result the SDK passes through as text. A listing stays typed, because the SDK
-/// learns from it which headers a call needs, and carries its text beside.
-fn rewrite(text: &str, request: &RequestId, listing: bool) -> Option<String> {
-    let (id, result) = answer(text.as_bytes()).ok()??;
-    if id != *request {
-        return None;
-    }
-    let passed = if listing {
-        let mut typed: Value = serde_json::from_str(result.get()).ok()?;
-        let meta = typed.as_object_mut()?.entry("_meta").or_insert_with(|| json!({}));
-        meta.as_object_mut()?.insert(RAW.to_owned(), json!(result.get()));
-        typed
-    } else {
-        Value::String(result.get().to_owned())
-    };
-    Some(json!({ "jsonrpc": "2.0", "id": request, "result": passed }).to_string())
+/// The endpoint of a server.
+#[derive(Debug)]
+pub(super) struct Http {
+    client: reqwest::Client,
+    url: String,
+    headers: HeaderMap,
+    posts: Semaphore,
+    drains: Mutex<JoinSet<()>>,
+    replies: Semaphore,
 }
 
-/// A body of events, which ends where one event is over the limit.
-fn bounded(
-    response: reqwest::Response,
-) -> impl Stream<Item = std::io::Result<bytes::Bytes>> + Send + 'static {
-    let mut since = 0usize;
-    response.bytes_stream().map(move |chunk| {
-        let chunk = chunk.map_err(std::io::Error::other)?;
-        // An event ends at a blank line; a chunk without one adds to the event before.
-        since = match chunk.windows(2).rposition(|pair| pair == b"\n\n" || pair == b"\r\r") {
-            Some(at) => chunk.len() - at,
-            None if chunk.windows(4).any(|four| four == b"\r\n\r\n") => chunk.len(),
-            None => since.saturating_add(chunk.len()),
-        };
-        if since > BODY_BYTES_MAX {
-            return Err(std::io::Error::other("an event is over the limit"));
-        }
-        Ok(chunk)
+/// Headers that are the protocol's own.
+pub(super) fn is_reserved(name: &http::HeaderName) -> bool {
+    [
+        "accept",
+        header::HEADER_SESSION_ID,
+        header::HEADER_LAST_EVENT_ID,
+        header::HEADER_MCP_PROTOCOL_VERSION,
+        header::HEADER_MCP_METHOD,
+        header::HEADER_MCP_NAME,
+    ]
+    .iter()
+    .any(|reserved| name.as_str().eq_ignore_ascii_case(reserved))
+}
+
+/// An error with its causes.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn is_event_stream(response: &reqwest::Response) -> bool {
+    let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    content_type.is_some_and(|text| {
+        text.trim_start().to_ascii_lowercase().starts_with(header::EVENT_STREAM_MIME_TYPE)
     })
 }
 
-/// The result as it came, whichever way it travelled.
-pub(super) fn unwrap(result: ServerResult) -> serde_json::Result<Value> {
-    let mut value = match result {
-        ServerResult::CustomResult(CustomResult(Value::String(text))) => {
-            return serde_json::from_str(&text);
-        }
-        ServerResult::CustomResult(CustomResult(value)) => value,
-        other => serde_json::to_value(other)?,
-    };
-    let raw = value.get_mut("_meta").and_then(|meta| meta.get_mut(RAW)).map(Value::take);
-    match raw {
-        Some(Value::String(text)) => serde_json::from_str(&text),
-        _ => Ok(value),
-    }
-}
-
-impl RawHttp {
-    pub(super) fn new() -> Result<Self, reqwest::Error> {
+impl Http {
+    pub(super) fn new(url: String, headers: HeaderMap) -> Result<Self, reqwest::Error> {
         crate::functions::install_tls();
         let client = reqwest::Client::builder()
             // What comes compressed could not be bounded by what is read.
@@ -116,152 +125,332 @@ impl RawHttp {
             .redirect(reqwest::redirect::Policy::none())
             .tcp_nodelay(true)
             .build()?;
-        Ok(Self { client, untaken: Untaken::default() })
+        let (posts, replies) = (Semaphore::new(POSTS_MAX), Semaphore::new(REPLIES_MAX));
+        Ok(Self { client, url, headers, posts, drains: Mutex::default(), replies })
     }
 
-    /// The requests that the server cannot have taken.
-    pub(super) fn untaken(&self) -> Untaken {
-        self.untaken.clone()
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "the SDK's own method has as many")]
-    async fn post_raw(
+    fn marked(
         &self,
-        uri: &str,
-        message: &ClientJsonRpcMessage,
-        request: RequestId,
-        listing: bool,
-        session: Option<Arc<str>>,
-        auth: Option<String>,
-        headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, Error> {
-        let had_session = session.is_some();
-        let mut post = self.client.post(uri);
-        for (name, value) in headers {
-            post = post.header(name, value);
-        }
-        if let Some(auth) = auth {
-            post = post.bearer_auth(auth);
-        }
-        if let Some(session) = session {
-            post = post.header("Mcp-Session-Id", session.as_ref());
-        }
-        let post = post
-            .header("Accept", "application/json, text/event-stream")
-            .header("Content-Type", "application/json");
-        let body = serde_json::to_vec(message).map_err(|error| {
-            StreamableHttpError::UnexpectedServerResponse(Cow::Owned(error.to_string()))
-        })?;
-        let (post, sent) = tracked_body::attach(post, body);
-        let response = match post.send().await {
+        method: http::Method,
+        speech: &Speech,
+        headers: HeaderMap,
+    ) -> reqwest::RequestBuilder {
+        let mut all = self.headers.clone();
+        let mut put = |name: &'static str, value: &Option<String>| {
+            if let Some(Ok(value)) = value.as_deref().map(HeaderValue::from_str) {
+                // The names of the protocol are valid.
+                if let Ok(name) = name.parse::<http::HeaderName>() {
+                    all.insert(name, value);
+                }
+            }
+        };
+        put(header::HEADER_MCP_PROTOCOL_VERSION, &speech.version);
+        put(header::HEADER_SESSION_ID, &speech.session);
+        all.extend(headers);
+        self.client.request(method, &self.url).headers(all)
+    }
+
+    /// Sends a request and reads until its answer; everything else goes to `incoming`.
+    pub(super) async fn post(
+        &self,
+        speech: &Speech,
+        post: Post<'_>,
+        incoming: &Incoming,
+    ) -> Posted {
+        // Within the time of the request, which may be over first.
+        let Ok(_place) = self.posts.acquire().await else {
+            return Fault::Lost("the connection is closed".to_owned()).into();
+        };
+        self.post_at_once(speech, post, incoming).await
+    }
+
+    /// As [`post`](Self::post), for a request that stays open and takes no place of others.
+    pub(super) async fn post_at_once(
+        &self,
+        speech: &Speech,
+        post: Post<'_>,
+        incoming: &Incoming,
+    ) -> Posted {
+        let Post { id, body, headers, sent } = post;
+        let request = self
+            .marked(http::Method::POST, speech, headers)
+            .header(ACCEPT, "application/json, text/event-stream")
+            .header(CONTENT_TYPE, header::JSON_MIME_TYPE);
+        let (request, handed) = tracked_body::attach(request, body);
+        sent.store(true, Ordering::Release);
+        let response = match request.send().await {
             Ok(response) => response,
             Err(error) => {
-                if error.is_connect() || error.is_builder() || !sent.is_whole() {
-                    self.untaken.note(request);
+                if error.is_connect() || error.is_builder() || !handed.is_whole() {
+                    sent.store(false, Ordering::Release);
                 }
-                return Err(error.into());
+                return Fault::Lost(told(&error)).into();
             }
         };
         let status = response.status();
         if tracked_body::says_not_taken(status) {
-            self.untaken.note(request.clone());
+            sent.store(false, Ordering::Release);
         }
-        let header = |name: &str| {
-            response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
-        };
-        if let (StatusCode::UNAUTHORIZED, Some(challenge)) = (status, header("www-authenticate")) {
-            return Err(StreamableHttpError::AuthRequired(AuthRequiredError::new(challenge)));
+        let session = response.headers().get(header::HEADER_SESSION_ID);
+        let session = session.and_then(|value| value.to_str().ok()).map(str::to_owned);
+        if status.is_success() && is_event_stream(&response) {
+            let answered = self.streamed(speech, response, id, incoming).await;
+            return Posted { answered, session };
         }
-        if status == StatusCode::NOT_FOUND && had_session {
-            return Err(StreamableHttpError::SessionExpired);
-        }
-        let session = header("mcp-session-id");
-        let content_type = header("content-type").unwrap_or_default();
-        if status.is_success() && content_type.starts_with("text/event-stream") {
-            let events = SseStream::from_bytes_stream(bounded(response)).map(move |event| {
-                event.map(|mut event| {
-                    let data = event.data.as_deref();
-                    if let Some(data) = data.and_then(|data| rewrite(data, &request, listing)) {
-                        event.data = Some(data);
-                    }
-                    event
-                })
-            });
-            return Ok(StreamableHttpPostResponse::Sse(events.boxed(), session));
-        }
+        let answered = self.whole(speech, response, id, sent, incoming).await;
+        Posted { answered, session }
+    }
+
+    /// The answer in a body that is no stream.
+    async fn whole(
+        &self,
+        speech: &Speech,
+        response: reqwest::Response,
+        id: u64,
+        sent: &AtomicBool,
+        incoming: &Incoming,
+    ) -> Answered {
+        let status = response.status();
         let mut body = Vec::new();
-        let mut stream = response.bytes_stream();
-        while let Some(chunk) = stream.next().await {
-            body.extend_from_slice(&chunk?);
-            if body.len() > BODY_BYTES_MAX {
-                return Err(StreamableHttpError::ResponseBodyTooLarge { max_size: BODY_BYTES_MAX });
+        let mut chunks = response.bytes_stream();
+        while let Some(chunk) = chunks.next().await {
+            body.extend_from_slice(&chunk.map_err(|error| Fault::Lost(told(&error)))?);
+            if body.len() > MESSAGE_BYTES_MAX {
+                return Err(Fault::TooLarge(MESSAGE_BYTES_MAX));
             }
         }
-        let text = String::from_utf8_lossy(&body);
-        if content_type.starts_with("application/json") {
-            let rewritten = rewrite(&text, &request, listing);
-            let parsed = serde_json::from_str(rewritten.as_deref().unwrap_or(&text));
-            if let Ok(message) = parsed
-                && (status.is_success() || matches!(message, ServerJsonRpcMessage::Error(_)))
-            {
-                return Ok(StreamableHttpPostResponse::Json(message, session));
+        let start: String = String::from_utf8_lossy(&body).chars().take(200).collect();
+        let start = format!("HTTP {status}: {start}");
+        let mut answered = None;
+        for message in envelope::read(&body) {
+            if let Some(answer) = self.take(speech, message, id, incoming).await {
+                answered.get_or_insert(answer);
             }
         }
-        if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
-            return Err(HttpStatusError::new(status.as_u16(), None).into());
+        if speech.session.is_some() && is_session_ended(status, answered.as_ref()) {
+            sent.store(false, Ordering::Release);
+            return Err(Fault::SessionEnded);
         }
-        let start: String = text.chars().take(200).collect();
-        let told = format!("HTTP {status}: {start}");
-        Err(StreamableHttpError::UnexpectedServerResponse(Cow::Owned(told)))
+        match answered {
+            Some(Err(fault @ Fault::Refused(_))) => Err(fault),
+            Some(Ok(result)) if status.is_success() => Ok(result),
+            Some(Err(Fault::Unreadable(reason))) if status.is_success() => {
+                Err(Fault::Unreadable(format!("{start}: {reason}")))
+            }
+            _ if status.is_success() => Err(Fault::Unreadable(start)),
+            _ => Err(Fault::Status(status.as_u16(), start)),
+        }
+    }
+
+    /// Hands a message on; gives the answer to `id` where it is that.
+    async fn take(
+        &self,
+        speech: &Speech,
+        message: Message,
+        id: u64,
+        incoming: &Incoming,
+    ) -> Option<Answered> {
+        match message {
+            // An answer on a request's own stream belongs to it also where it does not say so.
+            Message::Answer { id: own, reply } if own.is_none_or(|own| own == id) => {
+                Some(match reply {
+                    Reply::Result(result) => Ok(result),
+                    Reply::Refused(refusal) => Err(Fault::Refused(refusal)),
+                })
+            }
+            Message::Unreadable { id: own, reason } if own.is_none_or(|own| own == id) => {
+                Some(Err(Fault::Unreadable(reason)))
+            }
+            Message::Noise => Some(Err(Fault::Unreadable("it is no message".to_owned()))),
+            other => {
+                if let Some(reply) = incoming.take(other, Some(id)) {
+                    self.reply(speech, reply).await;
+                }
+                None
+            }
+        }
+    }
+
+    /// The answer in a stream of events.
+    async fn streamed(
+        &self,
+        speech: &Speech,
+        response: reqwest::Response,
+        id: u64,
+        incoming: &Incoming,
+    ) -> Answered {
+        let mut events = Events::new(response.bytes_stream().boxed(), MESSAGE_BYTES_MAX);
+        let (mut last, mut pause, mut resumes) = (None, REOPEN_FIRST, 0);
+        loop {
+            let broken = match events.next().await {
+                Ok(Some(Event { data, id: event, retry })) => {
+                    last = event.or(last);
+                    pause = retry.map_or(pause, |ms| Duration::from_millis(ms).min(REOPEN_MAX));
+                    resumes = 0;
+                    let mut answered = None;
+                    for message in envelope::read(&data) {
+                        if let Some(answer) = self.take(speech, message, id, incoming).await {
+                            answered.get_or_insert(answer);
+                        }
+                    }
+                    if let Some(answered) = answered {
+                        self.drain(events.into_rest());
+                        return answered;
+                    }
+                    continue;
+                }
+                Ok(None) => "the stream ended without an answer".to_owned(),
+                Err(Broken::TooLarge) => return Err(Fault::TooLarge(MESSAGE_BYTES_MAX)),
+                Err(Broken::Lost(reason)) => format!("the stream broke: {reason}"),
+            };
+            // A server that numbers its events keeps what it has still to say, and gives it to
+            // whoever names the last one. The request itself is not sent again.
+            let Some(known) = last.as_deref().filter(|_| resumes < RESUMES_MAX) else {
+                return Err(Fault::Lost(broken));
+            };
+            resumes += 1;
+            tokio::time::sleep(pause).await;
+            match self.open_stream(speech, Some(known)).await {
+                Ok(body) => events = Events::new(body, MESSAGE_BYTES_MAX),
+                Err(_) => return Err(Fault::Lost(broken)),
+            }
+        }
+    }
+
+    /// Reads what is left of a stream, so that its connection can be used again.
+    fn drain(&self, mut rest: Body) {
+        let mut drains = self.drains.lock().unwrap_or_else(PoisonError::into_inner);
+        while drains.try_join_next().is_some() {}
+        if drains.len() < DRAINS_MAX {
+            drains.spawn(async move {
+                let end = async { while let Some(Ok(_)) = rest.next().await {} };
+                let _ = tokio::time::timeout(DRAIN_TIMEOUT, end).await;
+            });
+        }
+    }
+
+    /// Opens a stream of what the server says by itself, after the event `last`.
+    ///
+    /// # Errors
+    /// The status, where the server answered one.
+    async fn open_stream(
+        &self,
+        speech: &Speech,
+        last: Option<&str>,
+    ) -> Result<Body, Option<StatusCode>> {
+        let mut headers = HeaderMap::new();
+        if let Some(Ok(last)) = last.map(HeaderValue::from_str)
+            && let Ok(name) = header::HEADER_LAST_EVENT_ID.parse::<http::HeaderName>()
+        {
+            headers.insert(name, last);
+        }
+        let request = self
+            .marked(http::Method::GET, speech, headers)
+            .header(ACCEPT, header::EVENT_STREAM_MIME_TYPE);
+        let response = request.send().await.map_err(|_| None)?;
+        if response.status().is_success() && is_event_stream(&response) {
+            return Ok(response.bytes_stream().boxed());
+        }
+        Err(Some(response.status()))
+    }
+
+    /// Hears what a legacy server says by itself, as long as it offers that. Gives `true` where the
+    /// server does not know the session any more.
+    pub(super) async fn hear(&self, speech: &Speech, incoming: &Incoming) -> bool {
+        let (mut last, mut pause, mut opened) = (None, REOPEN_FIRST, false);
+        loop {
+            match self.open_stream(speech, last.as_deref()).await {
+                Ok(body) => {
+                    opened = true;
+                    let mut events = Events::new(body, MESSAGE_BYTES_MAX);
+                    while let Ok(Some(Event { data, id, retry })) = events.next().await {
+                        last = id.or(last);
+                        pause = retry.map_or(REOPEN_FIRST, Duration::from_millis);
+                        for message in envelope::read(&data) {
+                            match message {
+                                // One whose own stream broke may be answered here.
+                                Message::Answer { id: Some(id), reply } => {
+                                    let answered = match reply {
+                                        Reply::Result(result) => Ok(result),
+                                        Reply::Refused(refusal) => Err(Fault::Refused(refusal)),
+                                    };
+                                    incoming.calls.answer(id, answered);
+                                }
+                                Message::Unreadable { id: Some(id), reason } => {
+                                    incoming.calls.answer(id, Err(Fault::Unreadable(reason)));
+                                }
+                                other => {
+                                    if let Some(reply) = incoming.take(other, None) {
+                                        self.reply(speech, reply).await;
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+                // It does not offer such a stream, or not any more: then the session is over.
+                Err(Some(status)) if status.is_client_error() => {
+                    let unknown = matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST);
+                    return opened && unknown && speech.session.is_some();
+                }
+                Err(_) => (),
+            }
+            tokio::time::sleep(pause.clamp(REOPEN_FIRST / 10, REOPEN_MAX)).await;
+            pause = (pause * 2).clamp(REOPEN_FIRST, REOPEN_MAX);
+        }
+    }
+
+    /// Answers a request of the server; one that asks too much gets no answer.
+    async fn reply(&self, speech: &Speech, body: Vec<u8>) {
+        if let Ok(_place) = self.replies.try_acquire() {
+            self.notify(speech, body, HeaderMap::new()).await;
+        }
+    }
+
+    /// Sends a message that has no answer.
+    pub(super) async fn notify(&self, speech: &Speech, body: Vec<u8>, headers: HeaderMap) {
+        let request = self
+            .marked(http::Method::POST, speech, headers)
+            .header(ACCEPT, "application/json, text/event-stream")
+            .header(CONTENT_TYPE, header::JSON_MIME_TYPE)
+            .body(body);
+        let _ = tokio::time::timeout(NOTIFY_TIMEOUT, request.send()).await;
+    }
+
+    /// Ends a session.
+    pub(super) async fn delete(&self, speech: &Speech) {
+        if speech.session.is_some() {
+            let request = self.marked(http::Method::DELETE, speech, HeaderMap::new());
+            let _ = tokio::time::timeout(DELETE_TIMEOUT, request.send()).await;
+        }
     }
 }
 
-impl StreamableHttpClient for RawHttp {
-    type Error = reqwest::Error;
+/// Whether an answer says that the server does not know the session of the request, which it has
+/// not taken then: by the protocol a 404; widespread servers say 400 and name the session.
+fn is_session_ended(status: StatusCode, answered: Option<&Answered>) -> bool {
+    match (status, answered) {
+        (StatusCode::NOT_FOUND, _) => true,
+        (StatusCode::BAD_REQUEST, Some(Err(Fault::Refused(refusal)))) => names_session(refusal),
+        _ => false,
+    }
+}
 
-    async fn post_message(
-        &self,
-        uri: Arc<str>,
-        message: ClientJsonRpcMessage,
-        session: Option<Arc<str>>,
-        auth: Option<String>,
-        headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<StreamableHttpPostResponse, Error> {
-        let custom = match &message {
-            ClientJsonRpcMessage::Request(request) => match &request.request {
-                ClientRequest::CustomRequest(custom) => {
-                    Some((request.id.clone(), custom.method == "tools/list"))
-                }
-                _ => None,
-            },
-            _ => None,
+#[cfg(test)]
+mod tests {
+    use super::super::envelope::Refusal;
+    use super::*;
+
+    #[test]
+    fn only_a_session_that_is_unknown_ends_it() {
+        let refused = |message: &str| -> Answered {
+            Err(Fault::Refused(Refusal { code: -32_000, message: message.to_owned(), data: None }))
         };
-        match custom {
-            Some((id, listing)) => {
-                self.post_raw(&uri, &message, id, listing, session, auth, headers).await
-            }
-            None => self.client.post_message(uri, message, session, auth, headers).await,
-        }
-    }
-
-    async fn delete_session(
-        &self,
-        uri: Arc<str>,
-        session: Arc<str>,
-        auth: Option<String>,
-        headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<(), Error> {
-        self.client.delete_session(uri, session, auth, headers).await
-    }
-
-    async fn get_stream(
-        &self,
-        uri: Arc<str>,
-        session: Option<Arc<str>>,
-        last_event: Option<String>,
-        auth: Option<String>,
-        headers: HashMap<HeaderName, HeaderValue>,
-    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Error> {
-        self.client.get_stream(uri, session, last_event, auth, headers).await
+        let unknown = refused("Bad Request: No valid session ID provided");
+        assert!(is_session_ended(StatusCode::NOT_FOUND, None));
+        assert!(is_session_ended(StatusCode::BAD_REQUEST, Some(&unknown)));
+        assert!(!is_session_ended(StatusCode::BAD_REQUEST, Some(&refused("no such city"))));
+        assert!(!is_session_ended(StatusCode::BAD_REQUEST, None));
+        assert!(!is_session_ended(StatusCode::OK, Some(&unknown)));
     }
 }

@@ -1,63 +1,48 @@
-//! A transport over a child process, which hands results on as they came.
+//! A server that is a child process: its lines out and in, its end, and its last words.
 //!
-//! The SDK's own drops what it does not know, answers of unknown form included. Here the answer
-//! to a custom request stays a plain document; typed requests stay typed.
+//! Path: 7. Doc: execution.md#mcp-servers
 
-use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rmcp::RoleClient;
-use rmcp::model::{
-    ClientJsonRpcMessage, ClientRequest, CustomResult, ErrorCode, ErrorData, RequestId,
-    ServerJsonRpcMessage, ServerResult,
-};
-use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
-use rmcp::transport::Transport;
-use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
-use tokio::time::Instant;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use toolbooth_contracts::Witness;
 use toolbooth_contracts::witness::AppliedSandbox;
 
-use super::{Child, Sent, answer};
+use super::Child;
+use super::calls::Calls;
+use super::envelope::{self, MESSAGE_BYTES_MAX, Message, Reply};
+use super::fault::Fault;
+use super::lines::{Line, Lines};
+use super::notifications::Incoming;
 use crate::denials::DenialExplainer;
 use crate::launcher::{Containment, Launcher, Running};
 use crate::process::{Ended, STDERR_BYTES_MAX, StartError};
 
-/// Longest message of a server, in bytes.
-const LINE_BYTES_MAX: usize = 16 << 20;
-/// How long a server may be silent on the modern era's first question, before the legacy one is
-/// tried. Servers of that era may not answer what they do not know.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Messages to a child that may wait until it reads.
+const QUEUE_MAX: usize = 64;
+/// Bytes that are read at a time.
+const READ_BYTES: usize = 64 << 10;
 /// How long a server may take to end once its input is closed, and then once it is asked to.
 const END_GRACE: Duration = Duration::from_secs(2);
 /// How long a child whose output has ended may take to end itself, so that it is told how.
 const SETTLE_TIMEOUT: Duration = Duration::from_millis(300);
+/// How long the next line of a child that has ended may take, and how many are read; a grandchild
+/// may hold the pipe open.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
+const DRAINS_MAX: u32 = 10_000;
 /// How long the launcher may take to end what is left.
 const BURIAL_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A message, with the result as a plain document where `raw` wants the id.
-fn message(
-    line: &[u8],
-    raw: impl FnOnce(&RequestId) -> bool,
-) -> serde_json::Result<RxJsonRpcMessage<RoleClient>> {
-    if let Some((id, result)) = answer(line)?
-        && raw(&id)
-    {
-        let result: Value = serde_json::from_str(result.get())?;
-        let result = ServerResult::CustomResult(CustomResult(result));
-        return Ok(ServerJsonRpcMessage::response(result, id));
-    }
-    serde_json::from_slice(line)
-}
+/// How long closing waits for all of that.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// What a connection wants to know of its child.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    raw: Mutex<HashSet<RequestId>>,
-    sent: Mutex<Sent>,
     stderr: Mutex<Stderr>,
     exit: Mutex<Option<Ended>>,
     /// How the child is contained.
@@ -79,12 +64,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Whether a request may have been sent; forgets it.
-    pub(super) fn was_sent(&self, id: &RequestId) -> bool {
-        lock(&self.raw).remove(id);
-        lock(&self.sent).remove(id)
-    }
-
     /// What a rule of its sandbox stopped, by what the child printed.
     pub(super) fn denied(&self, words: &str) -> String {
         self.explainer.as_ref().map(|one| one.sentences(words)).unwrap_or_default()
@@ -121,22 +100,41 @@ impl Shared {
     }
 }
 
-pub(super) struct ChildTransport {
-    child: Running,
-    stdin: Arc<tokio::sync::Mutex<Option<pipe::Sender>>>,
-    stdout: BufReader<pipe::Receiver>,
-    buffer: Vec<u8>,
-    exited: bool,
-    probe: Option<(RequestId, Instant)>,
-    dead_probe: Option<RequestId>,
+async fn keep_stderr(mut stderr: pipe::Receiver, shared: Arc<Shared>) {
+    let mut buffer = vec![0u8; 4 << 10];
+    while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
+        let mut stderr = lock(&shared.stderr);
+        stderr.printed = stderr.printed.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+        stderr.kept.extend_from_slice(buffer.get(..count).unwrap_or_default());
+        // The newest output matters most.
+        let surplus = stderr.kept.len().saturating_sub(STDERR_BYTES_MAX);
+        stderr.kept.drain(..surplus);
+    }
+}
+
+/// A message to the child.
+struct Outgoing {
+    bytes: Vec<u8>,
+    /// The request that it is, and where it is noted that it may have been sent.
+    request: Option<(u64, Arc<AtomicBool>)>,
+}
+
+/// A running child. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Stdio {
+    queue: mpsc::Sender<Outgoing>,
+    end: watch::Sender<bool>,
+    reading: Mutex<Option<JoinHandle<()>>>,
     pub(super) shared: Arc<Shared>,
 }
 
-impl ChildTransport {
+impl Stdio {
+    /// Starts a child, whose messages go to `incoming`.
     pub(super) async fn spawn(
         child: &Child,
         launcher: &Launcher,
         refusals: &Witness,
+        incoming: Incoming,
     ) -> Result<Self, StartError> {
         let profile = child.profile.as_ref();
         let setup = child.line.clone().with_secrets_of(profile).setup(profile)?;
@@ -156,164 +154,204 @@ impl ChildTransport {
         let explainer = child.explainer.clone();
         let sandbox = applied.take().sandbox;
         let shared = Arc::new(Shared { sandbox, explainer, ..Shared::default() });
+        // Ends with the child's standard error, which ends with the child.
         tokio::spawn(keep_stderr(stderr, Arc::clone(&shared)));
-        Ok(Self {
+        let (queue, queued) = mpsc::channel(QUEUE_MAX);
+        let (end, ending) = watch::channel(false);
+        let writing = tokio::spawn(write(stdin, queued, Arc::clone(&incoming.calls)));
+        let reader = Reader {
+            lines: Lines::new(BufReader::with_capacity(READ_BYTES, stdout), MESSAGE_BYTES_MAX),
             child,
-            stdin: Arc::new(tokio::sync::Mutex::new(Some(stdin))),
-            stdout: BufReader::new(stdout),
-            buffer: Vec::new(),
-            exited: false,
-            probe: None,
-            dead_probe: None,
-            shared,
-        })
-    }
-
-    /// Reads on in the current line. Cancel-safe: what was read stays in the buffer.
-    async fn read_on(&mut self) -> bool {
-        let room = LINE_BYTES_MAX.saturating_sub(self.buffer.len()).saturating_add(1);
-        let room = u64::try_from(room).unwrap_or(u64::MAX);
-        let read = (&mut self.stdout).take(room).read_until(b'\n', &mut self.buffer).await;
-        matches!(read, Ok(1..)) && self.buffer.len() <= LINE_BYTES_MAX
-    }
-}
-
-async fn keep_stderr(mut stderr: pipe::Receiver, shared: Arc<Shared>) {
-    let mut buffer = vec![0u8; 4 << 10];
-    while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
-        let mut stderr = lock(&shared.stderr);
-        stderr.printed = stderr.printed.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
-        stderr.kept.extend_from_slice(buffer.get(..count).unwrap_or_default());
-        // The newest output matters most.
-        let surplus = stderr.kept.len().saturating_sub(STDERR_BYTES_MAX);
-        stderr.kept.drain(..surplus);
-    }
-}
-
-impl Transport<RoleClient> for ChildTransport {
-    type Error = std::io::Error;
-
-    fn send(
-        &mut self,
-        item: TxJsonRpcMessage<RoleClient>,
-    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
-        let (stdin, shared) = (Arc::clone(&self.stdin), Arc::clone(&self.shared));
-        let mut id = None;
-        if let ClientJsonRpcMessage::Request(request) = &item {
-            match request.request {
-                ClientRequest::DiscoverRequest(_) => {
-                    self.probe = Some((request.id.clone(), Instant::now() + PROBE_TIMEOUT));
-                }
-                ClientRequest::CustomRequest(_) => {
-                    lock(&shared.raw).insert(request.id.clone());
-                    id = Some(request.id.clone());
-                }
-                _ => (),
+            replies: queue.downgrade(),
+            incoming,
+            shared: Arc::clone(&shared),
+        };
+        let reading = tokio::spawn(async move {
+            let mut dropped = ending.clone();
+            let (child, incoming) = reader.read_out(ending).await;
+            incoming.calls.close("the server ended the connection");
+            // With its input the child learns that it is not needed any more.
+            writing.abort();
+            let _ = writing.await;
+            tokio::select! {
+                () = bury(&child) => (),
+                // One that was given up before it was greeted has nothing to put in order.
+                () = async { while dropped.changed().await.is_ok() {} } => child.kill(),
             }
+        });
+        Ok(Self { queue, end, reading: Mutex::new(Some(reading)), shared })
+    }
+
+    /// Sends a request, as soon as there is a place for it.
+    pub(super) async fn send(
+        &self,
+        id: u64,
+        bytes: Vec<u8>,
+        sent: &Arc<AtomicBool>,
+    ) -> Result<(), Fault> {
+        let request = Some((id, Arc::clone(sent)));
+        let queued = self.queue.send(Outgoing { bytes, request }).await;
+        queued.map_err(|_| Fault::Lost("the server ended the connection".to_owned()))
+    }
+
+    /// Sends a notification, as soon as there is a place for it.
+    pub(super) async fn notify(&self, bytes: Vec<u8>) {
+        let _ = self.queue.send(Outgoing { bytes, request: None }).await;
+    }
+
+    /// Ends the child, and waits until it has ended.
+    pub(super) async fn close(&self) {
+        self.end.send_replace(true);
+        let reading = lock(&self.reading).take();
+        if let Some(reading) = reading {
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, reading).await;
         }
-        async move {
-            let mut line = serde_json::to_vec(&item)?;
-            line.push(b'\n');
-            let mut stdin = stdin.lock().await;
-            let gone = || std::io::Error::from(std::io::ErrorKind::NotConnected);
-            let stdin = stdin.as_mut().ok_or_else(gone)?;
+    }
+}
+
+/// Writes messages one after another, until the child reads no more.
+async fn write(mut stdin: pipe::Sender, mut queue: mpsc::Receiver<Outgoing>, calls: Arc<Calls>) {
+    while let Some(Outgoing { mut bytes, request }) = queue.recv().await {
+        if let Some((id, sent)) = &request {
+            // One that nobody waits for any more is not started.
+            if !calls.waits(*id) {
+                continue;
+            }
             // From the first byte on it may be sent, and the child may answer, act and end before
             // this line goes on; only an error of the first write means that nothing was.
-            if let Some(id) = &id {
-                lock(&shared.sent).insert(id.clone());
-            }
-            let written = stdin.write(&line).await.inspect_err(|_| {
-                if let Some(id) = &id {
-                    lock(&shared.sent).remove(id);
+            sent.store(true, Ordering::Release);
+        }
+        bytes.push(b'\n');
+        let written = match stdin.write(&bytes).await {
+            Ok(written) => written,
+            Err(error) => {
+                if let Some((id, sent)) = request {
+                    sent.store(false, Ordering::Release);
+                    calls.answer(id, Err(Fault::Lost(error.to_string())));
                 }
-            })?;
-            stdin.write_all(line.get(written..).unwrap_or_default()).await?;
-            stdin.flush().await
+                return;
+            }
+        };
+        let rest = bytes.get(written..).unwrap_or_default();
+        if let Err(error) = stdin.write_all(rest).await {
+            if let Some((id, _)) = request {
+                calls.answer(id, Err(Fault::Lost(error.to_string())));
+            }
+            return;
         }
     }
+}
 
-    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
+/// Ends what is left of a child whose input is closed.
+async fn bury(child: &Running) {
+    let mut ended = tokio::time::timeout(END_GRACE, child.ended()).await.is_ok();
+    if !ended {
+        child.ask_to_end();
+        ended = tokio::time::timeout(END_GRACE, child.ended()).await.is_ok();
+    }
+    child.kill();
+    if !ended {
+        let _ = tokio::time::timeout(BURIAL_TIMEOUT, child.ended()).await;
+    }
+}
+
+/// Reads what a child says.
+struct Reader {
+    lines: Lines<BufReader<pipe::Receiver>>,
+    child: Running,
+    replies: mpsc::WeakSender<Outgoing>,
+    incoming: Incoming,
+    shared: Arc<Shared>,
+}
+
+impl Reader {
+    /// Reads until the child's output is over, or its connection is to end.
+    async fn read_out(mut self, mut ending: watch::Receiver<bool>) -> (Running, Incoming) {
+        let mut exited = false;
+        let mut drained = 0;
         loop {
-            let more = if self.exited {
-                tokio::time::timeout(Duration::from_millis(200), self.read_on()).await == Ok(true)
+            let line = if exited {
+                drained += 1;
+                if drained > DRAINS_MAX {
+                    break;
+                }
+                match tokio::time::timeout(DRAIN_TIMEOUT, self.lines.next()).await {
+                    Ok(line) => line,
+                    Err(_) => break,
+                }
             } else {
-                let probe_at = self.probe.as_ref().map(|(_, at)| *at);
                 // A grandchild may hold the pipe open, so the child itself is watched too.
-                let room = LINE_BYTES_MAX.saturating_sub(self.buffer.len()).saturating_add(1);
-                let mut limited = (&mut self.stdout).take(u64::try_from(room).unwrap_or(u64::MAX));
                 tokio::select! {
                     biased;
-                    read = limited.read_until(b'\n', &mut self.buffer) => {
-                        matches!(read, Ok(1..)) && self.buffer.len() <= LINE_BYTES_MAX
-                    }
-                    () = tokio::time::sleep_until(probe_at.unwrap_or_else(Instant::now)), if probe_at.is_some() => {
-                        let (id, _) = self.probe.take()?;
-                        self.dead_probe = Some(id.clone());
-                        let silent = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "no answer", None);
-                        return Some(ServerJsonRpcMessage::error(silent, Some(id)));
-                    }
+                    // Also where whoever may end it was dropped.
+                    _ = ending.wait_for(|end| *end) => break,
+                    line = self.lines.next() => line,
                     ended = self.child.ended() => {
                         *lock(&self.shared.exit) = Some(ended);
-                        self.exited = true;
+                        exited = true;
                         continue;
                     }
                 }
             };
-            if !more {
-                // The end of its output comes a moment before its own, which says why.
-                let ended = tokio::time::timeout(SETTLE_TIMEOUT, self.child.ended());
-                if !self.exited
-                    && let Ok(ended) = ended.await
-                {
-                    *lock(&self.shared.exit) = Some(ended);
-                }
-                return None;
-            }
-            if !self.buffer.ends_with(b"\n") {
-                continue;
-            }
-            let shared = Arc::clone(&self.shared);
-            let parsed = message(self.buffer.trim_ascii(), |id| lock(&shared.raw).remove(id));
-            let blank = self.buffer.trim_ascii().is_empty();
-            self.buffer.clear();
-            let parsed = match parsed {
-                Ok(parsed) => parsed,
-                Err(error) => {
-                    if !blank {
-                        tracing::warn!(%error, "a server sent a line that is no message");
+            match line {
+                Line::Whole(line) => self.hear(envelope::read(&line)),
+                Line::TooLong(scan) => {
+                    for message in scan.unreadable("it is too long") {
+                        if let Message::Unreadable { id, .. } = message {
+                            self.fail(id, Fault::TooLarge(MESSAGE_BYTES_MAX));
+                        }
                     }
-                    continue;
                 }
-            };
-            let answered = match &parsed {
-                ServerJsonRpcMessage::Response(response) => Some(&response.id),
-                ServerJsonRpcMessage::Error(error) => error.id.as_ref(),
-                _ => None,
-            };
-            if answered.is_some() && answered == self.dead_probe.as_ref() {
-                continue;
+                Line::End(rest) => {
+                    let mut last = envelope::read(&rest);
+                    // A line that was cut off says nothing.
+                    last.retain(|one| !matches!(one, Message::Unreadable { .. } | Message::Noise));
+                    self.hear(last);
+                    // The end of its output comes a moment before its own, which says why.
+                    if !exited
+                        && let Ok(ended) =
+                            tokio::time::timeout(SETTLE_TIMEOUT, self.child.ended()).await
+                    {
+                        *lock(&self.shared.exit) = Some(ended);
+                    }
+                    break;
+                }
             }
-            if answered.is_some() && answered == self.probe.as_ref().map(|(id, _)| id) {
-                self.probe = None;
+        }
+        (self.child, self.incoming)
+    }
+
+    fn hear(&self, messages: Vec<Message>) {
+        for message in messages {
+            match message {
+                Message::Answer { id, reply } => {
+                    let Some(id) = id.or_else(|| self.incoming.calls.sole()) else { continue };
+                    self.incoming.calls.answer(
+                        id,
+                        match reply {
+                            Reply::Result(result) => Ok(result),
+                            Reply::Refused(refusal) => Err(Fault::Refused(refusal)),
+                        },
+                    );
+                }
+                Message::Unreadable { id, reason } => self.fail(id, Fault::Unreadable(reason)),
+                Message::Noise => tracing::warn!("a server sent a line that is no message"),
+                other => {
+                    let reply = self.incoming.take(other, None);
+                    // A child that asks and does not read gets no reply.
+                    if let (Some(bytes), Some(replies)) = (reply, self.replies.upgrade()) {
+                        let _ = replies.try_send(Outgoing { bytes, request: None });
+                    }
+                }
             }
-            return Some(parsed);
         }
     }
 
-    async fn close(&mut self) -> Result<(), Self::Error> {
-        // A child that reads no more may hold up a message that is being written.
-        if let Ok(mut stdin) = tokio::time::timeout(END_GRACE, self.stdin.lock()).await {
-            stdin.take();
+    /// Fails the request that an answer belongs to; one that names none belongs to the only one.
+    fn fail(&self, id: Option<u64>, fault: Fault) {
+        match id.or_else(|| self.incoming.calls.sole()) {
+            Some(id) => self.incoming.calls.answer(id, Err(fault)),
+            None => tracing::warn!(error = %fault, "a broken answer that names no request"),
         }
-        let mut ended = tokio::time::timeout(END_GRACE, self.child.ended()).await.is_ok();
-        if !ended {
-            self.child.ask_to_end();
-            ended = tokio::time::timeout(END_GRACE, self.child.ended()).await.is_ok();
-        }
-        self.child.kill();
-        if !ended {
-            let _ = tokio::time::timeout(BURIAL_TIMEOUT, self.child.ended()).await;
-        }
-        Ok(())
     }
 }

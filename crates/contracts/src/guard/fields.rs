@@ -59,6 +59,8 @@ pub(super) const TOP: [Field; 13] = [
     same("sandbox"),
 ];
 pub(super) const ANNOTATIONS: &str = "annotations";
+/// What else a source lists of its tool for clients.
+pub(super) const SHOWN: &str = "shown";
 pub(super) const CAPABILITIES: [&str; 5] =
     ["locales", "mediaTypes", "maxInputTokens", "maxOutputTokens", "maxAssetBytes"];
 pub(super) const EXECUTION: [&str; 4] = ["localRuntimeId", "mcpServerId", "endpointRef", "target"];

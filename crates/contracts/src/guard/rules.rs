@@ -71,11 +71,13 @@ pub(super) fn texts(members: &Map<String, Value>, report: &mut Report) {
             report.error(Code::InvalidRoot, name, format!("expected text, found {}", kind(value)));
         }
     }
-    if let Some(value) = members.get(fields::ANNOTATIONS)
-        && !value.is_object()
-    {
-        let message = format!("expected an object, found {}", kind(value));
-        report.error(Code::InvalidRoot, fields::ANNOTATIONS, message);
+    for name in [fields::ANNOTATIONS, fields::SHOWN] {
+        if let Some(value) = members.get(name)
+            && !value.is_object()
+        {
+            let message = format!("expected an object, found {}", kind(value));
+            report.error(Code::InvalidRoot, name, message);
+        }
     }
 }
 
@@ -565,7 +567,7 @@ fn unknown_keys(entry: &Entry<'_>, report: &mut Report) {
     let top: Vec<&str> = fields::TOP
         .iter()
         .flat_map(|field| [field.canonical, field.snake])
-        .chain([fields::TIMEOUT_MS, fields::ANNOTATIONS])
+        .chain([fields::TIMEOUT_MS, fields::ANNOTATIONS, fields::SHOWN])
         .collect();
     let idempotency: Vec<&str> =
         fields::IDEMPOTENCY.iter().flat_map(|field| [field.canonical, field.snake]).collect();

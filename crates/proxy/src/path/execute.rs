@@ -19,6 +19,7 @@ use toolbooth_contracts::{
 };
 
 use super::ClaimedCall;
+use crate::allowance::{self, Allowance};
 use crate::proxy::Inner;
 
 /// How the execution ended.
@@ -56,8 +57,13 @@ async fn try_run(
     let contract = Arc::clone(known.tool.contract());
     let limit = Duration::from_millis(contract.policy.timeout_ms);
     let now = inner.parts.clock.monotonic();
-    let left = known.entered.deadline.map_or(limit, |deadline| deadline.saturating_sub(now));
-    let timeout = limit.min(left);
+    let left = known.entered.deadline.map(|deadline| deadline.saturating_sub(now));
+    let cap = allowance::cap(&inner.parts.limits, limit);
+    let timeout = match known.tool.adapter() {
+        // Only servers tell progress; the proxy cuts the others at their own time.
+        AdapterId::Mcp(_) => left.map_or(cap, |left| left.min(cap)),
+        _ => left.map_or(limit, |left| left.min(limit)),
+    };
     if timeout.is_zero() {
         return Err(cut(
             ErrorCode::Timeout,
@@ -72,6 +78,7 @@ async fn try_run(
         arguments: Arc::clone(&known.entered.arguments),
         call_id,
         caller: known.entered.story.caller.clone(),
+        toolset: known.entered.toolset.clone(),
         timeout,
         idempotency_key: claimed.travelling_key.clone(),
         attempt: claimed.claim.attempt(),
@@ -80,10 +87,12 @@ async fn try_run(
     let conversation = known.entered.conversation.clone();
     let (inner_conversation, cancel) = conversation.with_own_cancel();
     let (inner_conversation, questions) = inner_conversation.with_own_questions();
+    let (inner_conversation, came_on) = inner_conversation.with_progress_signal();
     let mut task =
         inner.tasks.spawn(async move { executor.execute(dispatch, inner_conversation).await });
     let read_only = contract.policy.read_only == Some(true);
-    let timer = tokio::time::sleep(timeout);
+    let mut allowance = Allowance::begin(limit, cap, left);
+    let timer = tokio::time::sleep_until(allowance.until());
     tokio::pin!(timer);
     let mut cancel_passed_on = false;
     let cause = loop {
@@ -97,6 +106,7 @@ async fn try_run(
                     tracing::error!(%error, "a claim could not be taken up again");
                     break ErrorCode::AdapterFailed;
                 }
+                allowance.stand_still(asked.elapsed());
                 let until = timer.deadline() + asked.elapsed();
                 timer.as_mut().reset(until);
             }
@@ -110,6 +120,8 @@ async fn try_run(
                     break ErrorCode::Cancelled;
                 }
             }
+            // Last, so that no flood of progress hides the end of the time.
+            Ok(()) = came_on.recv() => timer.as_mut().reset(allowance.until()),
         }
     };
     cancel.cancel();

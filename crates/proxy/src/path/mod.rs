@@ -12,8 +12,8 @@
 
 mod execute;
 mod keys;
-mod records;
-mod screen;
+pub(crate) mod records;
+pub(crate) mod screen;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,8 @@ use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::result::ArgumentError;
 use toolbooth_contracts::witness::{Seen, Witness};
 use toolbooth_contracts::{
-    CallId, CallRequest, Conversation, Effect, ErrorCode, ToolCall, ToolContract, ToolResult,
+    CallContext, CallId, CallRequest, Conversation, Effect, ErrorCode, ToolCall, ToolContract,
+    ToolResult,
 };
 use toolbooth_policy::{Access, Denial, Permit};
 use toolbooth_registry::RegisteredTool;
@@ -40,6 +41,9 @@ use crate::proxy::{Inner, StageNote};
 use crate::world::World;
 use records::Story;
 use screen::Screened;
+
+/// The warning of a replay whose first call was another caller's.
+pub(crate) const FIRST_BY_ANOTHER: &str = "first-by-another-caller";
 
 /// How often a call that waits for its twin asks the store again, where the twin may run in
 /// another process.
@@ -58,6 +62,8 @@ struct Entered {
     /// When the caller stops waiting, on the monotonic clock.
     deadline: Option<Duration>,
     own_key: Option<String>,
+    /// What the door shows.
+    toolset: Option<Arc<str>>,
 }
 
 /// The tool that the call is about, in the world that judges it.
@@ -244,6 +250,7 @@ fn enter(
     own_key: Option<String>,
 ) -> Result<Entered, Refused> {
     let parts = &inner.parts;
+    let toolset = call.toolset().cloned();
     let (request, caller) = call.into_parts();
     let (call_id, bad_id) = match request.context.call_id.clone() {
         None => (parts.ids.next(), None),
@@ -294,17 +301,21 @@ fn enter(
             );
         }
     };
-    Ok(Entered { story, slot, arguments, conversation, deadline, own_key })
+    Ok(Entered { story, slot, arguments, conversation, deadline, own_key, toolset })
 }
 
 /// Longest name that a caller may give anything, in bytes.
-const NAME_BYTES_MAX: usize = 512;
+pub(crate) const NAME_BYTES_MAX: usize = 512;
 
 /// The first name of a request that is too long to be kept.
 fn too_long(request: &CallRequest) -> Option<&'static str> {
-    let context = &request.context;
+    let tool_id = (request.tool_id.len() > NAME_BYTES_MAX).then_some("toolId");
+    tool_id.or_else(|| too_long_claim(&request.context))
+}
+
+/// The first name that an agent claims that is too long to be kept.
+pub(crate) fn too_long_claim(context: &CallContext) -> Option<&'static str> {
     [
-        ("toolId", Some(&request.tool_id)),
         ("agentId", context.agent_id.as_ref()),
         ("phaseId", context.phase_id.as_ref()),
         ("epicId", context.epic_id.as_ref()),
@@ -321,10 +332,15 @@ fn too_long(request: &CallRequest) -> Option<&'static str> {
 async fn freshen(inner: &Inner, entered: Entered) -> Result<Entered, Refused> {
     let Some(catalogue) = inner.parts.catalogue.clone() else { return Ok(entered) };
     let (tool_id, caller) = (entered.story.tool_id.clone(), entered.story.caller.clone());
-    let Some(bound) = catalogue.verification_bound(&tool_id, &caller) else { return Ok(entered) };
+    let toolset = entered.toolset.clone();
+    let Some(bound) = catalogue.verification_bound(&tool_id, &caller, toolset.as_ref()) else {
+        return Ok(entered);
+    };
     let left = entered.deadline.map(|at| at.saturating_sub(inner.parts.clock.monotonic()));
     let bound = left.map_or(bound, |left| left.min(bound));
-    let asking = tokio::spawn(async move { catalogue.verify(&tool_id, &caller).await });
+    let asking = tokio::spawn(async move {
+        catalogue.verify(&tool_id, &caller, toolset.as_ref()).await;
+    });
     let code = tokio::select! {
         asked = asking => match asked {
             Ok(()) => return Ok(entered),
@@ -345,7 +361,10 @@ fn resolve(inner: &Inner, mut entered: Entered) -> Result<Resolved, Refused> {
     if let Err(denial) = world.policy.enabled() {
         return Err(Refused::denied(entered.story, denial));
     }
-    let Some(tool) = world.registry.get(&entered.story.tool_id).cloned() else {
+    // What the door does not show is not there.
+    let shown = world.shows_tool(entered.toolset.as_ref(), &entered.story.tool_id);
+    let tool = world.registry.get(&entered.story.tool_id).filter(|_| shown).cloned();
+    let Some(tool) = tool else {
         return Err(Refused::new(entered.story, ErrorCode::UnregisteredTool));
     };
     match world.policy.access(&entered.story.caller, tool.contract(), world.standing(&tool)) {

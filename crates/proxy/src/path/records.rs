@@ -32,25 +32,25 @@ const LOGGED_BYTES_MAX: usize = 256 << 10;
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 
 /// Who called what, as far as it is known: goes along the path and into the records.
-pub(super) struct Story {
-    pub(super) tool_id: String,
-    pub(super) call_id: String,
-    pub(super) caller: Caller,
-    pub(super) context: CallContext,
+pub(crate) struct Story {
+    pub(crate) tool_id: String,
+    pub(crate) call_id: String,
+    pub(crate) caller: Caller,
+    pub(crate) context: CallContext,
     /// When the call came in, on the monotonic clock.
-    pub(super) began: Duration,
-    pub(super) raw_input: Option<Arc<RawValue>>,
-    pub(super) input: Option<Value>,
-    pub(super) args_digest: Option<String>,
+    pub(crate) began: Duration,
+    pub(crate) raw_input: Option<Arc<RawValue>>,
+    pub(crate) input: Option<Value>,
+    pub(crate) args_digest: Option<String>,
     /// The same by keys that were the store's before.
-    pub(super) older_args_digests: Vec<String>,
-    pub(super) policy_version: String,
-    pub(super) decision: Option<DecisionNote>,
-    pub(super) warnings: Vec<String>,
+    pub(crate) older_args_digests: Vec<String>,
+    pub(crate) policy_version: String,
+    pub(crate) decision: Option<DecisionNote>,
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Story {
-    pub(super) fn begin(
+    pub(crate) fn begin(
         inner: &Inner,
         tool_id: String,
         call_id: String,
@@ -74,7 +74,7 @@ impl Story {
     }
 
     /// Cuts names that are too long to be kept.
-    pub(super) fn shorten(&mut self) {
+    pub(crate) fn shorten(&mut self) {
         let cut = |text: &mut String| {
             if text.len() > super::NAME_BYTES_MAX {
                 let mut end = super::NAME_BYTES_MAX;
@@ -91,12 +91,12 @@ impl Story {
         }
     }
 
-    fn duration_ms(&self, inner: &Inner) -> f64 {
+    pub(crate) fn duration_ms(&self, inner: &Inner) -> f64 {
         crate::port::milliseconds(inner.parts.clock.monotonic().saturating_sub(self.began))
     }
 
     /// An event about this call.
-    pub(super) fn event(&self, kind: AuditEventKind, at: &Moment) -> EventBody {
+    pub(crate) fn event(&self, kind: AuditEventKind, at: &Moment) -> EventBody {
         let mut event = EventBody::new(kind, at.text.clone());
         event.tool_name = Some(self.tool_id.clone());
         event.agent_id.clone_from(&self.context.agent_id);
@@ -139,7 +139,7 @@ impl Story {
         Some(redact::value(&value, &inner.parts.shapes))
     }
 
-    fn log(&self, inner: &Inner, at: &Moment, duration_ms: f64) -> AgentLog {
+    pub(crate) fn log(&self, inner: &Inner, at: &Moment, duration_ms: f64) -> AgentLog {
         AgentLog {
             id: inner.parts.ids.next(),
             tool_name: self.tool_id.clone(),
@@ -272,7 +272,7 @@ pub(super) async fn replay(inner: &Inner, replayed: Replayed) -> ToolResult {
         kept.content.insert(0, ContentBlock::text(note));
     }
     if receipt.caller != story.caller.name() {
-        story.warnings.push("first-by-another-caller".to_owned());
+        story.warnings.push(super::FIRST_BY_ANOTHER.to_owned());
     }
     let duration_ms = story.duration_ms(inner);
     let at = inner.parts.clock.now();
@@ -366,6 +366,7 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
         effect,
         code,
         message,
+        details,
         content,
         structured,
         meta,
@@ -378,7 +379,7 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
     let duration_ms = story.duration_ms(inner);
     let at = inner.parts.clock.now();
     let status = code.map_or(Status::Succeeded, ErrorCode::status);
-    let error = code.map(|code| CallError { code, message: message.clone(), details: Map::new() });
+    let error = code.map(|code| CallError { code, message: message.clone(), details });
     let kept = StoredResult {
         content: content.clone(),
         structured_content: structured.clone(),

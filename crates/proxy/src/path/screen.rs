@@ -4,12 +4,14 @@
 
 use serde_json::{Map, Value};
 use toolbooth_audit::ledger::Claim;
+use toolbooth_contracts::contract::AdapterId;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::json::{WRAPPED_DEPTH_MAX, check_value, is_within};
 use toolbooth_contracts::port::{ExecutionError, ToolOutput};
 use toolbooth_contracts::result::as_data;
 use toolbooth_contracts::sandbox::Enforce;
-use toolbooth_contracts::witness::{AppliedSandbox, EgressRefusal, SandboxDenial};
+use toolbooth_contracts::secret::SecretShapes;
+use toolbooth_contracts::witness::{AppliedSandbox, EgressRefusal, SandboxDenial, ServerRefusal};
 use toolbooth_contracts::{ContentBlock, Effect, ErrorCode};
 use toolbooth_registry::RegisteredTool;
 
@@ -29,6 +31,8 @@ pub(super) struct Screened {
     pub(super) code: Option<ErrorCode>,
     /// The safe sentence, where there is a code.
     pub(super) message: String,
+    /// Facts about the error, for programs.
+    pub(super) details: Map<String, Value>,
     pub(super) content: Vec<ContentBlock>,
     pub(super) structured: Option<Value>,
     pub(super) meta: Option<Map<String, Value>>,
@@ -56,6 +60,7 @@ pub(super) fn screen(inner: &Inner, executed: Executed) -> Screened {
         effect: Effect::Completed,
         code: None,
         message: String::new(),
+        details: Map::new(),
         content: Vec::new(),
         structured: None,
         meta: None,
@@ -91,8 +96,26 @@ pub(super) fn screen(inner: &Inner, executed: Executed) -> Screened {
         screened.events.push(event);
     }
     match outcome {
-        Ended::Failed(error) => screened.fail(error),
-        Ended::Answered(output) => screened.take(inner, output),
+        Ended::Failed(error) => {
+            screened.fail(error);
+            if let Some(ServerRefusal { code, data }) = seen.refusal {
+                let mut refusal = Map::new();
+                refusal.insert("code".to_owned(), code.into());
+                if let Some(data) = shown_data(data.as_ref(), &inner.parts.shapes) {
+                    refusal.insert("data".to_owned(), data);
+                }
+                screened.details.insert("upstream".to_owned(), Value::Object(refusal));
+            }
+        }
+        Ended::Answered(mut output) => {
+            // Before anything is counted or recorded: what is kept is what is shown.
+            if let AdapterId::Mcp(server) = screened.tool.adapter() {
+                for block in output.content.iter_mut().flatten() {
+                    known.world.uris.map_block(server, &mut block.0);
+                }
+            }
+            screened.take(inner, output);
+        }
     }
     screened.note_denials(denied);
     screened
@@ -240,6 +263,11 @@ impl Screened {
 
 /// Bytes of a result, as JSON.
 pub(super) fn size(content: &[ContentBlock], structured: Option<&Value>) -> usize {
+    bytes(&content) + structured.map_or(0, bytes)
+}
+
+/// Bytes of a value, as JSON.
+pub(crate) fn bytes<T: serde::Serialize + ?Sized>(value: &T) -> usize {
     struct Count(usize);
     impl std::io::Write for Count {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -252,15 +280,15 @@ pub(super) fn size(content: &[ContentBlock], structured: Option<&Value>) -> usiz
     }
     let mut count = Count(0);
     // Counting never fails.
-    let _ = serde_json::to_writer(&mut count, content);
-    if let Some(structured) = structured {
-        let _ = serde_json::to_writer(&mut count, structured);
-    }
+    let _ = serde_json::to_writer(&mut count, value);
     count.0
 }
 
 /// Secret-shaped parts of the texts in a block, replaced.
-fn redact_text(value: &Value, shapes: &toolbooth_contracts::secret::SecretShapes) -> Value {
+pub(crate) fn redact_text(
+    value: &Value,
+    shapes: &toolbooth_contracts::secret::SecretShapes,
+) -> Value {
     match value {
         Value::String(text) => Value::String(shapes.redact(text)),
         Value::Array(items) => items.iter().map(|item| redact_text(item, shapes)).collect(),
@@ -281,4 +309,17 @@ fn field(data: Option<&Value>, path: &str) -> Value {
         });
     }
     here.cloned().unwrap_or_default()
+}
+
+/// Bytes of what a server may say beside its error.
+const DATA_BYTES_MAX: usize = 4 << 10;
+
+/// What may be shown of the data of a server's error: all of it, redacted, or nothing.
+pub(crate) fn shown_data(data: Option<&Value>, shapes: &SecretShapes) -> Option<Value> {
+    let fits = |data: &&Value| {
+        bytes(data) <= DATA_BYTES_MAX
+            && check_value(data).is_ok()
+            && is_within(data, WRAPPED_DEPTH_MAX)
+    };
+    data.filter(fits).map(|data| redact_text(data, shapes))
 }

@@ -67,7 +67,8 @@ pub struct Word {
 /// One change of one field.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FieldChange {
-    /// The field: `name`, `title`, `description`, `inputSchema`, `outputSchema`, `annotations`.
+    /// The field: `name`, `title`, `description`, `inputSchema`, `outputSchema`, `annotations`, or
+    /// another one that the source lists.
     pub field: String,
     /// Where in a schema, as a JSON Pointer; empty for the field itself.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -91,7 +92,7 @@ pub struct FieldChange {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolDiff {
-    /// The tool.
+    /// The tool; `prompt:`, `resource:` or `template:` and an id for what is none.
     pub tool_id: String,
     /// Its source now; the approved one where it is gone.
     pub source: String,
@@ -182,6 +183,10 @@ pub(super) fn changes(before: &Said, after: &Said) -> Vec<FieldChange> {
                 });
             }
         }
+        if changes.is_empty() && before.extra != after.extra {
+            let whole = |said: &Said| Some(Value::Object(said.extra.clone()));
+            changes.push(plain_change("extra", String::new(), whole(before), whole(after)));
+        }
     }
     changes
 }
@@ -222,17 +227,58 @@ pub fn compare(before: &Said, after: &Said) -> Vec<FieldChange> {
         &after.output_schema,
         &mut changes,
     );
-    annotations(before.annotations.as_ref(), after.annotations.as_ref(), &mut changes);
+    let empty = Map::new();
+    let hints = |said: &'_ Option<Map<String, Value>>| said.clone().unwrap_or_default();
+    let (one, two) = (hints(&before.annotations), hints(&after.annotations));
+    members("annotations", &one, &two, &mut changes);
+    for key in
+        before.extra.keys().chain(after.extra.keys().filter(|key| !before.extra.contains_key(*key)))
+    {
+        let inner = |said: &Said| said.extra.get(key).and_then(Value::as_object).cloned();
+        match (inner(before), inner(after)) {
+            (None, None) => {
+                let of = |said: &Said| said.extra.get(key).cloned();
+                if of(before) != of(after) {
+                    changes.push(plain_change(key, String::new(), of(before), of(after)));
+                }
+            }
+            (one, two) => members(
+                key,
+                one.as_ref().unwrap_or(&empty),
+                two.as_ref().unwrap_or(&empty),
+                &mut changes,
+            ),
+        }
+    }
     changes
 }
 
-fn annotations(
-    before: Option<&Map<String, Value>>,
-    after: Option<&Map<String, Value>>,
+/// A change that is shown whole.
+fn plain_change(
+    field: &str,
+    path: String,
+    before: Option<Value>,
+    after: Option<Value>,
+) -> FieldChange {
+    FieldChange {
+        field: field.to_owned(),
+        path,
+        before,
+        after,
+        words: Vec::new(),
+        verdict: Compatibility::Compatible,
+        reason: "what the tool says of itself is different; nothing of it loosens anything"
+            .to_owned(),
+    }
+}
+
+/// The changes between the members of two objects.
+fn members(
+    field: &str,
+    before: &Map<String, Value>,
+    after: &Map<String, Value>,
     changes: &mut Vec<FieldChange>,
 ) {
-    let empty = Map::new();
-    let (before, after) = (before.unwrap_or(&empty), after.unwrap_or(&empty));
     let fresh = after.keys().filter(|key| !before.contains_key(*key));
     for key in before.keys().chain(fresh) {
         let (one, two) = (before.get(key), after.get(key));
@@ -241,18 +287,10 @@ fn annotations(
         }
         let path = format!("/{}", key.replace('~', "~0").replace('/', "~1"));
         if let (Some(Value::String(one)), Some(Value::String(two))) = (one, two) {
-            changes.extend(text_change("annotations", &path, Some(one), Some(two)));
+            changes.extend(text_change(field, &path, Some(one), Some(two)));
             continue;
         }
-        changes.push(FieldChange {
-            field: "annotations".to_owned(),
-            path,
-            before: one.cloned(),
-            after: two.cloned(),
-            words: Vec::new(),
-            verdict: Compatibility::Compatible,
-            reason: "the tool's own hint is different; no hint loosens anything".to_owned(),
-        });
+        changes.push(plain_change(field, path, one.cloned(), two.cloned()));
     }
 }
 

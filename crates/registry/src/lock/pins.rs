@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use toolbooth_contracts::ToolId;
 
-use super::{Approvals, Lock, LockFile, LockedTool, NewTools, Suspicious};
+use super::{Approvals, Lock, LockFile, LockedTool, NewTools, Suspicious, VERSION};
+use crate::said::Said;
+use crate::suspicion;
 use crate::tool::{RegisteredTool, Source};
 
 impl LockFile {
@@ -28,7 +30,8 @@ impl LockFile {
     /// Pins tools of a source's first listing and marks the source as seen. Gives the ids of the
     /// tools that were pinned.
     ///
-    /// A tool that has a pin keeps it. A source that was seen before gets no further pins, unless
+    /// A tool that has a pin keeps it; one of an earlier version gets what it did not speak of,
+    /// until [`LockFile::pin_items`] says that the source is known whole. A source that was seen before gets no further pins, unless
     /// `new_tools` is [`NewTools::Allow`].
     pub fn pin(
         &mut self,
@@ -37,33 +40,48 @@ impl LockFile {
         new_tools: NewTools,
     ) -> Vec<ToolId> {
         let first = self.sources.insert(source.to_string());
-        if !first && new_tools == NewTools::Deny {
-            return Vec::new();
-        }
         let mut pinned = Vec::new();
         for tool in tools.iter().filter(|tool| tool.source() == source) {
-            if self.of_tool(tool).is_none() {
-                self.tools.insert(tool.id().to_string(), LockedTool::of(tool));
-                pinned.push(tool.id().clone());
-            }
+            let id = match self.of_tool(tool) {
+                None if first || new_tools == NewTools::Allow => tool.id().to_string(),
+                Some((id, locked)) if self.lacks_extra(locked, tool) => id.to_owned(),
+                _ => continue,
+            };
+            self.tools.insert(id, LockedTool::of(tool));
+            pinned.push(tool.id().clone());
         }
         pinned
     }
 
-    /// Takes over what `other` has of one tool: its approval, or that there is none.
+    /// Whether a pin was written before what else a source lists of its tools was kept, and the
+    /// tool is as it was pinned apart from that.
+    fn lacks_extra(&self, locked: &LockedTool, tool: &RegisteredTool) -> bool {
+        !tool.contract().shown.is_empty()
+            && locked.extra.is_empty()
+            && !self.knows_extra(&locked.source)
+            && super::matches(self, locked, tool)
+    }
+
+    /// Takes over what `other` has of one tool, or of an item by its id with its kind: its
+    /// approval, or that there is none.
     pub fn take_over(&mut self, other: &Self, tool_id: &str) {
+        if super::locked_id(tool_id).is_some() {
+            return self.take_over_item(other, tool_id);
+        }
         match other.tools.get(tool_id) {
             Some(tool) => drop(self.tools.insert(tool_id.to_owned(), tool.clone())),
             None => drop(self.tools.remove(tool_id)),
         }
     }
 
-    /// The approved tools of the sources that `wanted` selects, as a lock file of their own.
+    /// What is approved of the sources that `wanted` selects, as a lock file of its own.
     #[must_use]
     pub fn of_sources(&self, wanted: impl Fn(&str) -> bool) -> Self {
         let tools = self.tools.iter().filter(|(_, tool)| wanted(&tool.source));
         let tools = tools.map(|(id, tool)| (id.clone(), tool.clone())).collect();
-        Self { tools, ..Self::empty() }
+        let all_known = self.sources.iter().all(|source| self.knows_extra(source));
+        let version = if all_known { VERSION.to_owned() } else { self.version.clone() };
+        Self { tools, version, ..self.items_of_sources(wanted) }
     }
 }
 
@@ -77,7 +95,8 @@ impl Approvals {
         tools: impl Iterator<Item = &'t Arc<RegisteredTool>>,
     ) -> Vec<Arc<RegisteredTool>> {
         let Lock::FirstUse(pins) = &self.lock else { return Vec::new() };
-        if pins.has_seen(source) && self.new_tools == NewTools::Deny {
+        let fresh_are_pinned = !pins.has_seen(source) || self.new_tools == NewTools::Allow;
+        if !fresh_are_pinned && pins.has_seen_items(source) {
             return Vec::new();
         }
         let all: Vec<&Arc<RegisteredTool>> = tools.collect();
@@ -93,7 +112,15 @@ impl Approvals {
             .map(|(tool, _)| tool.id())
             .collect();
         let fresh = all.into_iter().filter(|tool| {
-            tool.source() == source && pins.of_tool(tool).is_none() && !refused.contains(tool.id())
+            let wanted = match pins.of_tool(tool) {
+                None => fresh_are_pinned,
+                Some((_, locked)) => {
+                    pins.lacks_extra(locked, tool)
+                        && (self.suspicious == Suspicious::Warn
+                            || suspicion::of(&Said::of(tool.contract())).is_empty())
+                }
+            };
+            wanted && tool.source() == source && !refused.contains(tool.id())
         });
         fresh.cloned().collect()
     }
@@ -120,6 +147,7 @@ mod tests {
             input_schema: json!({"type": "object"}),
             output_schema: None,
             annotations: None,
+            extra: serde_json::Map::new(),
         };
         let entry = entry(&source(), &discovered, &SourcePolicy::default());
         Arc::new(RegisteredTool::from_entry(&entry, source(), &Guard::default()).unwrap())

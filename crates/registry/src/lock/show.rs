@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::diff::{Change, Compatibility, FieldChange, ToolDiff, WordChange};
+use super::locked_id;
 use crate::suspicion::visible;
 
 /// Digits of a digest that tell one listing from another.
@@ -24,15 +25,18 @@ pub fn text(diffs: &[ToolDiff]) -> String {
             Change::New => "new".to_owned(),
             Change::Removed => "removed".to_owned(),
             Change::Moved => "comes from another source now".to_owned(),
+            // Whether calls stay right is a question of tools alone.
+            Change::Changed if locked_id(&diff.tool_id).is_some() => "changed".to_owned(),
             Change::Changed => match diff.verdict {
                 Compatibility::Compatible => "changed, calls stay right".to_owned(),
                 Compatibility::Breaking => "changed, breaking".to_owned(),
             },
         };
-        let _ = writeln!(out, "{} ({}): {what}", diff.tool_id, one_line(&diff.source));
+        let id = one_line(&diff.tool_id);
+        let _ = writeln!(out, "{id} ({}): {what}", one_line(&diff.source));
         if let Some(digest) = &diff.source_digest {
             let short: String = digest.chars().take(DIGEST_SHOWN).collect();
-            let _ = writeln!(out, "  approve exactly this: {}@{short}", diff.tool_id);
+            let _ = writeln!(out, "  approve exactly this: {id}@{short}");
         }
         for change in &diff.changes {
             field(change, &mut out);

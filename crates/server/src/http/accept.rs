@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::body::{AnswerBody, Budget, LimitedBody};
+use super::body::{AnswerBody, Budget, Held, LimitedBody};
 use super::connections::{Activity, IdleConnections};
 use super::limits::{BUFFER_BYTES_MAX, HEAD_BYTES_MAX};
 use super::stream::DeadlineStream;
@@ -161,6 +161,7 @@ fn answer(
     request.extensions_mut().insert(connection);
     let begun = activity.begin().map(|in_progress| {
         let lease = serving.budget.lease();
+        request.extensions_mut().insert(Held(Arc::clone(&lease)));
         let limited = request.map(|incoming| {
             LimitedBody::new(incoming, Arc::clone(activity), Arc::clone(&lease), &serving.limits)
         });

@@ -55,6 +55,11 @@ pub(super) struct Lease {
     held: AtomicUsize,
 }
 
+/// Keeps the bytes of a request in the budget for as long as its work holds them, also where its
+/// client has hung up.
+#[derive(Debug, Clone)]
+pub(crate) struct Held(#[expect(dead_code, reason = "it is only dropped")] pub(super) Arc<Lease>);
+
 impl Lease {
     /// Takes more; false, and nothing taken, where the budget does not have it.
     #[must_use]

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::mcp::SessionLimits;
+
 /// Bytes of one request's body.
 pub const BODY_BYTES_MAX: usize = 8 << 20;
 /// Bytes of one request's line and headers.
@@ -30,6 +32,8 @@ pub struct Limits {
     pub write_timeout: Duration,
     /// Bytes of bodies that are held over all connections.
     pub body_bytes_budget: usize,
+    /// Sessions of MCP's legacy era.
+    pub sessions: SessionLimits,
 }
 
 impl Default for Limits {
@@ -41,6 +45,7 @@ impl Default for Limits {
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
             body_bytes_budget: 64 << 20,
+            sessions: SessionLimits::default(),
         }
     }
 }

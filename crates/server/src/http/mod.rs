@@ -24,11 +24,11 @@ use axum::Router;
 use axum::extract::{Extension, Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use body::read_json;
+pub(crate) use body::{Held, read_json};
 pub use limits::{
     BODY_BYTES_MAX, CONNECTIONS_MAX, DESCRIPTORS_RESERVED, Limits, connections_fitting,
 };
@@ -83,11 +83,11 @@ pub async fn serve(
 }
 
 fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
-    let endpoint = mcp::service(door.house.clone(), ending);
+    let endpoint = mcp::Endpoint::new(door.house.clone(), door.limits.sessions, ending);
     let protocol = Router::new()
-        .route_service("/mcp", endpoint)
-        .layer(from_fn(mcp::carry_calls))
-        .layer(from_fn_with_state(mcp::SessionOwners::default(), mcp::bind_sessions));
+        .route("/mcp", any(mcp::everything))
+        .route("/mcp/{toolset}", any(mcp::toolset))
+        .with_state(endpoint);
     let calls = Router::new()
         .route("/v1/calls", post(routes::call))
         .route("/v1/calls/{id}", get(routes::queued).delete(routes::cancel))

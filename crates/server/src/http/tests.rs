@@ -159,6 +159,7 @@ fn limits() -> Limits {
         body_timeout: PATIENCE,
         write_timeout: PATIENCE,
         body_bytes_budget: 1 << 20,
+        ..Limits::default()
     }
 }
 

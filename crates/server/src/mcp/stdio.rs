@@ -1,64 +1,300 @@
 //! MCP over standard input and output: the protocol and nothing else.
 //!
-//! Path: 1. Doc: front-doors.md#mcp
+//! Path: 1, 10. Doc: front-doors.md#mcp
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use rmcp::ServiceExt;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use toolbooth_contracts::Caller;
 
-use super::hub::Hub;
-use super::{McpDoor, wire};
+use super::client::{self, Client};
+use super::codec::{self, Fault, Id, Incoming, Message, Notification, Request, RpcError};
+use super::door::Door;
+use super::exchange::{self, Answer, OUTGOING_MAX, Outgoing};
+use super::framing::{Line, read_line};
+use super::in_flight::{InFlight, cancelled};
+use super::listen;
+use super::notifications::Lists;
+use super::sessions::{BATCHES, Initialize, NO_BATCHES, Session};
+use super::wire::{self, code};
 use crate::House;
 use crate::auth::local_user;
 use crate::http::BODY_BYTES_MAX;
 
-/// Serves one client until its input ends.
+/// Messages that may wait to be written.
+const WRITES_MAX: usize = 64;
+/// How long requests may take that are in progress when the input ends.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Serves one client until its input ends, within a tool set where one is named.
 ///
 /// # Errors
-/// A sentence, where the client does not begin as the protocol has it.
-pub async fn serve_stdio(house: House) -> Result<(), String> {
-    let hub = Hub::default();
-    let following = tokio::spawn(hub.clone().follow(Arc::clone(&house.catalogue)));
-    let (ours, theirs) = tokio::io::duplex(64 << 10);
-    let carrying = tokio::spawn(carry_lines(ours));
-    let door = McpDoor::new(house, hub, Some(local_user()));
-    let served = match door.serve((theirs, tokio::io::stdout())).await {
-        Ok(service) => service.waiting().await.map(drop).map_err(|error| error.to_string()),
-        // The client went away before it said anything.
-        Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => Ok(()),
-        Err(error) => Err(error.to_string()),
-    };
-    carrying.abort();
-    following.abort();
-    served
+/// A sentence, where there is no such tool set, or the input or output fails.
+pub async fn serve_stdio(house: House, toolset: Option<&str>) -> Result<(), String> {
+    let toolset: Option<Arc<str>> = toolset.map(Arc::from);
+    let caller = local_user();
+    let view = house.catalogue.view(&caller).within(toolset.clone());
+    if let (false, Some(name)) = (view.toolset_exists(), &toolset) {
+        return Err(format!("there is no tool set `{}`", name.escape_debug()));
+    }
+    let input = BufReader::new(tokio::io::stdin());
+    Pipe::serve(house, caller, toolset, input, tokio::io::stdout()).await
 }
 
-/// Reads lines and hands them on with their calls carried.
-async fn carry_lines(mut to: tokio::io::DuplexStream) {
-    let mut input = BufReader::new(tokio::io::stdin());
-    let mut line = Vec::new();
-    let limit = u64::try_from(BODY_BYTES_MAX).unwrap_or(u64::MAX) + 1;
-    loop {
-        line.clear();
-        match (&mut input).take(limit).read_until(b'\n', &mut line).await {
-            Ok(1..) => (),
-            Ok(0) | Err(_) => return,
+/// One client at the other end of a pipe.
+#[derive(Clone)]
+struct Pipe {
+    door: Door,
+    caller: Caller,
+    toolset: Option<Arc<str>>,
+    /// Requests of both eras.
+    in_flight: InFlight,
+    /// Cancelled at the end of the input.
+    ending: CancellationToken,
+    writer: mpsc::Sender<Bytes>,
+}
+
+impl Pipe {
+    async fn serve(
+        house: House,
+        caller: Caller,
+        toolset: Option<Arc<str>>,
+        input: impl AsyncBufRead + Unpin,
+        output: impl AsyncWrite + Unpin + Send + 'static,
+    ) -> Result<(), String> {
+        let (writer, messages) = mpsc::channel(WRITES_MAX);
+        let writing = tokio::spawn(write(messages, output));
+        let door = Door::new(house);
+        let in_flight = InFlight::default();
+        let ending = CancellationToken::new();
+        let pipe = Self { door, caller, toolset, in_flight, ending, writer };
+        let read = pipe.read(input).await;
+        pipe.ending.cancel();
+        // What was asked before the input ended is answered, as long as somebody may read it.
+        let _ = tokio::time::timeout(END_PATIENCE, pipe.in_flight.empty()).await;
+        pipe.in_flight.cancel_all();
+        drop(pipe);
+        let _ = tokio::time::timeout(END_PATIENCE, writing).await;
+        read.map_err(|error| format!("standard input: {error}"))
+    }
+
+    /// Reads messages until the input ends.
+    async fn read(&self, mut input: impl AsyncBufRead + Unpin) -> std::io::Result<()> {
+        let mut session = None;
+        let mut line = Vec::new();
+        loop {
+            // A client that does not read what it is told is not listened to.
+            let read = tokio::select! {
+                read = read_line(&mut input, &mut line) => read?,
+                () = self.writer.closed() => return Ok(()),
+            };
+            match read {
+                Line::End => return Ok(()),
+                Line::TooLong(id) => {
+                    let message = format!("a message has at most {BODY_BYTES_MAX} bytes");
+                    let error = RpcError::new(code::INVALID_REQUEST, message);
+                    self.write(codec::error_answer(id.as_ref(), &error)).await;
+                }
+                Line::Message => match codec::read(&line) {
+                    Ok(Incoming::One(message)) => self.message(&mut session, message).await,
+                    Ok(Incoming::Batch(messages)) => self.batch(session.as_ref(), messages).await,
+                    Err(fault) => self.write(fault.answer()).await,
+                },
+            }
         }
-        if line.len() > BODY_BYTES_MAX {
-            tracing::error!(
-                bytes_max = BODY_BYTES_MAX,
-                "a message is too long, the connection ends"
-            );
-            return;
+    }
+
+    async fn write(&self, message: Bytes) {
+        // A reader that is gone ends the loop above.
+        let _ = self.writer.send(message).await;
+    }
+
+    async fn answer(&self, request: &Request, answered: Result<Value, RpcError>) {
+        self.write(codec::answer(&request.id, answered)).await;
+    }
+
+    async fn message(&self, session: &mut Option<Arc<Session>>, message: Message) {
+        match message {
+            Message::Request(request) => self.request(session, request).await,
+            Message::Notification(note) => self.notified(&note),
+            Message::Answer => (),
         }
-        let carried = wire::carry(&line);
-        let bytes = carried.as_deref().unwrap_or(&line);
-        let written = async {
-            to.write_all(bytes.trim_ascii_end()).await?;
-            to.write_all(b"\n").await
+    }
+
+    fn notified(&self, note: &Notification) {
+        if let Some(id) = cancelled(note) {
+            self.in_flight.cancel(&id);
+        }
+    }
+
+    async fn request(&self, session: &mut Option<Arc<Session>>, request: Request) {
+        let meta = match request.params.meta() {
+            Ok(meta) => meta,
+            Err(error) => return self.answer(&request, Err(error)).await,
         };
-        if written.await.is_err() {
+        let is_modern =
+            client::stated_version(&meta).is_some() || request.method == "server/discover";
+        if !is_modern && request.method == "initialize" {
+            let answered = self.initialize(session, &request);
+            return self.answer(&request, answered).await;
+        }
+        let refused = if is_modern {
+            self.begin_modern(request, meta)
+        } else if let Some(session) = session {
+            self.begin_legacy(session, request, meta)
+        } else if request.method == "ping" {
+            return self.answer(&request, Ok(Value::Object(Map::new()))).await;
+        } else {
+            let message = "a session begins with `initialize`";
+            Err((Some(request.id), RpcError::new(code::INVALID_REQUEST, message)))
+        };
+        if let Err((id, error)) = refused {
+            self.write(codec::error_answer(id.as_ref(), &error)).await;
+        }
+    }
+
+    fn initialize(
+        &self,
+        session: &mut Option<Arc<Session>>,
+        request: &Request,
+    ) -> Result<Value, RpcError> {
+        let asked: Initialize = request.params.read()?;
+        if session.is_some() {
+            return Err(RpcError::new(code::INVALID_REQUEST, "the session has begun already"));
+        }
+        let version = asked.version();
+        let membership =
+            self.door.notifications.join(&self.caller, self.toolset.as_ref(), Lists::ALL);
+        let client = Client::legacy(self.caller.clone(), asked.name(), self.toolset.clone());
+        let fresh = Arc::new(Session::new(
+            "stdio".to_owned(),
+            &version,
+            client,
+            membership,
+            self.in_flight.clone(),
+        ));
+        let (outgoing, mut receiver) = mpsc::channel(1);
+        let (stream, stop, writer) = (Arc::clone(&fresh), self.ending.clone(), self.writer.clone());
+        tokio::spawn(async move { stream.stream(&stop, outgoing).await });
+        tokio::spawn(async move {
+            while let Some(Outgoing::Notice(message)) = receiver.recv().await {
+                if writer.send(message).await.is_err() {
+                    return;
+                }
+            }
+        });
+        *session = Some(fresh);
+        Ok(wire::initialized(&version))
+    }
+
+    /// Begins a request of the legacy era; the error is told without the id where another request
+    /// that still waits for its answer has the same.
+    fn begin_legacy(
+        &self,
+        session: &Arc<Session>,
+        request: Request,
+        meta: Map<String, Value>,
+    ) -> Result<(), (Option<Id>, RpcError)> {
+        let running = self.begin(&request)?;
+        let (pipe, session) = (self.clone(), Arc::clone(session));
+        tokio::spawn(async move {
+            let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
+            let (client, stop) = (session.client(), running.stop.clone());
+            let running = session.run(&pipe.door, client, request, meta, running, outgoing);
+            tokio::join!(running, pipe.forward(receiver, stop));
+        });
+        Ok(())
+    }
+
+    fn begin_modern(
+        &self,
+        request: Request,
+        meta: Map<String, Value>,
+    ) -> Result<(), (Option<Id>, RpcError)> {
+        let own = |error| (Some(request.id.clone()), error);
+        let stated = client::stated(&meta).map_err(own)?;
+        let client = Client::modern(self.caller.clone(), stated, self.toolset.clone());
+        let filter = if request.method == listen::METHOD {
+            Some(listen::filter(&request).map_err(own)?)
+        } else {
+            None
+        };
+        let running = self.begin(&request)?;
+        let pipe = self.clone();
+        tokio::spawn(async move {
+            let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
+            let stop = running.stop.clone();
+            let stopped = stop.clone();
+            let running = async {
+                let door = &pipe.door;
+                match filter {
+                    Some(filter) => {
+                        let ending = pipe.ending.clone();
+                        listen::run(door, &client, &request, filter, stop, ending, outgoing).await;
+                    }
+                    None => exchange::run(door, &client, request, meta, stop, outgoing).await,
+                }
+                drop(running);
+            };
+            tokio::join!(running, pipe.forward(receiver, stopped));
+        });
+        Ok(())
+    }
+
+    fn begin(
+        &self,
+        request: &Request,
+    ) -> Result<super::in_flight::Running, (Option<Id>, RpcError)> {
+        self.in_flight.begin(&request.id).map_err(|error| {
+            // An answer with an id that is in use would be taken for the other request's.
+            let id = (error.code != code::INVALID_REQUEST).then(|| request.id.clone());
+            (id, error)
+        })
+    }
+
+    /// Writes what a request brings. One that was cancelled is not answered: its client has
+    /// forgotten it, and may use its id again.
+    async fn forward(&self, mut receiver: mpsc::Receiver<Outgoing>, stop: CancellationToken) {
+        while let Some(outgoing) = receiver.recv().await {
+            match outgoing {
+                Outgoing::Answer(_) if stop.is_cancelled() => (),
+                Outgoing::Notice(message) | Outgoing::Answer(Answer { message, .. }) => {
+                    self.write(message).await;
+                }
+            }
+        }
+    }
+
+    async fn batch(&self, session: Option<&Arc<Session>>, messages: Vec<Result<Message, Fault>>) {
+        let Some(session) = session.filter(|session| session.version == BATCHES) else {
+            let error = RpcError::new(code::INVALID_REQUEST, NO_BATCHES);
+            return self.write(codec::error_answer(None, &error)).await;
+        };
+        let (pipe, session) = (self.clone(), Arc::clone(session));
+        tokio::spawn(async move {
+            let answers = session.batch(&pipe.door, messages, None).await;
+            if !answers.is_empty() {
+                pipe.write(codec::batch(&answers)).await;
+            }
+        });
+    }
+}
+
+/// Writes each message on a line of its own.
+async fn write(mut messages: mpsc::Receiver<Bytes>, mut output: impl AsyncWrite + Unpin) {
+    while let Some(message) = messages.recv().await {
+        let written = async {
+            output.write_all(&message).await?;
+            output.write_all(b"\n").await?;
+            output.flush().await
+        };
+        if let Err(error) = written.await {
+            tracing::debug!(%error, "the client reads no more");
             return;
         }
     }

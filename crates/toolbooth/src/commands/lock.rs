@@ -60,6 +60,8 @@ impl Compared {
         };
         let tools = world.registry.iter().map(AsRef::as_ref);
         let mut diffs = lock::diff(&lock, tools, &world.objections, answered);
+        let items = world.items.iter().map(AsRef::as_ref);
+        diffs.extend(lock::diff_items(&lock, items, &world.objections, answered));
         // What is away is as it was approved.
         diffs.retain(|diff| {
             let source = Source::parse(&diff.source);
@@ -76,15 +78,21 @@ impl Compared {
     /// Whether the next listing of the source pins the tool, without anybody's approval.
     fn is_first_use(&self, diff: &ToolDiff) -> bool {
         let Lock::FirstUse(pins) = &self.before else { return false };
-        let seen = Source::parse(&diff.source).is_none_or(|source| pins.has_seen(&source));
+        let is_item = lock::locked_id(&diff.tool_id).is_some();
+        let seen = Source::parse(&diff.source).is_none_or(|source| match is_item {
+            true => pins.has_seen_items(&source),
+            false => pins.has_seen(&source),
+        });
         diff.change == Change::New && !seen && diff.suspicious.is_empty()
     }
 
     /// Approves one difference.
     fn approve(&self, lock: &mut LockFile, diff: &ToolDiff) {
         let world = self.frame.worlds.now();
-        match world.registry.get(&diff.tool_id) {
-            Some(tool) if diff.change != Change::Removed => lock.approve(tool),
+        let there = diff.change != Change::Removed;
+        match (world.registry.get(&diff.tool_id), world.items.locked(&diff.tool_id)) {
+            (Some(tool), _) if there => lock.approve(tool),
+            (_, Some(item)) if there => lock.approve_item(item),
             _ => drop(lock.forget(&diff.tool_id)),
         }
     }
@@ -106,7 +114,9 @@ impl Compared {
                 "source": diff.source,
                 "change": diff.change,
                 "verdict": diff.verdict,
-                "sourceDigest": tool.map(RegisteredTool::source_digest),
+                "sourceDigest": tool.map(RegisteredTool::source_digest).or_else(|| {
+                    world.items.locked(&diff.tool_id).map(|item| item.source_digest())
+                }),
             });
             if let Err(failure) = gateway.record(AuditEventKind::ToolApproved, facts).await {
                 // Nothing is approved that is not on record; how the store closes changes nothing.
@@ -127,10 +137,12 @@ pub(super) fn replace_file(path: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Writes the lock file with what was approved before and what is chosen.
+/// Writes the lock file with what was approved before and what is chosen, which is `all` that is
+/// different or a part of it.
 async fn write_lock(
     compared: Compared,
     chosen: &[ToolDiff],
+    all: bool,
 ) -> Result<(String, LockFile), Failure> {
     // Of pins, those of sources that are configured; the file is shared, the pins are not.
     let mut lock = match &compared.before {
@@ -140,6 +152,9 @@ async fn write_lock(
         _ => compared.lock.clone(),
     };
     chosen.iter().for_each(|diff| compared.approve(&mut lock, diff));
+    if all && compared.all_answered() {
+        lock.complete();
+    }
     let loaded = compared.record(chosen).await?;
     let path = loaded.lock();
     replace_file(&path, &lock.to_text())?;
@@ -161,6 +176,14 @@ async fn write_pins(compared: Compared, chosen: &[ToolDiff]) -> Result<String, F
         })?;
     }
     Ok(pins.path().display().to_string())
+}
+
+/// How many tools, and how many prompts, resources and templates a lock has.
+fn counted(lock: &LockFile) -> String {
+    match lock.items_len() {
+        0 => format!("{} tool(s)", lock.len()),
+        items => format!("{} tool(s) and {items} prompt(s) and resource(s)", lock.len()),
+    }
 }
 
 fn row(diff: &ToolDiff) -> Value {
@@ -210,7 +233,7 @@ pub(super) async fn lock(loaded: Loaded, all: bool, format: Format) -> Result<bo
     let (suspicious, plain): (Vec<ToolDiff>, Vec<ToolDiff>) =
         diffs.into_iter().partition(|diff| !diff.suspicious.is_empty());
     let complete = suspicious.is_empty() && compared.all_answered();
-    let (path, lock) = write_lock(compared, &plain).await?;
+    let (path, lock) = write_lock(compared, &plain, true).await?;
     if off {
         crate::note("the lock is off: the file counts once `[lock] mode` is taken out");
     }
@@ -219,11 +242,12 @@ pub(super) async fn lock(loaded: Loaded, all: bool, format: Format) -> Result<bo
             "ok": complete,
             "file": path,
             "approved": lock.len(),
+            "approvedItems": lock.items_len(),
             "suspicious": suspicious.iter().map(row).collect::<Vec<_>>(),
         }));
         return Ok(complete);
     }
-    output::line(&format!("{path}: {} tool(s) approved", lock.len()));
+    output::line(&format!("{path}: {} approved", counted(&lock)));
     if !suspicious.is_empty() {
         output::text(&show_text(&suspicious));
         crate::note("left out because of their text; read it, then `toolbooth lock approve TOOL`");
@@ -260,7 +284,7 @@ pub(super) async fn diff(loaded: Loaded, format: Format) -> Result<bool, Failure
     } else if same {
         let away = if answered { "" } else { ", as far as their sources answer" };
         let how = if pinned { "pinned" } else { "approved" };
-        output::line(&format!("{} tool(s), all as they were {how}{away}", compared.lock.len()));
+        output::line(&format!("{}, all as they were {how}{away}", counted(&compared.lock)));
     } else {
         output::text(&show_text(&diffs));
         crate::note("`toolbooth lock approve TOOL` accepts a change");
@@ -287,6 +311,16 @@ impl<'a> Named<'a> {
         if let Some(source) = Source::parse(given).filter(Source::is_discovered) {
             return Ok(Self::Source(source));
         }
+        // A URI may have every character; its digest is hexadecimal.
+        if lock::locked_id(given).is_some() {
+            let digest = given.rsplit_once('@').filter(|(_, digest)| {
+                digest.len() >= 8 && digest.bytes().all(|b| b.is_ascii_hexdigit())
+            });
+            return Ok(match digest {
+                Some((item, digest)) => Self::Tool(item, Some(digest)),
+                None => Self::Tool(given, None),
+            });
+        }
         if given.contains('*') {
             let pattern = ToolPattern::try_from(given.to_owned());
             return pattern.map(Self::Pattern).map_err(|error| Failure::usage(error.to_string()));
@@ -301,7 +335,10 @@ impl<'a> Named<'a> {
         match self {
             Self::Tool(own, _) => *own == tool_id,
             Self::Source(own) => own.to_string() == source,
-            Self::Pattern(pattern) => pattern.selects(tool_id),
+            Self::Pattern(pattern) => {
+                let item = lock::locked_id(tool_id).map(|(_, id)| id);
+                pattern.selects(item.unwrap_or(tool_id))
+            }
         }
     }
 }
@@ -316,10 +353,9 @@ fn choose(compared: &Compared, named: &[(String, Named<'_>)]) -> Result<Vec<Tool
             .filter(|diff| named.selects(&diff.tool_id, &diff.source))
             .collect();
         if found.is_empty() {
-            let approved = compared
-                .lock
-                .iter()
-                .any(|(tool_id, locked)| named.selects(tool_id, &locked.source));
+            let tools = compared.lock.iter().map(|(id, locked)| (id.to_owned(), &locked.source));
+            let items = compared.lock.items().map(|(id, locked)| (id, &locked.source));
+            let approved = tools.chain(items).any(|(id, source)| named.selects(&id, source));
             if !approved {
                 return Err(unknown(compared, given, named));
             }
@@ -354,6 +390,13 @@ fn choose(compared: &Compared, named: &[(String, Named<'_>)]) -> Result<Vec<Tool
     Ok(chosen)
 }
 
+/// The id that is meant: an item's without its kind, before all that is only near.
+fn meant<'k>(given: &str, known: &[&'k str]) -> Option<&'k str> {
+    let mut ids = known.iter().copied();
+    let item = ids.find(|id| lock::locked_id(id).is_some_and(|(_, own)| own == given));
+    item.or_else(|| nearest(given, known.iter().copied()))
+}
+
 /// No tool is what an argument names.
 fn unknown(compared: &Compared, given: &str, named: &Named<'_>) -> Failure {
     let Named::Tool(tool, _) = named else {
@@ -363,8 +406,8 @@ fn unknown(compared: &Compared, given: &str, named: &Named<'_>) -> Failure {
     };
     let message = format!("no source lists a tool `{tool}`; nothing was approved");
     let failure = Failure::new(FAILED, "unregistered-tool", message);
-    let known = compared.diffs.iter().map(|diff| diff.tool_id.as_str());
-    match nearest(tool, known) {
+    let known: Vec<&str> = compared.diffs.iter().map(|diff| diff.tool_id.as_str()).collect();
+    match meant(tool, &known) {
         Some(near) => failure.hint(format!("did you mean `{near}`?")),
         None => failure.hint("`toolbooth lock diff` shows what there is to approve"),
     }
@@ -419,7 +462,7 @@ pub(super) async fn approve(
     }
     let path = match &compared.before {
         Lock::FirstUse(_) => write_pins(compared, &chosen).await?,
-        _ => write_lock(compared, &chosen).await?.0,
+        _ => write_lock(compared, &chosen, false).await?.0,
     };
     if format.is_json() {
         output::json(
@@ -429,4 +472,35 @@ pub(super) async fn approve(
     }
     output::line(&format!("{path}: {} change(s) approved", chosen.len()));
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(given: &str) -> Named<'_> {
+        Named::of(given).unwrap()
+    }
+
+    #[test]
+    fn an_item_without_its_kind_is_meant() {
+        let known = ["S_1.note", "prompt:S_1.greet", "resource:S_1.note://c"];
+        assert_eq!(meant("S_1.note://c", &known), Some("resource:S_1.note://c"));
+        assert_eq!(meant("S_1.greet", &known), Some("prompt:S_1.greet"));
+        assert_eq!(meant("S_1.noet", &known), Some("S_1.note"));
+    }
+
+    #[test]
+    fn arguments_name_tools_items_sources_and_patterns() {
+        let item = "resource:s.https://ada@host/*";
+        assert!(matches!(named(item), Named::Tool(own, None) if own == item));
+        let shown = format!("{item}@0123abcd");
+        assert!(matches!(named(&shown), Named::Tool(own, Some("0123abcd")) if own == item));
+        assert!(matches!(named("s.read@0123abcd"), Named::Tool("s.read", Some("0123abcd"))));
+        assert!(named("s.*").selects("prompt:s.greet", "mcp:s"));
+        assert!(named("s.*").selects("s.read", "mcp:s") && !named("s.*").selects("t.a", "mcp:t"));
+        assert!(named("mcp:s").selects("template:s.x:{y}", "mcp:s"));
+        assert!(!named("s.greet").selects("prompt:s.greet", "mcp:s"), "that is a tool");
+        assert!(named("prompt:s.greet").selects("prompt:s.greet", "mcp:s"));
+    }
 }

@@ -39,7 +39,7 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
             call::plan(load()?, &plan, &caller, shown.format).await
         }
         Command::Serve { http } => serve::serve(load()?, http).await,
-        Command::Stdio => serve::stdio(load()?).await,
+        Command::Stdio { toolset } => serve::stdio(load()?, toolset).await,
         Command::Search { query, caller, limit, shown } => {
             tools::search(frame(load()?).await?, &query, &caller, limit, shown.format).await
         }

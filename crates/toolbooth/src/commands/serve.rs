@@ -11,6 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use toolbooth_audit::ledger::RENEW_EVERY;
 use toolbooth_contracts::event::AuditEventKind;
+use toolbooth_contracts::id::nearest;
 use toolbooth_registry::lock::{Approvals, Lock};
 use toolbooth_registry::{Source, file};
 use toolbooth_server::auth::Loopback;
@@ -156,19 +157,29 @@ fn hints(address: SocketAddr, gateway: &Gateway, authenticator: Loopback) {
     ));
 }
 
-pub(super) async fn stdio(loaded: Loaded) -> Result<bool, Failure> {
+pub(super) async fn stdio(loaded: Loaded, toolset: Option<String>) -> Result<bool, Failure> {
     say_assumptions(&loaded);
+    if let Some(name) = &toolset {
+        check_toolset(&loaded, name)?;
+    }
     let mut signals = Signals::new()?;
     let gateway = Arc::new(Gateway::build(Frame::build(loaded).await?).await?);
     begin(&gateway).await;
     let tending = tokio::spawn(tend(Arc::clone(&gateway)));
-    let served = tokio::select! {
-        served = serve_stdio(gateway.house()) => served,
-        () = signals.received() => Ok(()),
+    let (served, signalled) = tokio::select! {
+        served = serve_stdio(gateway.house(), toolset.as_deref()) => (served, false),
+        () = signals.received() => (Ok(()), true),
+    };
+    let patience = async {
+        // A client that has closed the input may say so once more by a signal.
+        if !signalled {
+            signals.received().await;
+        }
+        signals.received().await;
     };
     let ended = tokio::select! {
         ended = gateway.shut_down() => ended,
-        () = signals.received() => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
+        () = patience => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
     };
     tending.abort();
     ended?;
@@ -179,6 +190,20 @@ pub(super) async fn stdio(loaded: Loaded) -> Result<bool, Failure> {
             format!("the client did not begin as the protocol has it: {error}"),
         )
     })
+}
+
+/// Whether there is a tool set of this name.
+fn check_toolset(loaded: &Loaded, name: &str) -> Result<(), Failure> {
+    let known = &loaded.config.toolsets;
+    if known.contains_key(name) {
+        return Ok(());
+    }
+    let message = format!("there is no tool set `{}`", name.escape_debug());
+    let near = nearest(name, known.keys().map(String::as_str));
+    Err(Failure::configuration(message).hint(match near {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "write one as `[toolsets.NAME]`".to_owned(),
+    }))
 }
 
 /// What is done once before the doors open: sources asked, the registry noted.

@@ -208,10 +208,13 @@ pub(super) async fn discover(
         .iter()
         .map(|state| {
             let health = state.unhealthy.clone().unwrap_or_else(|| "answers".to_owned());
-            vec![state.source.clone(), state.tools.to_string(), health]
+            let resources = state.resources + state.templates;
+            let counts = [state.tools, state.prompts, resources].map(|count| count.to_string());
+            let [tools, prompts, resources] = counts;
+            vec![state.source.clone(), tools, prompts, resources, health]
         })
         .collect();
-    output::table(&["SOURCE", "TOOLS", "STATE"], &rows);
+    output::table(&["SOURCE", "TOOLS", "PROMPTS", "RESOURCES", "STATE"], &rows);
     for state in &states {
         for problem in &state.problems {
             output::foreign(&format!("  {}: {problem}", state.source));

@@ -1,0 +1,301 @@
+//! Requests and answers over one transport, in the era of its server.
+//!
+//! It opens nothing and ends nothing.
+//!
+//! Path: 7. Doc: execution.md#mcp-servers
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::HeaderMap;
+use serde_json::{Map, Value};
+use toolbooth_contracts::Conversation;
+use toolbooth_contracts::conversation::LogLevel;
+
+use super::calls::{Purpose, Ticket};
+use super::envelope::{self, Request};
+use super::fault::{Answered, Failure, Fault};
+use super::headers;
+use super::http::{Http, Post, Posted, Speech};
+use super::notifications::Incoming;
+use super::stdio::{Shared, Stdio};
+use super::wire::{self, Era, Greeting};
+/// How long telling a server that a request is over may take.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a server may take to set the level of its log lines.
+const LOG_LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How messages travel.
+#[derive(Debug)]
+pub(super) enum Transport {
+    Stdio(Stdio),
+    Http(Arc<Http>),
+}
+
+/// A transport on which the server has not been greeted yet.
+pub(super) struct Line {
+    pub(super) transport: Transport,
+    pub(super) incoming: Incoming,
+}
+
+impl Line {
+    /// Sends one request and waits for its answer.
+    pub(super) async fn exchange(
+        &self,
+        ticket: &mut Ticket,
+        request: &Request<'_>,
+        meta: &Map<String, Value>,
+        speech: &Speech,
+        headers: HeaderMap,
+    ) -> Posted {
+        let body = request.bytes(ticket.id, meta);
+        let standing = request.method == "subscriptions/listen";
+        match &self.transport {
+            Transport::Stdio(stdio) => {
+                if let Err(fault) = stdio.send(ticket.id, body, &ticket.sent).await {
+                    return fault.into();
+                }
+                Posted { answered: received((&mut ticket.answer).await), session: None }
+            }
+            Transport::Http(http) => {
+                let post = Post { id: ticket.id, body, headers, sent: &ticket.sent };
+                let posted = async {
+                    if standing {
+                        http.post_at_once(speech, post, &self.incoming).await
+                    } else {
+                        http.post(speech, post, &self.incoming).await
+                    }
+                };
+                // A legacy server may answer on its other stream, and a connection may be closed.
+                tokio::select! {
+                    biased;
+                    posted = posted => posted,
+                    answer = &mut ticket.answer => {
+                        Posted { answered: received(answer), session: None }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn received(answer: Result<Answered, tokio::sync::oneshot::error::RecvError>) -> Answered {
+    answer.unwrap_or_else(|_| Err(Fault::Lost("the connection is closed".to_owned())))
+}
+
+/// A transport over which the server was greeted.
+pub(super) struct Channel {
+    pub(super) line: Line,
+    pub(super) greeting: Greeting,
+    pub(super) speech: Speech,
+    log_level: tokio::sync::Mutex<Option<LogLevel>>,
+    session_is_over: AtomicBool,
+}
+
+impl Channel {
+    pub(super) fn new(line: Line, greeting: Greeting, speech: Speech) -> Self {
+        Self {
+            line,
+            greeting,
+            speech,
+            log_level: tokio::sync::Mutex::default(),
+            session_is_over: AtomicBool::new(false),
+        }
+    }
+
+    /// The child, where the server is one.
+    pub(super) fn child(&self) -> Option<&Shared> {
+        match &self.line.transport {
+            Transport::Stdio(stdio) => Some(&stdio.shared),
+            Transport::Http(_) => None,
+        }
+    }
+
+    /// Sends a request and reads its result, within `timeout`, which the server's progress
+    /// extends. `schema` is the input schema of the tool that is called.
+    pub(super) async fn request(
+        &self,
+        request: &Request<'_>,
+        schema: Option<&Value>,
+        timeout: Duration,
+        conversation: Option<&Conversation>,
+    ) -> Result<Value, Failure> {
+        let purpose = conversation.cloned().map_or(Purpose::Own, Purpose::Caller);
+        let (mut ticket, mut patience) = self.line.incoming.calls.open(purpose);
+        let meta = self.meta(ticket.id, request, conversation);
+        let headers = self.headers(request, schema);
+        let id = ticket.id;
+        let stopped = async {
+            match conversation {
+                Some(conversation) => conversation.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        let exchange = async {
+            if let Some(level) = conversation.and_then(Conversation::log_level) {
+                self.want_log(level).await;
+            }
+            self.line.exchange(&mut ticket, request, &meta, &self.speech, headers).await
+        };
+        let posted = tokio::select! {
+            biased;
+            posted = exchange => posted,
+            () = stopped => Fault::Cancelled.into(),
+            () = patience.over(timeout) => Fault::Timeout.into(),
+        };
+        let fault = match posted.answered {
+            Ok(result) => match envelope::document(&result) {
+                Ok(value) => return Ok(value),
+                Err(reason) => Fault::Unreadable(reason),
+            },
+            Err(fault) => fault,
+        };
+        if ticket.was_sent() {
+            match &fault {
+                Fault::Cancelled => self.cancel(id, "the caller cancelled the request").await,
+                Fault::Timeout => self.cancel(id, "the time is over").await,
+                _ => (),
+            }
+        }
+        let stderr = self.child().map(Shared::last_words).unwrap_or_default();
+        Err(Failure { fault, sent: ticket.was_sent(), stderr })
+    }
+
+    /// `_meta` of a request.
+    fn meta(
+        &self,
+        id: u64,
+        request: &Request<'_>,
+        conversation: Option<&Conversation>,
+    ) -> Map<String, Value> {
+        let mut meta = Map::new();
+        if conversation.is_some() {
+            meta.insert("progressToken".to_owned(), Value::from(id));
+        }
+        if self.greeting.era == Era::Modern {
+            meta.extend(wire::modern_meta());
+            if let Some(level) = conversation.and_then(Conversation::log_level) {
+                let level = Value::from(level.as_str());
+                meta.insert("io.modelcontextprotocol/logLevel".to_owned(), level);
+            }
+        }
+        meta.extend(request.meta.clone());
+        meta
+    }
+
+    fn headers(&self, request: &Request<'_>, schema: Option<&Value>) -> HeaderMap {
+        match (&self.line.transport, self.greeting.era) {
+            (Transport::Http(_), Era::Modern) => headers::of(request, schema),
+            _ => HeaderMap::new(),
+        }
+    }
+
+    /// A legacy server sends log lines from one level on, for all requests of the connection.
+    async fn want_log(&self, level: LogLevel) {
+        if self.greeting.era == Era::Modern || !self.greeting.offers.logging {
+            return;
+        }
+        let asking = async {
+            let mut known = self.log_level.lock().await;
+            if known.is_some_and(|known| known <= level) {
+                return;
+            }
+            let mut request = Request { method: "logging/setLevel", ..Request::default() };
+            request.params.insert("level".to_owned(), Value::from(level.as_str()));
+            // In its own right, so that it is not repeated for every call that wants lines.
+            *known = Some(level);
+            let (mut ticket, _) = self.line.incoming.calls.open(Purpose::Own);
+            let sent = self.line.exchange(
+                &mut ticket,
+                &request,
+                &request.meta,
+                &self.speech,
+                HeaderMap::new(),
+            );
+            if let Err(fault) = sent.await.answered {
+                tracing::debug!(error = %fault, "a server does not set its log level");
+            }
+        };
+        // The call goes on without log lines.
+        let _ = tokio::time::timeout(LOG_LEVEL_TIMEOUT, asking).await;
+    }
+
+    /// Tells the server that a request is over. In the modern era over HTTP the end of its stream
+    /// has said so.
+    async fn cancel(&self, id: u64, reason: &str) {
+        let mut params = Map::new();
+        params.insert("requestId".to_owned(), Value::from(id));
+        params.insert("reason".to_owned(), Value::from(reason));
+        let method = "notifications/cancelled";
+        let body = envelope::notification(method, &params);
+        let telling = async {
+            match &self.line.transport {
+                Transport::Stdio(stdio) => stdio.notify(body).await,
+                Transport::Http(_) if self.greeting.era == Era::Modern => (),
+                Transport::Http(http) => http.notify(&self.speech, body, HeaderMap::new()).await,
+            }
+        };
+        // A server that cannot be told is gone, which is as good.
+        let _ = tokio::time::timeout(CANCEL_TIMEOUT, telling).await;
+    }
+
+    /// A subscription: `ready` is given its id and what the server accepts of it, and the future
+    /// ends with the subscription. Dropping the future ends it over HTTP; see
+    /// [`end_subscription`](Self::end_subscription).
+    pub(super) async fn listen(
+        &self,
+        params: Map<String, Value>,
+        ready: impl FnOnce(u64, Value) + Send,
+    ) -> Fault {
+        let (mut ticket, _) = self.line.incoming.calls.open(Purpose::Standing);
+        let request = Request { method: "subscriptions/listen", params, ..Request::default() };
+        let meta = self.meta(ticket.id, &request, None);
+        let headers = self.headers(&request, None);
+        let (id, acknowledged) = (ticket.id, ticket.acknowledged.take());
+        let acknowledging = async {
+            if let Some(acknowledged) = acknowledged
+                && let Ok(filter) = acknowledged.await
+            {
+                ready(id, filter);
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            () = acknowledging => Fault::Timeout,
+            posted = self.line.exchange(&mut ticket, &request, &meta, &self.speech, headers) => {
+                match posted.answered {
+                    Ok(_) => Fault::Lost("the server ended the subscription".to_owned()),
+                    Err(fault) => fault,
+                }
+            }
+        }
+    }
+
+    /// Ends a subscription that was dropped.
+    pub(super) async fn end_subscription(&self, id: u64) {
+        self.cancel(id, "the subscription is over").await;
+    }
+
+    /// The server does not know the session any more: a next request begins with a new connection.
+    pub(super) fn session_over(&self) {
+        self.session_is_over.store(true, Ordering::Release);
+    }
+
+    /// Whether the server does not know the session any more.
+    pub(super) fn is_session_over(&self) -> bool {
+        self.session_is_over.load(Ordering::Acquire)
+    }
+
+    /// Hears what a legacy server says by itself over HTTP; see [`Http::hear`]. `None` where there
+    /// is nothing to hear.
+    pub(super) async fn hear(&self) -> Option<bool> {
+        match (&self.line.transport, self.greeting.era) {
+            (Transport::Http(http), Era::Legacy) => {
+                Some(http.hear(&self.speech, &self.line.incoming).await)
+            }
+            _ => None,
+        }
+    }
+}

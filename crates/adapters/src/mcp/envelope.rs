@@ -1,0 +1,368 @@
+//! Envelopes of JSON-RPC as MCP has them: read tolerantly, written byte by byte.
+//!
+//! It sends nothing and keeps no state.
+//!
+//! Path: 7. Doc: execution.md#mcp-servers
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use toolbooth_contracts::json::{self, JsonFaultKind};
+
+use super::scan::Scan;
+use super::wire::RpcCode;
+
+/// Longest message of a server, in bytes.
+pub(super) const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// Messages of one batch.
+pub(super) const BATCH_MAX: usize = 1_024;
+/// The byte order mark, which some programs print first.
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// What a server sent.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// An answer to the request `id`; `None` = it names no request.
+    Answer { id: Option<u64>, reply: Reply },
+    /// A notification.
+    Notification { method: String, params: Option<Box<RawValue>> },
+    /// A request of the server to its client.
+    Request { id: Box<RawValue>, method: String },
+    /// An answer that cannot be read, to the request `id` where that much could be found.
+    Unreadable { id: Option<u64>, reason: String },
+    /// Text that was never meant to be a message.
+    Noise,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(super) enum Reply {
+    /// The result, as it came.
+    Result(Box<RawValue>),
+    /// An error.
+    Refused(Refusal),
+}
+
+/// An error that a server answered.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Refusal {
+    pub(super) code: i64,
+    pub(super) message: String,
+    pub(super) data: Option<Box<Value>>,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.message)
+    }
+}
+
+/// The members of an envelope, unread.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
+    #[serde(default)]
+    method: Option<String>,
+    #[serde(borrow, default)]
+    params: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error: Option<&'a RawValue>,
+}
+
+/// The messages of a batch, unread.
+struct Batch<'a>(Vec<&'a RawValue>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Batch<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Items;
+        impl<'de> Visitor<'de> for Items {
+            type Value = Vec<&'de RawValue>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a batch")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+                let mut all = Vec::new();
+                while let Some(item) = items.next_element()? {
+                    if all.len() == BATCH_MAX {
+                        return Err(A::Error::custom("the batch is too long"));
+                    }
+                    all.push(item);
+                }
+                Ok(all)
+            }
+        }
+        deserializer.deserialize_seq(Items).map(Batch)
+    }
+}
+
+/// The messages in `bytes`: one, or those of a batch.
+pub(super) fn read(bytes: &[u8]) -> Vec<Message> {
+    let bytes = bytes.trim_ascii();
+    let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes).trim_ascii();
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    if bytes.first() == Some(&b'[') {
+        return match serde_json::from_slice::<Batch<'_>>(bytes) {
+            Ok(Batch(items)) if !items.is_empty() => {
+                items.iter().flat_map(|item| read_one(item.get().as_bytes())).collect()
+            }
+            Ok(_) => vec![Message::Unreadable { id: None, reason: "an empty batch".to_owned() }],
+            Err(error) => unreadable(bytes, &error.to_string()),
+        };
+    }
+    read_one(bytes)
+}
+
+fn read_one(bytes: &[u8]) -> Vec<Message> {
+    let envelope: Envelope<'_> = match serde_json::from_slice(bytes) {
+        Ok(envelope) => envelope,
+        Err(error) => return unreadable(bytes, &error.to_string()),
+    };
+    if let Some(method) = envelope.method {
+        return vec![match envelope.id {
+            Some(id) => Message::Request { id: id.to_owned(), method },
+            None => {
+                Message::Notification { method, params: envelope.params.map(ToOwned::to_owned) }
+            }
+        }];
+    }
+    let id = match envelope.id.map(own_id) {
+        None => None,
+        Some(Some(id)) => Some(id),
+        Some(None) => {
+            tracing::debug!("a server answered a request that was never made");
+            return Vec::new();
+        }
+    };
+    let reply = match (envelope.result, envelope.error) {
+        (Some(result), None) => Reply::Result(result.to_owned()),
+        (None, Some(error)) => match refusal(error) {
+            Ok(refusal) => Reply::Refused(refusal),
+            Err(reason) => return vec![Message::Unreadable { id, reason }],
+        },
+        _ => {
+            let reason = "it has neither a result nor an error, or both".to_owned();
+            return vec![Message::Unreadable { id, reason }];
+        }
+    };
+    vec![Message::Answer { id, reply }]
+}
+
+fn unreadable(bytes: &[u8], reason: &str) -> Vec<Message> {
+    let mut scan = Scan::default();
+    scan.feed(bytes);
+    scan.unreadable(reason)
+}
+
+/// The id of a request of ours; some servers give it back as text.
+fn own_id(raw: &RawValue) -> Option<u64> {
+    raw.get().trim_matches('"').parse().ok()
+}
+
+/// As [`own_id`], of a value.
+pub(super) fn own_id_of(value: &Value) -> Option<u64> {
+    match value {
+        Value::Number(number) => number.as_u64(),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
+    }
+}
+
+fn refusal(raw: &RawValue) -> Result<Refusal, String> {
+    let document = document(raw)?;
+    let code = document.get("code").and_then(Value::as_i64);
+    let code = code.ok_or_else(|| "an error without a code".to_owned())?;
+    let message = document.get("message").and_then(Value::as_str).unwrap_or_default().to_owned();
+    Ok(Refusal { code, message, data: document.get("data").cloned().map(Box::new) })
+}
+
+/// The whole of a document that was passed over so far.
+///
+/// # Errors
+/// Why it cannot be read.
+pub(super) fn document(raw: &RawValue) -> Result<Value, String> {
+    match json::parse(raw.get().as_bytes()) {
+        Ok(value) => Ok(value),
+        // What a number means is judged with the result, where the effect is known.
+        Err(fault)
+            if matches!(fault.kind, JsonFaultKind::NumberTooLarge | JsonFaultKind::ReservedKey) =>
+        {
+            serde_json::from_str(raw.get()).map_err(|error| error.to_string())
+        }
+        Err(fault) => Err(fault.message),
+    }
+}
+
+/// A request that goes out.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Request<'a> {
+    pub(super) method: &'static str,
+    /// Its parameters, without `_meta`.
+    pub(super) params: Map<String, Value>,
+    /// `arguments` of a call, to be sent as they are.
+    pub(super) arguments: Option<&'a RawValue>,
+    /// Members of `_meta`.
+    pub(super) meta: Map<String, Value>,
+}
+
+impl Request<'_> {
+    /// The bytes on the wire, on one line.
+    pub(super) fn bytes(&self, id: u64, meta: &Map<String, Value>) -> Vec<u8> {
+        let method = Value::from(self.method);
+        let mut out = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":{method},"params":{{"#);
+        let mut first = true;
+        let mut member = |name: &str, value: &str| {
+            if !std::mem::take(&mut first) {
+                out.push(',');
+            }
+            out.push_str(&Value::from(name).to_string());
+            out.push(':');
+            out.push_str(value);
+        };
+        for (name, value) in &self.params {
+            member(name, &value.to_string());
+        }
+        if let Some(arguments) = self.arguments {
+            let text = arguments.get();
+            // Between tokens a line break is white space, and within a string it cannot stand.
+            if text.contains(['\n', '\r']) {
+                member("arguments", &text.replace(['\n', '\r'], " "));
+            } else {
+                member("arguments", text);
+            }
+        }
+        if !meta.is_empty() {
+            let whole: String = meta
+                .iter()
+                .map(|(name, value)| format!("{}:{value}", Value::from(name.as_str())))
+                .collect::<Vec<_>>()
+                .join(",");
+            member("_meta", &format!("{{{whole}}}"));
+        }
+        out.push_str("}}");
+        out.into_bytes()
+    }
+}
+
+/// The bytes of a notification.
+pub(super) fn notification(method: &str, params: &Map<String, Value>) -> Vec<u8> {
+    let params = Value::from(params.clone());
+    let method = Value::from(method);
+    format!(r#"{{"jsonrpc":"2.0","method":{method},"params":{params}}}"#).into_bytes()
+}
+
+/// The answer to a server's own request: only `ping` is known.
+pub(super) fn reply(id: &RawValue, method: &str) -> Vec<u8> {
+    let id = id.get();
+    if method == "ping" {
+        return format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#).into_bytes();
+    }
+    let code = RpcCode::METHOD_NOT_FOUND.0;
+    let error = format!(r#"{{"code":{code},"message":"method not found"}}"#);
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_spliced_as_they_are() {
+        let raw = RawValue::from_string("{\"b\":1e2,\n \"a\":18446744073709551616}".to_owned());
+        let raw = raw.unwrap();
+        let mut request =
+            Request { method: "tools/call", arguments: Some(&raw), ..Request::default() };
+        request.params.insert("name".to_owned(), json!("a\"b"));
+        let mut meta = Map::new();
+        meta.insert("progressToken".to_owned(), json!(7));
+        assert_eq!(
+            String::from_utf8(request.bytes(7, &meta)).unwrap(),
+            r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a\"b","arguments":{"b":1e2,  "a":18446744073709551616},"_meta":{"progressToken":7}}}"#
+        );
+    }
+
+    #[test]
+    fn every_form_of_message_is_told_apart() {
+        let one = |text: &[u8]| {
+            let mut all = read(text);
+            assert_eq!(all.len(), 1, "{all:?}");
+            all.remove(0)
+        };
+        assert!(matches!(
+            one(b"\xef\xbb\xbf{\"id\":3,\"result\":{}}"),
+            Message::Answer { id: Some(3), reply: Reply::Result(_) }
+        ));
+        assert!(matches!(
+            one(br#"{"id":3,"result":null,"error":{"code":-32000,"message":"m"}}"#),
+            Message::Answer { id: Some(3), reply: Reply::Refused(Refusal { code: -32_000, .. }) }
+        ));
+        assert!(matches!(
+            one(br#"{"id":null,"error":{"code":-32700,"message":"m"}}"#),
+            Message::Answer { id: None, .. }
+        ));
+        assert!(matches!(one(br#"{"id":"s","method":"ping"}"#), Message::Request { .. }));
+        assert!(matches!(one(br#"{"method":"n"}"#), Message::Notification { .. }));
+        assert!(matches!(
+            one(br#"{"id":3,"result":{},"id":4}"#),
+            Message::Unreadable { id: Some(3), .. }
+        ));
+        assert!(matches!(one(br#"{"id":3}"#), Message::Unreadable { id: Some(3), .. }));
+        assert!(matches!(one(b"listening on 80"), Message::Noise));
+        assert_eq!(read(br#"[{"id":1,"result":{}},{"method":"n"}]"#).len(), 2);
+        assert!(read(br#"{"id":"x","result":{}}"#).is_empty());
+        assert!(read(b" \r\n").is_empty());
+    }
+
+    /// Changes a few bytes at a time, by a fixed sequence.
+    #[test]
+    fn no_bytes_are_too_strange() {
+        let seeds: [&[u8]; 3] = [
+            br#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"\ud83d\ude00"}]}}"#,
+            br#"[{"id":1,"error":{"code":-1,"message":"m","data":[1e9]}},{"method":"n","params":{}}]"#,
+            b"\xef\xbb\xbf{\"method\":\"ping\",\"id\":\"a\"}",
+        ];
+        let mut random = 7u64;
+        let mut next = move |below: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            usize::try_from(random >> 33).unwrap() % below
+        };
+        for round in 0..20_000 {
+            let mut bytes = seeds[round % seeds.len()].to_vec();
+            for _ in 0..=next(4) {
+                let at = next(bytes.len());
+                match next(3) {
+                    0 => bytes[at] = u8::try_from(next(256)).unwrap(),
+                    1 => bytes.truncate(at + 1),
+                    _ => bytes.insert(at, b"{}[]\",:\\"[next(8)]),
+                }
+            }
+            for message in read(&bytes) {
+                if let Message::Answer { reply: Reply::Result(result), .. } = message {
+                    let _ = document(&result);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn documents_that_no_client_reads_are_refused() {
+        for text in [r#"{"a":"\ud800"}"#, r#"{"a":1,"a":2}"#, &("[".repeat(500) + &"]".repeat(500))]
+        {
+            let raw: &RawValue = serde_json::from_str(text).unwrap();
+            assert!(document(raw).is_err(), "{text}");
+        }
+        let raw: &RawValue = serde_json::from_str(r#"{"a":1e400}"#).unwrap();
+        assert!(document(raw).is_ok());
+    }
+}

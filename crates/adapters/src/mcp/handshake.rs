@@ -1,0 +1,138 @@
+//! Greets a server: in the modern era's words first, in the legacy ones where it knows no others.
+//!
+//! Path: 7. Doc: execution.md#mcp-servers
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use serde_json::Map;
+use serde_json::value::RawValue;
+
+use super::calls::{Purpose, Ticket};
+use super::channel::{Line, Transport};
+use super::envelope;
+use super::fault::Fault;
+use super::headers;
+use super::http::Speech;
+use super::wire::{self, Era, Greeting};
+
+/// How long a child may be silent on the modern era's first question, before the legacy one is
+/// tried. Servers of that era may not answer what they do not know. At most half of the time that
+/// connecting may take.
+const CHILD_PATIENCE: Duration = Duration::from_secs(2);
+/// As [`CHILD_PATIENCE`], over HTTP, where every request has an answer of its own.
+const HTTP_PATIENCE: Duration = Duration::from_secs(8);
+
+/// Why a server could not be greeted.
+#[derive(Debug)]
+pub(super) enum Ungreeted {
+    /// It would be no other a second time.
+    Final(String),
+    /// A server that was confused by one question may understand the other when it starts afresh.
+    Confused(String),
+}
+
+/// Greets a server within `timeout`, which the caller keeps; `known` is its era the last time.
+pub(super) async fn greet(
+    line: &Line,
+    known: Option<Era>,
+    timeout: Duration,
+) -> Result<(Greeting, Speech), Ungreeted> {
+    let (mut ticket, _) = line.incoming.calls.open(Purpose::Own);
+    if known == Some(Era::Legacy) {
+        let failed = match initialize(line).await {
+            Ok(greeted) => return Ok(greeted),
+            Err(failed) => failed,
+        };
+        return discover(line, &mut ticket, timeout).await.map_err(|_| failed);
+    }
+    match discover(line, &mut ticket, timeout).await {
+        Ok(greeted) => Ok(greeted),
+        Err(Ungreeted::Final(reason)) => Err(Ungreeted::Final(reason)),
+        Err(Ungreeted::Confused(reason)) => {
+            tracing::debug!(reason, "a server is asked again in the legacy way");
+            let failed = match initialize(line).await {
+                Ok(greeted) => return Ok(greeted),
+                Err(failed) => failed,
+            };
+            // A modern server that was slow to start has answered the first question meanwhile.
+            match ticket.answer.try_recv() {
+                Ok(Ok(result)) => modern(&result).map_err(|_| failed),
+                _ => Err(failed),
+            }
+        }
+    }
+}
+
+/// What the answer to the modern question says.
+fn modern(result: &RawValue) -> Result<(Greeting, Speech), Ungreeted> {
+    let greeting = envelope::document(result).ok().and_then(|own| wire::discovered(&own));
+    let greeting = greeting
+        .ok_or_else(|| Ungreeted::Confused("the answer to `server/discover` is none".to_owned()))?;
+    Ok((greeting, modern_speech()))
+}
+
+fn modern_speech() -> Speech {
+    Speech { version: Some(wire::modern_version()), session: None }
+}
+
+async fn discover(
+    line: &Line,
+    ticket: &mut Ticket,
+    timeout: Duration,
+) -> Result<(Greeting, Speech), Ungreeted> {
+    let request = wire::discover();
+    let speech = modern_speech();
+    let (patience, headers) = match &line.transport {
+        Transport::Stdio(_) => (CHILD_PATIENCE, HeaderMap::new()),
+        Transport::Http(_) => (HTTP_PATIENCE, headers::of(&request, None)),
+    };
+    let exchange = line.exchange(ticket, &request, &request.meta, &speech, headers);
+    let answered = match tokio::time::timeout(patience.min(timeout / 2), exchange).await {
+        Ok(posted) => posted.answered,
+        Err(_) => Err(Fault::Timeout),
+    };
+    match answered {
+        Ok(result) => modern(&result),
+        Err(Fault::Refused(refusal)) if wire::is_modern_refusal(&refusal) => {
+            Err(Ungreeted::Final(format!("the server refused: {refusal}")))
+        }
+        // Nothing listens there.
+        Err(Fault::Lost(reason))
+            if matches!(line.transport, Transport::Http(_)) && !ticket.was_sent() =>
+        {
+            Err(Ungreeted::Final(reason))
+        }
+        Err(fault) => Err(Ungreeted::Confused(told(&fault))),
+    }
+}
+
+fn told(fault: &Fault) -> String {
+    match fault {
+        Fault::Refused(refusal) => format!("the server refused: {refusal}"),
+        other => other.to_string(),
+    }
+}
+
+/// Greets a server in the legacy words.
+pub(super) async fn initialize(line: &Line) -> Result<(Greeting, Speech), Ungreeted> {
+    let request = wire::initialize();
+    let (mut ticket, _) = line.incoming.calls.open(Purpose::Own);
+    let speech = Speech::default();
+    let none = HeaderMap::new();
+    let posted = line.exchange(&mut ticket, &request, &request.meta, &speech, none).await;
+    let result = match posted.answered {
+        Ok(result) => result,
+        Err(fault) => return Err(Ungreeted::Confused(told(&fault))),
+    };
+    let greeting = envelope::document(&result)
+        .and_then(|result| wire::initialized(&result))
+        .map_err(Ungreeted::Confused)?;
+    let speech = Speech { version: Some(greeting.version.clone()), session: posted.session };
+    let body = envelope::notification("notifications/initialized", &Map::new());
+    match &line.transport {
+        Transport::Stdio(stdio) => stdio.notify(body).await,
+        Transport::Http(http) => http.notify(&speech, body, HeaderMap::new()).await,
+    }
+    Ok((greeting, speech))
+}

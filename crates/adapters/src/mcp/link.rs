@@ -1,0 +1,432 @@
+//! The link to one server: connected when it is needed, again after the connection was lost.
+//!
+//! Path: 7. Doc: execution.md#mcp-servers
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value};
+use tokio::task::JoinHandle;
+use toolbooth_contracts::{Conversation, Witness};
+
+use super::ServerSettings;
+use super::channel::Transport;
+use super::connection::Connection;
+use super::envelope::{Refusal, Request};
+use super::fault::{Failure, Fault};
+use super::notifications::{Changes, Notices, Notifications};
+use super::opener::Opener;
+use super::subscriptions::Subscriptions;
+use super::wire::{Era, RpcCode};
+use crate::launcher::Launcher;
+use crate::secrets::Setting;
+
+/// First pause after a connection that failed; it doubles up to [`BACKOFF_MAX`].
+const BACKOFF_FIRST: Duration = Duration::from_millis(200);
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// A connection that is lost sooner has not proved that the server can be used.
+const SHORT_LIFE: Duration = Duration::from_secs(30);
+/// How often a link with subscriptions looks whether its connection is still there.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct State {
+    connection: Option<Arc<Connection>>,
+    failed: Option<(Instant, Duration, String)>,
+    closed: bool,
+    /// Connections that there ever were.
+    made: u64,
+    opened: Option<Instant>,
+    /// Connections in a row that were lost soon after they were opened.
+    short_lived: u32,
+    /// When the next one may be opened.
+    not_before: Option<Instant>,
+}
+
+impl State {
+    /// A connection was lost.
+    fn note_loss(&mut self) {
+        let is_short = self.opened.is_some_and(|at| at.elapsed() < SHORT_LIFE);
+        self.short_lived = if is_short { self.short_lived.saturating_add(1) } else { 0 };
+        self.not_before = Some(Instant::now() + pause_after(self.short_lived));
+    }
+}
+
+/// The pause after so many short-lived connections in a row; there is none after the first.
+fn pause_after(short_lived: u32) -> Duration {
+    match short_lived.checked_sub(2) {
+        None => Duration::ZERO,
+        Some(doublings) => BACKOFF_FIRST.saturating_mul(1 << doublings.min(16)).min(BACKOFF_MAX),
+    }
+}
+
+/// A server, connected or not.
+pub(super) struct Link {
+    opener: Opener,
+    notifications: Notifications,
+    subscriptions: Arc<Subscriptions>,
+    state: tokio::sync::Mutex<State>,
+    watching: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A request that was handed to a connection.
+pub(super) struct Served {
+    pub(super) connection: Arc<Connection>,
+    /// What the server had printed on standard error before, in bytes.
+    pub(super) printed: u64,
+    pub(super) result: Result<Value, Failure>,
+}
+
+/// Why a request was handed to none.
+#[derive(Debug)]
+pub(super) enum Unserved {
+    Cancelled,
+    Unreachable(String),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Link {
+    pub(super) fn new(settings: ServerSettings, launcher: Launcher, refusals: Witness) -> Self {
+        Self::with(Opener::new(settings, launcher, refusals))
+    }
+
+    fn with(opener: Opener) -> Self {
+        let (changes, notices) = (Changes::new(), Notices::new());
+        Self {
+            opener,
+            notifications: Notifications { changes, notices, caller: None },
+            subscriptions: Arc::default(),
+            state: tokio::sync::Mutex::default(),
+            watching: Mutex::default(),
+        }
+    }
+
+    /// A link to the same server for one caller, with these variables or headers in addition.
+    pub(super) fn of_caller(&self, caller: &str, credentials: Vec<(String, Setting)>) -> Self {
+        let mut link = Self::with(self.opener.of_caller(caller, credentials));
+        link.notifications.notices = Arc::clone(&self.notifications.notices);
+        link.notifications.caller = Some(caller.to_owned());
+        link
+    }
+
+    pub(super) fn settings(&self) -> &ServerSettings {
+        &self.opener.settings
+    }
+
+    /// `text` without the values of what the server was given in confidence.
+    pub(super) fn conceal(&self, text: &str) -> String {
+        self.opener.conceal(text)
+    }
+
+    pub(super) fn notifications(&self) -> &Notifications {
+        &self.notifications
+    }
+
+    /// Whether somebody waits for changes of a resource.
+    pub(super) fn is_subscribed(&self) -> bool {
+        !self.subscriptions.is_empty()
+    }
+
+    /// The live connection; makes one where there is none.
+    pub(super) async fn connection(&self) -> Result<Arc<Connection>, String> {
+        let mut state = self.state.lock().await;
+        if state.closed {
+            return Err("the gateway is shutting down".to_owned());
+        }
+        if let Some(connection) = &state.connection {
+            let is_known = !connection.channel.is_session_over();
+            if is_known && !connection.is_closed() {
+                return Ok(Arc::clone(connection));
+            }
+            if let Some(lost) = state.connection.take() {
+                if is_known {
+                    state.note_loss();
+                    lost.close().await;
+                } else {
+                    lost.end_tasks();
+                }
+            }
+        }
+        if let Some((at, pause, reason)) = &state.failed
+            && at.elapsed() < *pause
+        {
+            return Err(reason.clone());
+        }
+        // A server that dies again and again is not started again and again at once; whoever calls
+        // it waits, and loses nothing.
+        if let Some(at) = state.not_before {
+            tokio::time::sleep_until(at.into()).await;
+        }
+        let timeout = self.settings().startup_timeout;
+        let opened =
+            match tokio::time::timeout(timeout, self.opener.open(&self.notifications)).await {
+                Ok(opened) => opened,
+                Err(_) => Err(format!(
+                    "no connection within {} ms{}",
+                    timeout.as_millis(),
+                    self.opener.starting_output()
+                )),
+            };
+        match opened {
+            Ok(connection) => {
+                let connection = Arc::new(connection);
+                self.attend(&connection, state.made > 0);
+                state.made += 1;
+                state.connection = Some(Arc::clone(&connection));
+                (state.failed, state.opened) = (None, Some(Instant::now()));
+                Ok(connection)
+            }
+            Err(reason) => {
+                let reason = self.conceal(&reason);
+                let before = state.failed.take().map(|(_, pause, _)| pause * 2);
+                let pause = before.unwrap_or(BACKOFF_FIRST).min(BACKOFF_MAX);
+                state.failed = Some((Instant::now(), pause, reason.clone()));
+                Err(reason)
+            }
+        }
+    }
+
+    /// Starts what runs beside the requests of a new connection; `again` says that there was one
+    /// before.
+    fn attend(&self, connection: &Connection, again: bool) {
+        let channel = Arc::clone(&connection.channel);
+        let subscriptions = Arc::clone(&self.subscriptions);
+        if channel.greeting.era == Era::Modern {
+            connection.keep(tokio::spawn(async move {
+                subscriptions.keep(channel, again).await;
+            }));
+            return;
+        }
+        if again && !subscriptions.is_empty() {
+            let channel = Arc::clone(&channel);
+            connection.keep(tokio::spawn(async move {
+                subscriptions.ask_again(&channel).await;
+            }));
+        }
+        if let Transport::Http(_) = channel.line.transport {
+            connection.keep(tokio::spawn(async move {
+                if channel.hear().await == Some(true) {
+                    // Answers that are still under way come on streams of their own.
+                    channel.session_over();
+                }
+            }));
+        }
+    }
+
+    /// Forgets a connection by URL whose session the server does not know any more, or whose era is
+    /// not the server's any more. Answers that are still under way on streams of their own may come.
+    async fn forget(&self, connection: &Arc<Connection>) {
+        if connection.channel.child().is_some() {
+            return;
+        }
+        let mut state = self.state.lock().await;
+        if state.connection.as_ref().is_some_and(|own| Arc::ptr_eq(own, connection)) {
+            state.connection = None;
+            connection.end_tasks();
+        }
+    }
+
+    /// Hands a request to the connection.
+    ///
+    /// A request that met a session which the server does not know is handed to a new connection,
+    /// once. That is no second attempt: a server that does not know the session has by the protocol
+    /// not processed the request, and the client is to begin a new session.
+    pub(super) async fn serve(
+        &self,
+        request: &Request<'_>,
+        schema: Option<&Value>,
+        timeout: Duration,
+        conversation: Option<&Conversation>,
+        witness: Option<&Witness>,
+    ) -> Result<Served, Unserved> {
+        let mut may_begin_anew = true;
+        loop {
+            let connected = match conversation {
+                Some(conversation) => tokio::select! {
+                    connected = self.connection() => connected,
+                    () = conversation.cancelled() => return Err(Unserved::Cancelled),
+                },
+                None => self.connection().await,
+            };
+            let connection = connected.map_err(Unserved::Unreachable)?;
+            if let (Some(witness), Some(sandbox)) = (witness, connection.sandbox()) {
+                witness.contained(sandbox);
+            }
+            let printed = connection.printed();
+            let mut result =
+                connection.channel.request(request, schema, timeout, conversation).await;
+            if may_begin_anew
+                && result.as_ref().is_err_and(|failure| failure.fault == Fault::SessionEnded)
+            {
+                may_begin_anew = false;
+                self.forget(&connection).await;
+                continue;
+            }
+            if let Err(failure) = &result
+                && failure.is_of_other_era(connection.channel.greeting.era)
+            {
+                // This request has its answer; the next one greets the server anew.
+                self.forget(&connection).await;
+            }
+            if let Err(Failure {
+                fault: Fault::Refused(Refusal { data: Some(data), .. }), ..
+            }) = &mut result
+            {
+                connection.secrets().conceal(data);
+            }
+            return Ok(Served { connection, printed, result });
+        }
+    }
+
+    /// One change of the subscriptions at a time; `None` where the caller or the time was over first.
+    async fn turn(
+        &self,
+        timeout: Duration,
+        conversation: &Conversation,
+    ) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        tokio::select! {
+            turn = tokio::time::timeout(timeout, self.subscriptions.turn()) => turn.ok(),
+            () = conversation.cancelled() => None,
+        }
+    }
+
+    /// Starts to tell when a resource changes.
+    pub(super) async fn subscribe(
+        self: &Arc<Self>,
+        uri: &str,
+        timeout: Duration,
+        conversation: &Conversation,
+    ) -> Result<Result<Value, Failure>, Unserved> {
+        let failed = |fault| Ok(Err(Failure { fault, sent: true, stderr: String::new() }));
+        let Some(turn) = self.turn(timeout, conversation).await else {
+            return Err(Unserved::Cancelled);
+        };
+        let connection = self.connection().await.map_err(Unserved::Unreachable)?;
+        let greeting = &connection.channel.greeting;
+        if !greeting.offers.subscribe {
+            let message = "the server does not tell when a resource changes".to_owned();
+            let code = RpcCode::METHOD_NOT_FOUND.0.into();
+            return failed(Fault::Refused(Refusal { code, message, data: None }));
+        }
+        let is_wanted = self.subscriptions.contains(uri);
+        if is_wanted && greeting.era == Era::Legacy {
+            return Ok(Ok(Value::from(Map::new())));
+        }
+        // Before the server is asked: a connection that is made meanwhile asks for it too.
+        let number = if is_wanted {
+            // Another caller may still wait for the server to accept it.
+            self.subscriptions.number()
+        } else {
+            match self.subscriptions.insert(uri) {
+                Ok(number) => number,
+                Err(fault) => return failed(fault),
+            }
+        };
+        self.watch();
+        let answered = match greeting.era {
+            Era::Modern => {
+                // Others may want theirs meanwhile, and are asked for with one request.
+                drop(turn);
+                match self.subscriptions.accepted(number, uri).await {
+                    Ok(()) => Ok(Ok(Value::from(Map::new()))),
+                    Err(fault) => failed(fault),
+                }
+            }
+            Era::Legacy => self.ask_of("resources/subscribe", uri, timeout, conversation).await,
+        };
+        if !matches!(answered, Ok(Ok(_))) {
+            self.subscriptions.remove(uri);
+        }
+        answered
+    }
+
+    /// Stops telling.
+    pub(super) async fn unsubscribe(
+        &self,
+        uri: &str,
+        timeout: Duration,
+        conversation: &Conversation,
+    ) -> Result<Result<Value, Failure>, Unserved> {
+        let Some(_turn) = self.turn(timeout, conversation).await else {
+            return Err(Unserved::Cancelled);
+        };
+        let nothing = || Ok(Ok(Value::from(Map::new())));
+        if !self.subscriptions.contains(uri) {
+            return nothing();
+        }
+        self.subscriptions.remove(uri);
+        // A server that is not connected tells nothing.
+        let state = self.state.lock().await;
+        let live = state.connection.as_ref().filter(|connection| !connection.is_closed());
+        let legacy = live.is_some_and(|one| one.channel.greeting.era == Era::Legacy);
+        drop(state);
+        if !legacy {
+            return nothing();
+        }
+        self.ask_of("resources/unsubscribe", uri, timeout, conversation).await
+    }
+
+    async fn ask_of(
+        &self,
+        method: &'static str,
+        uri: &str,
+        timeout: Duration,
+        conversation: &Conversation,
+    ) -> Result<Result<Value, Failure>, Unserved> {
+        let mut request = Request { method, ..Request::default() };
+        request.params.insert("uri".to_owned(), Value::from(uri));
+        let served = self.serve(&request, None, timeout, Some(conversation), None).await?;
+        // The protocol has these answers empty; nothing else of a server's is passed on unread.
+        Ok(served.result.map(|_| Value::from(Map::new())))
+    }
+
+    /// Looks after the connection while there are subscriptions.
+    fn watch(self: &Arc<Self>) {
+        let mut watching = lock(&self.watching);
+        if watching.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        let link = Arc::downgrade(self);
+        *watching = Some(tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(WATCH_INTERVAL).await;
+                let Some(link) = link.upgrade() else { return };
+                if link.is_subscribed() && link.connection().await.is_err() {
+                    tracing::debug!(server = link.settings().name, "a server cannot be reached");
+                }
+            }
+        }));
+    }
+
+    pub(super) async fn close(&self) {
+        if let Some(watching) = lock(&self.watching).take() {
+            watching.abort();
+        }
+        let mut state = self.state.lock().await;
+        state.closed = true;
+        if let Some(connection) = state.connection.take() {
+            connection.close().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_dies_again_and_again_is_started_with_back_off() {
+        let pauses: Vec<_> = (0..10).map(|count| pause_after(count).as_millis()).collect();
+        assert_eq!(pauses, [0, 0, 200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
+        assert_eq!(pause_after(u32::MAX), BACKOFF_MAX);
+        let mut state = State { opened: Some(Instant::now()), ..State::default() };
+        state.note_loss();
+        assert_eq!(state.short_lived, 1);
+        state.opened = None;
+        state.note_loss();
+        assert_eq!(state.short_lived, 0);
+    }
+}

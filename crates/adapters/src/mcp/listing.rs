@@ -1,0 +1,250 @@
+//! Reads what a server lists, page by page, within bounds.
+//!
+//! Path: 3. Doc: execution.md#mcp-servers
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use toolbooth_contracts::port::{DiscoveredItem, DiscoveredTool, Listing, SourceError};
+
+use super::envelope::Request;
+use super::fault::{Failure, Fault};
+use super::headers;
+use super::link::{Link, Unserved};
+use super::wire::RpcCode;
+
+/// Pages of a listing; a server whose cursor never ends is cut off there.
+const PAGES_MAX: usize = 1_000;
+/// Items of one kind of one server.
+const ITEMS_MAX: usize = 20_000;
+/// Bytes of the texts that one server may list, of all kinds together.
+const LISTING_BYTES_MAX: usize = 32 << 20;
+/// Problems that are told.
+const PROBLEMS_MAX: usize = 100;
+
+/// Members of a tool that have a place of their own.
+const TOOL_MEMBERS: [&str; 6] =
+    ["name", "title", "description", "inputSchema", "outputSchema", "annotations"];
+
+/// A kind of items.
+struct Kind {
+    method: &'static str,
+    /// The member of a page that holds the items.
+    items: &'static str,
+    /// The member of an item by which it is known.
+    key: &'static str,
+    /// The word for it.
+    word: &'static str,
+}
+
+const TOOLS: Kind = Kind { method: "tools/list", items: "tools", key: "name", word: "tools" };
+const PROMPTS: Kind =
+    Kind { method: "prompts/list", items: "prompts", key: "name", word: "prompts" };
+const RESOURCES: Kind =
+    Kind { method: "resources/list", items: "resources", key: "uri", word: "resources" };
+const TEMPLATES: Kind = Kind {
+    method: "resources/templates/list",
+    items: "resourceTemplates",
+    key: "uriTemplate",
+    word: "resource templates",
+};
+
+/// Why a listing could not be read.
+enum Unlisted {
+    /// The server has no such list.
+    Unknown(String),
+    Other(String),
+}
+
+/// About how many bytes a document has.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(|item| size(item) + 1).sum(),
+        Value::Object(members) => members.iter().map(|(key, own)| key.len() + size(own) + 2).sum(),
+        _ => 8,
+    }
+}
+
+/// Reads lists, and counts what they have together.
+struct Pager<'a> {
+    link: &'a Link,
+    timeout: Duration,
+    bytes: usize,
+    problems: Vec<String>,
+}
+
+/// Lists everything that a server offers.
+pub(super) async fn list(link: &Link, timeout: Duration) -> Result<Listing, SourceError> {
+    let mut pager = Pager { link, timeout, bytes: 0, problems: Vec::new() };
+    let tools = pager.all(&TOOLS).await;
+    let connection = link.connection().await;
+    let mut listing = Listing::default();
+    if let Ok(connection) = &connection {
+        listing.offers = connection.channel.greeting.offers;
+    }
+    let offers = listing.offers;
+    let tools = match tools {
+        Ok(tools) => tools,
+        // A server may have other things than tools.
+        Err(Unlisted::Unknown(_)) if offers.prompts || offers.resources => Vec::new(),
+        Err(Unlisted::Unknown(reason) | Unlisted::Other(reason)) => {
+            return Err(SourceError(reason));
+        }
+    };
+    for (name, tool) in tools {
+        if let Err(reason) = headers::check(tool.get("inputSchema").unwrap_or(&Value::Null)) {
+            // Its server would be told by headers that nobody can compare with its arguments.
+            pager.problem(format!("tool `{name}` is left out: {reason}"));
+            continue;
+        }
+        listing.tools.push(discovered(name, tool));
+    }
+    if offers.prompts {
+        listing.prompts = pager.items(&PROMPTS).await;
+    }
+    if offers.resources {
+        listing.resources = pager.items(&RESOURCES).await;
+        listing.templates = pager.items(&TEMPLATES).await;
+    }
+    listing.problems = pager.problems;
+    Ok(listing)
+}
+
+impl Pager<'_> {
+    fn problem(&mut self, problem: String) {
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(problem);
+        }
+    }
+
+    /// All items of a kind that is no tool; what goes wrong is a problem, and loses no tools.
+    async fn items(&mut self, kind: &Kind) -> Vec<DiscoveredItem> {
+        match self.all(kind).await {
+            Ok(items) => {
+                let item = |(key, document)| DiscoveredItem { key, document };
+                items.into_iter().map(item).collect()
+            }
+            // Templates are a part of what resources are, which not every server knows.
+            Err(Unlisted::Unknown(_)) if kind.method == TEMPLATES.method => Vec::new(),
+            Err(Unlisted::Unknown(reason) | Unlisted::Other(reason)) => {
+                self.problem(format!("its {} are not listed: {reason}", kind.word));
+                Vec::new()
+            }
+        }
+    }
+
+    /// All items of a kind, by what they are known by.
+    async fn all(&mut self, kind: &Kind) -> Result<Vec<(String, Map<String, Value>)>, Unlisted> {
+        let mut all = Vec::new();
+        let mut cursor: Option<String> = None;
+        let mut seen = HashSet::new();
+        for _ in 0..PAGES_MAX {
+            let mut page = self.page(kind, cursor.as_deref()).await?;
+            let next = page.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
+            let items = match page.get_mut(kind.items).map(Value::take) {
+                Some(Value::Array(items)) => items,
+                _ => return Err(Unlisted::Other(format!("the server listed no {}", kind.word))),
+            };
+            if all.len() + items.len() > ITEMS_MAX {
+                let told = format!("the server lists more than {ITEMS_MAX} {}", kind.word);
+                return Err(Unlisted::Other(told));
+            }
+            self.bytes += items.iter().map(size).sum::<usize>();
+            if self.bytes > LISTING_BYTES_MAX {
+                let told = format!("the server lists more than {LISTING_BYTES_MAX} bytes");
+                return Err(Unlisted::Other(told));
+            }
+            for item in items {
+                let key = item.get(kind.key).and_then(Value::as_str).map(str::to_owned);
+                match (key.filter(|key| !key.trim().is_empty()), item) {
+                    (Some(key), Value::Object(item)) => all.push((key, item)),
+                    _ => self.problem(format!("an item of the list has no `{}`", kind.key)),
+                }
+            }
+            // An empty text is a cursor like others.
+            match next {
+                Some(next) if !seen.insert(next.clone()) => {
+                    let shown: String = next.chars().take(80).collect();
+                    let told = format!("the server's cursor `{shown}` goes in a circle");
+                    return Err(Unlisted::Other(told));
+                }
+                Some(next) => cursor = Some(next),
+                None => return Ok(all),
+            }
+        }
+        Err(Unlisted::Other(format!("the server lists more than {PAGES_MAX} pages")))
+    }
+
+    async fn page(&self, kind: &Kind, cursor: Option<&str>) -> Result<Value, Unlisted> {
+        let mut request = Request { method: kind.method, ..Request::default() };
+        if let Some(cursor) = cursor {
+            request.params.insert("cursor".to_owned(), Value::from(cursor));
+        }
+        let served = self.link.serve(&request, None, self.timeout, None, None).await;
+        let failure = match served {
+            Ok(served) => match served.result {
+                Ok(page) => return Ok(page),
+                Err(failure) => failure,
+            },
+            Err(Unserved::Unreachable(reason)) => {
+                return Err(Unlisted::Other(format!("the server cannot be reached: {reason}")));
+            }
+            Err(Unserved::Cancelled) => return Err(Unlisted::Other("it was stopped".to_owned())),
+        };
+        let unknown = matches!(&failure.fault, Fault::Refused(refusal)
+            if refusal.code == i64::from(RpcCode::METHOD_NOT_FOUND.0));
+        let told = self.told(failure);
+        Err(if unknown { Unlisted::Unknown(told) } else { Unlisted::Other(told) })
+    }
+
+    fn told(&self, failure: Failure) -> String {
+        let text = match &failure.fault {
+            Fault::Refused(refusal) => format!("the server refused with code {refusal}"),
+            other => other.to_string(),
+        };
+        self.link.conceal(&text)
+    }
+}
+
+fn discovered(name: String, mut tool: Map<String, Value>) -> DiscoveredTool {
+    let text = |tool: &Map<String, Value>, name: &str| {
+        tool.get(name).and_then(Value::as_str).map(str::to_owned)
+    };
+    let (title, description) = (text(&tool, "title"), text(&tool, "description"));
+    let input_schema = tool.shift_remove("inputSchema").unwrap_or_else(|| json!({}));
+    let output_schema = tool.shift_remove("outputSchema").filter(|schema| !schema.is_null());
+    let annotations = match tool.shift_remove("annotations") {
+        Some(Value::Object(annotations)) => Some(annotations),
+        _ => None,
+    };
+    tool.retain(|member, _| !TOOL_MEMBERS.contains(&member.as_str()));
+    DiscoveredTool {
+        name,
+        title,
+        description,
+        input_schema,
+        output_schema,
+        annotations,
+        extra: tool,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_tool_lists_beside_is_kept() {
+        let tool = json!({
+            "name": "t", "title": "T", "inputSchema": {"type": "object"}, "outputSchema": null,
+            "annotations": {"readOnlyHint": true}, "icons": [1], "_meta": {"a": 1}, "execution": {},
+        });
+        let Value::Object(members) = tool else { panic!("it is an object") };
+        let tool = discovered("t".to_owned(), members);
+        assert_eq!(tool.title.as_deref(), Some("T"));
+        assert_eq!(tool.output_schema, None);
+        assert_eq!(tool.extra.keys().collect::<Vec<_>>(), ["icons", "_meta", "execution"]);
+    }
+}

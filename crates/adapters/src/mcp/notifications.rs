@@ -1,0 +1,250 @@
+//! What a server tells by itself: that its lists, or resources, have changed.
+//!
+//! Floods are bounded: a change is told at most once a second after a first few, and a resource
+//! waits at most once.
+//!
+//! Path: 3, 7. Doc: execution.md#mcp-servers
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+use toolbooth_contracts::port::Notice;
+
+use super::calls::Calls;
+use super::envelope::{self, Message};
+
+/// Changes that are told at once, before the pace holds.
+const CHANGES_AT_ONCE: u32 = 5;
+/// The pace of changes after that.
+const CHANGE_PACE: Duration = Duration::from_secs(1);
+/// Notices that may wait; further ones are dropped.
+const NOTICES_MAX: usize = 4_096;
+/// Longest URI of a notice, in bytes.
+const URI_BYTES_MAX: usize = 8 << 10;
+
+/// Tells that lists have changed, at a bounded pace.
+#[derive(Debug)]
+pub(super) struct Changes {
+    sender: async_channel::Sender<()>,
+    receiver: async_channel::Receiver<()>,
+    pace: Mutex<Pace>,
+}
+
+#[derive(Debug)]
+struct Pace {
+    left: u32,
+    refilled: Instant,
+    /// One is told when the pace allows it.
+    waiting: bool,
+}
+
+impl Changes {
+    pub(super) fn new() -> Arc<Self> {
+        let (sender, receiver) = async_channel::bounded(1);
+        let pace = Pace { left: CHANGES_AT_ONCE, refilled: Instant::now(), waiting: false };
+        Arc::new(Self { sender, receiver, pace: Mutex::new(pace) })
+    }
+
+    pub(super) fn receiver(&self) -> async_channel::Receiver<()> {
+        self.receiver.clone()
+    }
+
+    /// A list has changed.
+    pub(super) fn note(self: &Arc<Self>) {
+        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let seconds = pace.refilled.elapsed().as_secs();
+        if seconds > 0 {
+            let more = u32::try_from(seconds).unwrap_or(u32::MAX);
+            pace.left = pace.left.saturating_add(more).min(CHANGES_AT_ONCE);
+            pace.refilled = Instant::now();
+        }
+        if pace.left > 0 {
+            pace.left -= 1;
+            // One that waits says the same.
+            let _ = self.sender.try_send(());
+        } else if !pace.waiting {
+            pace.waiting = true;
+            let later = Arc::downgrade(self);
+            // At most one at a time, and it ends by itself.
+            tokio::spawn(async move {
+                tokio::time::sleep(CHANGE_PACE).await;
+                if let Some(changes) = later.upgrade() {
+                    let mut pace = changes.pace.lock().unwrap_or_else(PoisonError::into_inner);
+                    (pace.waiting, pace.left, pace.refilled) = (false, 0, Instant::now());
+                    let _ = changes.sender.try_send(());
+                }
+            });
+        }
+    }
+}
+
+/// Hands notices on; the same one waits at most once.
+#[derive(Debug)]
+pub(super) struct Notices {
+    sender: async_channel::Sender<Notice>,
+    receiver: async_channel::Receiver<Notice>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    order: VecDeque<(String, Option<String>)>,
+    known: HashSet<(String, Option<String>)>,
+    /// Somebody hands them on.
+    served: bool,
+}
+
+impl Notices {
+    pub(super) fn new() -> Arc<Self> {
+        let (sender, receiver) = async_channel::bounded(1);
+        Arc::new(Self { sender, receiver, waiting: Mutex::default() })
+    }
+
+    pub(super) fn receiver(&self) -> async_channel::Receiver<Notice> {
+        self.receiver.clone()
+    }
+
+    /// Ends the handing on.
+    pub(super) fn close(&self) {
+        self.sender.close();
+    }
+
+    fn next(&self) -> Option<(String, Option<String>)> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = waiting.order.pop_front();
+        match &next {
+            Some(next) => {
+                waiting.known.remove(next);
+            }
+            None => waiting.served = false,
+        }
+        next
+    }
+
+    /// A resource has changed.
+    pub(super) fn tell(self: &Arc<Self>, uri: String, caller: Option<String>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.order.len() >= NOTICES_MAX || self.sender.is_closed() {
+            tracing::debug!("a notice that finds no place");
+            return;
+        }
+        let notice = (uri, caller);
+        if waiting.known.insert(notice.clone()) {
+            waiting.order.push_back(notice);
+        }
+        if std::mem::replace(&mut waiting.served, true) {
+            return;
+        }
+        let notices = Arc::clone(self);
+        // Ends when nothing waits any more, or nobody can hear it.
+        tokio::spawn(async move {
+            while let Some((uri, caller)) = notices.next() {
+                if notices.sender.send(Notice::ResourceUpdated { uri, caller }).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// Where the messages of a server go that are no answers.
+#[derive(Debug, Clone)]
+pub(super) struct Incoming {
+    pub(super) calls: Arc<Calls>,
+    pub(super) notifications: Notifications,
+}
+
+impl Incoming {
+    /// Hands a message on; `own` is the request in whose answer it came. Gives the reply to a
+    /// request of the server.
+    pub(super) fn take(&self, message: Message, own: Option<u64>) -> Option<Vec<u8>> {
+        match message {
+            Message::Notification { method, params } => {
+                let params = params.as_deref();
+                match method.as_str() {
+                    "notifications/progress" => self.calls.progress(params),
+                    "notifications/message" => self.calls.log(params, own),
+                    "notifications/subscriptions/acknowledged" => self.calls.acknowledge(params),
+                    method => self.notifications.hear(method, params),
+                }
+                None
+            }
+            Message::Request { id, method } => Some(envelope::reply(&id, &method)),
+            Message::Answer { .. } | Message::Unreadable { .. } | Message::Noise => None,
+        }
+    }
+}
+
+/// What one link hears of its server.
+#[derive(Debug, Clone)]
+pub(super) struct Notifications {
+    pub(super) changes: Arc<Changes>,
+    pub(super) notices: Arc<Notices>,
+    /// Whose link it is; `None` = everybody's.
+    pub(super) caller: Option<String>,
+}
+
+impl Notifications {
+    fn hear(&self, method: &str, params: Option<&RawValue>) {
+        match method {
+            "notifications/tools/list_changed"
+            | "notifications/prompts/list_changed"
+            | "notifications/resources/list_changed" => self.changes.note(),
+            "notifications/resources/updated" => {
+                let params: Option<Value> =
+                    params.and_then(|raw| serde_json::from_str(raw.get()).ok());
+                let uri = params.as_ref().and_then(|params| params.get("uri"));
+                if let Some(uri) = uri.and_then(Value::as_str)
+                    && uri.len() <= URI_BYTES_MAX
+                {
+                    self.updated(uri.to_owned());
+                }
+            }
+            method => tracing::debug!(method, "a notification that nobody waits for"),
+        }
+    }
+
+    /// A resource has changed, or may have.
+    pub(super) fn updated(&self, uri: String) {
+        self.notices.tell(uri, self.caller.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_flood_of_changes_is_told_at_a_pace() {
+        let changes = Changes::new();
+        let told = changes.receiver();
+        let mut heard = 0;
+        for _ in 0..1_000 {
+            changes.note();
+            heard += u32::from(told.try_recv().is_ok());
+        }
+        // A second may pass within the loop.
+        assert!((CHANGES_AT_ONCE..CHANGES_AT_ONCE + 3).contains(&heard), "{heard}");
+        told.recv().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_resource_waits_once() {
+        let notices = Notices::new();
+        for number in 0..100 {
+            notices.tell(format!("a:{}", number % 2), None);
+        }
+        let told = notices.receiver();
+        let mut uris = Vec::new();
+        for _ in 0..2 {
+            let Notice::ResourceUpdated { uri, .. } = told.recv().await.unwrap();
+            uris.push(uri);
+        }
+        assert_eq!(uris, ["a:0", "a:1"]);
+        assert!(told.try_recv().is_err());
+    }
+}

@@ -1,0 +1,193 @@
+//! Opens connections to one server, with what it is given in confidence.
+//!
+//! It keeps no connection and never waits before it tries.
+//!
+//! Path: 7. Doc: execution.md#mcp-servers
+
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use sha2::{Digest, Sha256};
+use toolbooth_contracts::Witness;
+use toolbooth_contracts::witness::EgressRefusal;
+
+use super::calls::Calls;
+use super::channel::{Channel, Line, Transport};
+use super::connection::Connection;
+use super::handshake::{self, Ungreeted};
+use super::http::{Http, is_reserved};
+use super::notifications::{Incoming, Notifications};
+use super::stdio::{Shared, Stdio};
+use super::wire::Era;
+use super::{Child, Reach, ServerSettings};
+use crate::launcher::Launcher;
+use crate::secrets::{KnownSecrets, Setting};
+
+/// Opens connections.
+pub(super) struct Opener {
+    pub(super) settings: ServerSettings,
+    launcher: Launcher,
+    refusals: Witness,
+    /// The server's era the last time, which the links of all its callers share.
+    era: Arc<Mutex<Option<Era>>>,
+    /// The child that is being connected to.
+    starting: Mutex<Option<Arc<Shared>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Opener {
+    pub(super) fn new(settings: ServerSettings, launcher: Launcher, refusals: Witness) -> Self {
+        let (era, starting) = (Arc::default(), Mutex::default());
+        Self { settings, launcher, refusals, era, starting }
+    }
+
+    /// One for the same server and one caller, with these variables or headers in addition.
+    pub(super) fn of_caller(&self, caller: &str, credentials: Vec<(String, Setting)>) -> Self {
+        let mut settings = self.settings.clone();
+        match &mut settings.reach {
+            Reach::Stdio(child) => {
+                child.line.env.extend(credentials);
+                // What a server keeps for one caller is no other's.
+                if let Some(own) = &mut child.line.own {
+                    let digest = Sha256::digest(caller.as_bytes());
+                    let hex: String =
+                        digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+                    own.as_mut_os_string().push(format!("@{hex}"));
+                }
+            }
+            Reach::Http { headers, .. } => {
+                let replaced =
+                    |name: &str| credentials.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
+                headers.retain(|(name, _)| !replaced(name));
+                headers.extend(credentials);
+            }
+        }
+        let own = Self::new(settings, self.launcher.clone(), self.refusals.clone());
+        Self { era: Arc::clone(&self.era), ..own }
+    }
+
+    /// `text` without the values of what the server was given in confidence.
+    pub(super) fn conceal(&self, text: &str) -> String {
+        match &self.settings.reach {
+            Reach::Stdio(child) => {
+                child.line.clone().with_secrets_of(child.profile.as_ref()).conceal(text)
+            }
+            Reach::Http { url, headers } => {
+                // Errors of the HTTP library repeat the address, which may be a secret as a whole.
+                let text = match url.expose() {
+                    Ok(filled) => text.replace(&filled, &url.shown()),
+                    Err(_) => text.to_owned(),
+                };
+                let settings = std::iter::once(url).chain(headers.iter().map(|(_, value)| value));
+                Setting::conceal_all(settings, &text)
+            }
+        }
+    }
+
+    fn secrets(&self) -> KnownSecrets {
+        match &self.settings.reach {
+            Reach::Stdio(child) => {
+                child.line.clone().with_secrets_of(child.profile.as_ref()).secrets()
+            }
+            Reach::Http { url, headers } => {
+                Setting::known(std::iter::once(url).chain(headers.iter().map(|(_, value)| value)))
+            }
+        }
+    }
+
+    /// A new connection, whose notifications go to `notifications`.
+    ///
+    /// # Errors
+    /// Why there is none, for operators.
+    pub(super) async fn open(&self, notifications: &Notifications) -> Result<Connection, String> {
+        let secrets = self.secrets();
+        let incoming = || Incoming {
+            calls: Calls::new(secrets.clone()),
+            notifications: notifications.clone(),
+        };
+        let known = *lock(&self.era);
+        let timeout = self.settings.startup_timeout;
+        let (line, (greeting, speech)) = match &self.settings.reach {
+            Reach::Stdio(child) => {
+                let line = self.start(child, incoming()).await?;
+                match handshake::greet(&line, known, timeout).await {
+                    Ok(greeted) => (line, greeted),
+                    Err(Ungreeted::Final(reason)) => {
+                        return Err(format!("{reason}{}", self.starting_output()));
+                    }
+                    // Some servers end at a question that they do not know; they are asked again,
+                    // in the words of the era before.
+                    Err(Ungreeted::Confused(first)) => {
+                        tracing::debug!(reason = first, "a server is started afresh");
+                        drop(line);
+                        let line = self.start(child, incoming()).await?;
+                        let greeted = match known {
+                            Some(Era::Legacy) => handshake::greet(&line, None, timeout).await,
+                            _ => handshake::initialize(&line).await,
+                        };
+                        let greeted = greeted.map_err(|error| match error {
+                            Ungreeted::Final(reason) | Ungreeted::Confused(reason) => {
+                                format!("{reason}{}", self.starting_output())
+                            }
+                        })?;
+                        (line, greeted)
+                    }
+                }
+            }
+            Reach::Http { url, headers } => {
+                let mut map = HeaderMap::new();
+                for (name, value) in headers {
+                    let name = HeaderName::from_str(name).map_err(|error| error.to_string())?;
+                    if is_reserved(&name) {
+                        return Err(format!("header `{name}` is the protocol's own"));
+                    }
+                    let value = value.expose().map_err(|error| error.to_string())?;
+                    let mut value = HeaderValue::from_str(&value)
+                        .map_err(|_| format!("the value of header `{name}` is not valid"))?;
+                    value.set_sensitive(true);
+                    map.insert(name, value);
+                }
+                let url = url.expose().map_err(|error| error.to_string())?;
+                let http = Http::new(url, map).map_err(|error| error.to_string())?;
+                let transport = Transport::Http(Arc::new(http));
+                let line = Line { transport, incoming: incoming() };
+                let greeted =
+                    handshake::greet(&line, known, timeout).await.map_err(|error| match error {
+                        Ungreeted::Final(reason) | Ungreeted::Confused(reason) => reason,
+                    })?;
+                (line, greeted)
+            }
+        };
+        *lock(&self.era) = Some(greeting.era);
+        Ok(Connection::new(Channel::new(line, greeting, speech), secrets))
+    }
+
+    async fn start(&self, child: &Child, incoming: Incoming) -> Result<Line, String> {
+        let stdio = Stdio::spawn(child, &self.launcher, &self.refusals, incoming.clone()).await;
+        let stdio = stdio.map_err(|error| format!("`{}`: {error}", child.line.program()))?;
+        *lock(&self.starting) = Some(Arc::clone(&stdio.shared));
+        Ok(Line { transport: Transport::Stdio(stdio), incoming })
+    }
+
+    /// What a child that could not be connected to has printed, how it ended, and what its sandbox
+    /// stopped.
+    pub(super) fn starting_output(&self) -> String {
+        let starting = lock(&self.starting).take();
+        let Some(shared) = starting else { return self.refused() };
+        let output = shared.last_words();
+        format!("\n{output}{}{}", shared.denied(&output), self.refused())
+    }
+
+    /// The ways out that the server was refused lately.
+    fn refused(&self) -> String {
+        let refused = self.refusals.egress();
+        let sentence = |one: &EgressRefusal| {
+            format!("\nthe sandbox refused `{}:{}`: {}", one.host, one.port, one.reason)
+        };
+        refused.iter().map(sentence).collect()
+    }
+}

@@ -1,0 +1,194 @@
+//! Reads an event stream (WHATWG server-sent events), each event within a limit.
+//!
+//! Path: 7. Doc: execution.md#mcp-servers
+
+use std::fmt::Display;
+
+use futures_util::{Stream, StreamExt};
+
+/// Longest id of an event, in bytes; it goes back to the server in a header.
+const ID_BYTES_MAX: usize = 1 << 10;
+
+/// One event.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Event {
+    pub(super) data: Vec<u8>,
+    pub(super) id: Option<String>,
+    /// Milliseconds to wait before the stream is opened again.
+    pub(super) retry: Option<u64>,
+}
+
+/// Why a stream ended before its end.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// An event is over the limit.
+    TooLarge,
+    /// The connection broke.
+    Lost(String),
+}
+
+/// The events of a stream. Cancel-safe.
+#[derive(Debug)]
+pub(super) struct Events<S> {
+    chunks: S,
+    bytes_max: usize,
+    buffer: Vec<u8>,
+    /// Bytes of the buffer in which no line ends.
+    scanned: usize,
+    begun: bool,
+    after_cr: bool,
+    event: Event,
+    other: bool,
+}
+
+impl<S, B, E> Events<S>
+where
+    S: Stream<Item = Result<B, E>> + Unpin,
+    B: AsRef<[u8]>,
+    E: Display,
+{
+    pub(super) fn new(chunks: S, bytes_max: usize) -> Self {
+        Self {
+            chunks,
+            bytes_max,
+            buffer: Vec::new(),
+            scanned: 0,
+            begun: false,
+            after_cr: false,
+            event: Event::default(),
+            other: false,
+        }
+    }
+
+    /// The next message; `None` = the stream is over.
+    pub(super) async fn next(&mut self) -> Result<Option<Event>, Broken> {
+        loop {
+            while let Some(line) = self.line() {
+                if let Some(event) = self.take(&line) {
+                    return Ok(Some(event));
+                }
+                if self.event.data.len() > self.bytes_max {
+                    return Err(Broken::TooLarge);
+                }
+            }
+            if self.buffer.len() > self.bytes_max {
+                return Err(Broken::TooLarge);
+            }
+            match self.chunks.next().await {
+                Some(Ok(chunk)) => self.buffer.extend_from_slice(chunk.as_ref()),
+                Some(Err(error)) => return Err(Broken::Lost(error.to_string())),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The chunks that are left.
+    pub(super) fn into_rest(self) -> S {
+        self.chunks
+    }
+
+    /// The next whole line.
+    fn line(&mut self) -> Option<Vec<u8>> {
+        if std::mem::take(&mut self.after_cr) {
+            match self.buffer.first() {
+                Some(b'\n') => {
+                    self.buffer.drain(..1);
+                }
+                Some(_) => (),
+                None => {
+                    self.after_cr = true;
+                    return None;
+                }
+            }
+        }
+        let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
+        let Some(end) = unseen.iter().position(|byte| matches!(byte, b'\n' | b'\r')) else {
+            self.scanned = self.buffer.len();
+            return None;
+        };
+        let end = self.scanned + end;
+        self.scanned = 0;
+        self.after_cr = self.buffer.get(end) == Some(&b'\r');
+        let mut line: Vec<u8> = self.buffer.drain(..=end).collect();
+        line.pop();
+        if !std::mem::replace(&mut self.begun, true) && line.starts_with(b"\xef\xbb\xbf") {
+            line.drain(..3);
+        }
+        Some(line)
+    }
+
+    /// Takes a line; gives the event that it ends.
+    fn take(&mut self, line: &[u8]) -> Option<Event> {
+        if line.is_empty() {
+            let mut event = std::mem::take(&mut self.event);
+            if event.data.last() == Some(&b'\n') {
+                event.data.pop();
+            }
+            if std::mem::take(&mut self.other) {
+                // An event of another name is no message; its id counts.
+                event.data.clear();
+            }
+            return (event != Event::default()).then_some(event);
+        }
+        let (name, value) = match line.iter().position(|byte| *byte == b':') {
+            Some(at) => (line.get(..at)?, line.get(at + 1..)?),
+            None => (line, &b""[..]),
+        };
+        let value = value.strip_prefix(b" ").unwrap_or(value);
+        match name {
+            b"data" => {
+                self.event.data.extend_from_slice(value);
+                self.event.data.push(b'\n');
+            }
+            b"event" => self.other = !matches!(value, b"" | b"message"),
+            b"id" if !value.contains(&0) && value.len() <= ID_BYTES_MAX => {
+                self.event.id = std::str::from_utf8(value).ok().map(str::to_owned);
+            }
+            b"retry" => {
+                self.event.retry =
+                    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+            }
+            _ => (),
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    async fn all(text: &str, piece: usize) -> Vec<(String, Option<String>)> {
+        let chunks: Vec<_> =
+            text.as_bytes().chunks(piece).map(|part| Ok::<_, String>(part.to_vec())).collect();
+        let mut events = Events::new(stream::iter(chunks), 64);
+        let mut out = Vec::new();
+        while let Ok(Some(event)) = events.next().await {
+            out.push((String::from_utf8(event.data).unwrap(), event.id));
+        }
+        out
+    }
+
+    #[tokio::test]
+    async fn events_are_read_however_they_are_cut() {
+        let text = "\u{feff}data: a\r\ndata:b\r\n\r\n: ping\n\nid: 7\ndata: c\n\nevent: other\ndata: d\n\nevent: message\rdata: e\r\r\nid\ndata: cut off";
+        let expected = [("a\nb", None), ("c", Some("7")), ("e", None)]
+            .map(|(data, id)| (data.to_owned(), id.map(str::to_owned)));
+        for piece in [1, 2, 3, 7, 1_000] {
+            assert_eq!(all(text, piece).await, expected, "{piece}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_event_over_the_limit_breaks_the_stream() {
+        let long = format!("data: {}\n\n", "x".repeat(100));
+        let many = "data: 0123456789\n".repeat(10);
+        for text in [long, many] {
+            let chunks = vec![Ok::<_, String>(text.into_bytes())];
+            let mut events = Events::new(stream::iter(chunks), 64);
+            assert!(matches!(events.next().await, Err(Broken::TooLarge)));
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! May this caller have a prompt, a resource or a template: the steps of the authorizer for what
+//! is not a tool.
+//!
+//! Path: 3, 5. Doc: policy.md#prompts-and-resources
+
+use toolbooth_contracts::event::DecisionNote;
+use toolbooth_contracts::port::ItemKind;
+use toolbooth_contracts::{CallContext, Caller, ErrorCode};
+
+use crate::authorizer::{Authorizer, Denial, Standing};
+use crate::engine::{ItemQuestion, Verdict};
+
+/// A prompt, a resource or a template, as policy knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Item<'i> {
+    /// What it is.
+    pub kind: ItemKind,
+    /// Its server, as ids have it.
+    pub server: &'i str,
+    /// Its id, `SERVER.NAME` or `SERVER.URI`.
+    pub id: &'i str,
+}
+
+impl Item<'_> {
+    /// What a caller must be granted for all servers; for one, a slash and its name follow.
+    #[must_use]
+    pub fn permission(&self) -> &'static str {
+        permission(self.kind)
+    }
+}
+
+fn permission(kind: ItemKind) -> &'static str {
+    match kind {
+        ItemKind::Prompt => "use:prompts",
+        ItemKind::Resource | ItemKind::Template => "read:resources",
+    }
+}
+
+/// The caller may have the item. Only [`Authorizer::permit_item`] makes one.
+#[derive(Debug)]
+#[must_use]
+pub struct ItemPermit {
+    rule: String,
+}
+
+impl ItemPermit {
+    /// The permit as records keep it.
+    #[must_use]
+    pub fn note(&self) -> DecisionNote {
+        DecisionNote { rule: self.rule.clone(), reason: "permitted".to_owned() }
+    }
+}
+
+impl Authorizer {
+    /// All steps that there are for a prompt, a resource or a template: flags, tool sets,
+    /// whitelist, standing, permissions, rules.
+    ///
+    /// # Errors
+    /// `tools-disabled`; `unregistered-tool` where it is hidden; `policy-denied`,
+    /// `quarantined-tool`, `paused`.
+    pub fn permit_item(
+        &self,
+        caller: &Caller,
+        item: &Item<'_>,
+        standing: &Standing,
+        claimed: &CallContext,
+    ) -> Result<ItemPermit, Denial> {
+        self.item_access(caller, item, standing)?;
+        let Some(engine) = &self.engine else {
+            return Ok(ItemPermit { rule: "default".to_owned() });
+        };
+        let deny = |rule: &str, reason: &str| Denial::new(ErrorCode::PolicyDenied, rule, reason);
+        match engine.judge_item(&ItemQuestion { caller, item, claimed }) {
+            Ok(Verdict::Permit { rule, approval: false }) => Ok(ItemPermit { rule }),
+            Ok(Verdict::Permit { rule, approval: true }) => {
+                Err(deny(&rule, "this would need an approval, which only calls of tools can have"))
+            }
+            Ok(Verdict::Deny { rule, reason }) => Err(deny(&rule, &reason)),
+            Err(_) => Err(deny("engine-error", "the policy could not be evaluated")),
+        }
+    }
+
+    /// Whether steps 1 to 5 let the caller see the item in a listing.
+    #[must_use]
+    pub fn lists_item(&self, caller: &Caller, item: &Item<'_>, standing: &Standing) -> bool {
+        self.item_access(caller, item, standing).is_ok()
+    }
+
+    /// Whether the item is answered like one that is not there, however it stands.
+    #[must_use]
+    pub fn hides_item(&self, caller: &Caller, item: &Item<'_>) -> bool {
+        self.rights(caller).is_none_or(|rights| !rights.sees(item.id))
+    }
+
+    /// Whether the caller may have anything of this kind of a server.
+    #[must_use]
+    pub fn may_have_of(&self, caller: &Caller, kind: ItemKind, server: &str) -> bool {
+        self.enabled().is_ok()
+            && self.rights(caller).is_some_and(|rights| {
+                rights.sees_some_of(server) && self.grants_of(caller, kind, server).is_ok()
+            })
+    }
+
+    /// Whether the caller may see any tool of a server.
+    #[must_use]
+    pub fn may_call_of(&self, caller: &Caller, server: &str) -> bool {
+        self.enabled().is_ok()
+            && self.rights(caller).is_some_and(|rights| rights.sees_some_of(server))
+    }
+
+    fn item_access(
+        &self,
+        caller: &Caller,
+        item: &Item<'_>,
+        standing: &Standing,
+    ) -> Result<(), Denial> {
+        self.enabled()?;
+        let _ = self.known(caller, item.id, standing)?;
+        self.grants_of(caller, item.kind, item.server)
+    }
+
+    fn grants_of(&self, caller: &Caller, kind: ItemKind, server: &str) -> Result<(), Denial> {
+        let everywhere = permission(kind).to_owned();
+        let here = format!("{everywhere}/{server}");
+        let granted = self.rights(caller).is_some_and(|rights| {
+            rights.grants.iter().any(|grant| grant.covers(&here) || grant.covers(&everywhere))
+        });
+        if granted {
+            return Ok(());
+        }
+        let reason = format!("missing permissions: {here}");
+        Err(Denial {
+            missing: vec![here],
+            ..Denial::new(ErrorCode::PolicyDenied, "permissions", reason)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use toolbooth_contracts::ToolPattern;
+
+    use super::*;
+    use crate::{
+        CallerRights, EngineError, FeatureFlags, Grant, PolicyEngine, Question, Whitelist,
+    };
+
+    fn patterns(texts: &[&str]) -> Vec<ToolPattern> {
+        texts.iter().map(|text| ToolPattern::try_from((*text).to_owned()).unwrap()).collect()
+    }
+
+    fn policy(tools: &[&str], deny: &[&str], grants: &[&str]) -> Authorizer {
+        let rights = CallerRights {
+            matches: vec!["key:a".into()],
+            tools: Some(patterns(tools)),
+            deny: patterns(deny),
+            grants: grants.iter().map(|grant| Grant::parse(grant).unwrap()).collect(),
+            operate: false,
+        };
+        Authorizer::new(FeatureFlags { mcp_tools: true, tools_policy: true })
+            .with_callers(BTreeMap::from([("a".to_owned(), rights)]))
+    }
+
+    const GREET: Item<'_> = Item { kind: ItemKind::Prompt, server: "s", id: "s.greet" };
+    const FILE: Item<'_> = Item { kind: ItemKind::Resource, server: "s", id: "s.file:///a" };
+
+    fn ask(policy: &Authorizer, item: &Item<'_>, standing: &Standing) -> Result<(), Denial> {
+        let caller = Caller::authenticated("key:a");
+        policy.permit_item(&caller, item, standing, &CallContext::default()).map(drop)
+    }
+
+    fn code(policy: &Authorizer, item: &Item<'_>) -> &'static str {
+        ask(policy, item, &Standing::Active).map_or_else(|denial| denial.code.as_str(), |()| "ok")
+    }
+
+    #[test]
+    fn sets_hide_and_grants_deny_by_server() {
+        let whole = policy(&["s.*"], &[], &["use:prompts", "read:resources/s"]);
+        assert_eq!((code(&whole, &GREET), code(&whole, &FILE)), ("ok", "ok"));
+        let one = policy(&["s.greet"], &[], &["*"]);
+        assert_eq!((code(&one, &GREET), code(&one, &FILE)), ("ok", "unregistered-tool"));
+        let but = policy(&["s.*"], &["s.file:///*"], &["*"]);
+        assert_eq!((code(&but, &GREET), code(&but, &FILE)), ("ok", "unregistered-tool"));
+        let caller = Caller::authenticated("key:a");
+        assert!(but.hides_item(&caller, &FILE) && !but.hides_item(&caller, &GREET));
+        assert!(but.hides_item(&Caller::authenticated("key:b"), &GREET));
+        let other = policy(&["s.*"], &[], &["use:prompts/t", "read:*"]);
+        assert_eq!(code(&other, &FILE), "ok");
+        let denial = ask(&other, &GREET, &Standing::Active).unwrap_err();
+        assert_eq!(
+            (denial.rule.as_str(), denial.missing),
+            ("permissions", vec!["use:prompts/s".to_owned()])
+        );
+        let off = Authorizer::new(FeatureFlags::default());
+        assert_eq!(code(&off, &GREET), "tools-disabled");
+    }
+
+    #[test]
+    fn the_order_is_that_of_tools() {
+        let whole = policy(&["s.*"], &[], &[]).with_whitelist(Whitelist::only(patterns(&["t.*"])));
+        let odd = Standing::Quarantined("x".into());
+        let rule = |policy: &Authorizer, standing: &Standing| {
+            ask(policy, &GREET, standing).unwrap_err().rule
+        };
+        assert_eq!(rule(&whole, &odd), "whitelist");
+        let whole = whole.with_whitelist(Whitelist::only(patterns(&["s.*"])));
+        assert_eq!(rule(&whole, &odd), "quarantine");
+        assert_eq!(rule(&whole, &Standing::Paused), "pause");
+        assert_eq!(rule(&whole, &Standing::Active), "permissions");
+    }
+
+    struct Silent(bool);
+    impl PolicyEngine for Silent {
+        fn judge(&self, _: &Question<'_>) -> Result<Verdict, EngineError> {
+            Ok(Verdict::Permit { rule: "all".into(), approval: false })
+        }
+        fn judge_item(&self, question: &ItemQuestion<'_>) -> Result<Verdict, EngineError> {
+            match question.item.kind {
+                ItemKind::Prompt => Err(EngineError("broken".into())),
+                _ => Ok(Verdict::Permit { rule: "files".into(), approval: self.0 }),
+            }
+        }
+        fn version(&self) -> &str {
+            "1"
+        }
+    }
+    struct ToolsOnly;
+    impl PolicyEngine for ToolsOnly {
+        fn judge(&self, _: &Question<'_>) -> Result<Verdict, EngineError> {
+            Ok(Verdict::Permit { rule: "all".into(), approval: false })
+        }
+        fn version(&self) -> &str {
+            "1"
+        }
+    }
+
+    #[test]
+    fn rules_that_do_not_speak_of_items_permit_none() {
+        let whole = || policy(&["s.*"], &[], &["*"]);
+        let rule =
+            |policy: &Authorizer, item| ask(policy, item, &Standing::Active).unwrap_err().rule;
+        assert_eq!(rule(&whole().with_engine(Arc::new(ToolsOnly)), &FILE), "no-rule");
+        let speaks = whole().with_engine(Arc::new(Silent(false)));
+        assert_eq!(rule(&speaks, &GREET), "engine-error");
+        assert_eq!(code(&speaks, &FILE), "ok");
+        assert_eq!(rule(&whole().with_engine(Arc::new(Silent(true))), &FILE), "files");
+    }
+
+    #[test]
+    fn servers_are_offered_where_something_of_them_may_be_seen() {
+        let caller = Caller::authenticated("key:a");
+        let may = |tools: &[&str], deny: &[&str], grants: &[&str]| {
+            policy(tools, deny, grants).may_have_of(&caller, ItemKind::Prompt, "s")
+        };
+        assert!(may(&["s.*"], &[], &["*"]) && may(&["s.greet"], &[], &["*"]));
+        assert!(may(&["*"], &["s.greet"], &["use:prompts/s"]));
+        assert!(!may(&["t.*"], &[], &["*"]) && !may(&["*"], &["s.*"], &["*"]));
+        assert!(!may(&["s.*"], &[], &["read:*"]));
+    }
+}

@@ -1,0 +1,71 @@
+//! Cursors of listings: opaque to clients, and refused where this gateway has not made them.
+//!
+//! Replicas that share a store share its digest key, and take each other's cursors.
+//!
+//! Doc: front-doors.md#cursors
+
+use std::fmt::Write as _;
+
+use crate::proxy::ToolProxy;
+
+/// Hex digits of the seal.
+const SEAL_DIGITS: usize = 32;
+/// Bytes of a place in a listing.
+const PLACE_BYTES_MAX: usize = 8 << 10;
+
+impl ToolProxy {
+    /// A cursor for the place `place` in the listing `listing`.
+    #[must_use]
+    pub fn cursor(&self, listing: &str, place: &str) -> String {
+        let mut cursor = self.seal(listing, place);
+        cursor.push('.');
+        for byte in place.bytes() {
+            let _ = write!(cursor, "{byte:02x}");
+        }
+        cursor
+    }
+
+    /// The place that a cursor names in the listing `listing`; `None` where it was not made for it.
+    #[must_use]
+    pub fn place(&self, listing: &str, cursor: &str) -> Option<String> {
+        let (seal, place) = cursor.split_once('.')?;
+        if place.len() > PLACE_BYTES_MAX * 2 {
+            return None;
+        }
+        let place = unhex(place)?;
+        // What a wrong seal opens is a listing that its caller may read anyway.
+        (self.seal(listing, &place) == seal).then_some(place)
+    }
+
+    fn seal(&self, listing: &str, place: &str) -> String {
+        let digest = self.parts().ledger.digester().of_parts(&["cursor", listing, place]);
+        digest.chars().take(SEAL_DIGITS).collect()
+    }
+}
+
+fn unhex(text: &str) -> Option<String> {
+    let digits = text.as_bytes();
+    if !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let bytes = digits.chunks(2).map(|pair| match pair {
+        [high, low] => u8::try_from(digit(*high)? * 16 + digit(*low)?).ok(),
+        _ => None,
+    });
+    String::from_utf8(bytes.collect::<Option<Vec<u8>>>()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_is_read_back() {
+        assert_eq!(unhex("c3a4").as_deref(), Some("ä"));
+        for bad in ["c", "zz", "ff", "+1"] {
+            assert_eq!(unhex(bad), None, "{bad}");
+        }
+        assert_eq!(unhex("").as_deref(), Some(""));
+    }
+}

@@ -1,0 +1,515 @@
+//! Large results: an agent gets the beginning and a link, and reads the rest from the receipt that
+//! keeps it.
+//!
+//! Path: 10. Doc: execution.md#large-results
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use toolbooth_contracts::receipt::StoredResult;
+use toolbooth_contracts::{ContentBlock, ToolResult};
+
+use crate::keeping::Results;
+use crate::own_tools::{READ_RESULT, SEARCH_TOOLS};
+use crate::path::FIRST_BY_ANOTHER;
+use crate::path::screen::bytes;
+use crate::proxy::ToolProxy;
+use crate::view::{View, Visible};
+
+/// What links to kept results begin with: they are resources of the gateway's own server.
+pub(crate) const RESULT_URI: &str = "toolbooth+gateway:results/";
+/// The same as that server has them.
+const OWN_URI: &str = "results/";
+/// Bytes of a text that are shown, at most.
+const PREVIEW_BYTES: usize = 4 << 10;
+/// Bytes that are read at once where nothing is said, and at most.
+const READ_BYTES: usize = 64 << 10;
+const READ_BYTES_MAX: usize = 1 << 20;
+
+/// A part of a kept result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// One content block, by its place.
+    Block(usize),
+    /// The structured content.
+    Structured,
+}
+
+/// Where a part is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) receipt_id: String,
+    part: Part,
+}
+
+impl Link {
+    /// Reads a link; the bare id of a receipt stands for the first block.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix(RESULT_URI).or_else(|| text.strip_prefix(OWN_URI));
+        let rest = rest.unwrap_or(text);
+        let (id, part) = match rest.split_once('/') {
+            None => (rest, Part::Block(0)),
+            Some((id, "structured")) => (id, Part::Structured),
+            Some((id, place)) => (id, Part::Block(place.parse().ok()?)),
+        };
+        let is_id = !id.is_empty()
+            && id.len() <= 64
+            && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        is_id.then(|| Self { receipt_id: id.to_owned(), part })
+    }
+
+    fn uri(&self) -> String {
+        match self.part {
+            Part::Block(place) => format!("{RESULT_URI}{}/{place}", self.receipt_id),
+            Part::Structured => format!("{RESULT_URI}{}/structured", self.receipt_id),
+        }
+    }
+}
+
+/// What a part holds, with its own type.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Kept {
+    Text {
+        mime_type: String,
+        text: String,
+    },
+    Blob {
+        mime_type: String,
+        base64: String,
+    },
+    /// A block that is neither, as it is.
+    Other(ContentBlock),
+}
+
+impl Kept {
+    /// The part of a result that a link names.
+    pub(crate) fn of(result: &StoredResult, link: &Link) -> Option<Self> {
+        match link.part {
+            Part::Structured => Some(Self::Text {
+                mime_type: "application/json".to_owned(),
+                text: result.structured_content.as_ref()?.to_string(),
+            }),
+            Part::Block(place) => {
+                let block = result.content.get(place)?;
+                Some(Self::of_block(block).unwrap_or_else(|| Self::Other(block.clone())))
+            }
+        }
+    }
+
+    fn of_block(block: &ContentBlock) -> Option<Self> {
+        let member =
+            |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        let mime = |value: &Value, standard: &str| {
+            member(value, "mimeType").unwrap_or_else(|| standard.to_owned())
+        };
+        let value = &block.0;
+        match value.get("type").and_then(Value::as_str)? {
+            "text" => {
+                Some(Self::Text { mime_type: "text/plain".into(), text: member(value, "text")? })
+            }
+            "image" | "audio" => Some(Self::Blob {
+                mime_type: mime(value, "application/octet-stream"),
+                base64: member(value, "data")?,
+            }),
+            "resource" => {
+                let resource = value.get("resource")?;
+                match (member(resource, "text"), member(resource, "blob")) {
+                    (Some(text), _) => {
+                        Some(Self::Text { mime_type: mime(resource, "text/plain"), text })
+                    }
+                    (None, Some(base64)) => Some(Self::Blob {
+                        mime_type: mime(resource, "application/octet-stream"),
+                        base64,
+                    }),
+                    (None, None) => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// The part as the one content of a resource.
+    pub(crate) fn as_resource(&self, uri: &str) -> Value {
+        match self {
+            Self::Text { mime_type, text } => {
+                json!({ "contents": [{ "uri": uri, "mimeType": mime_type, "text": text }] })
+            }
+            Self::Blob { mime_type, base64 } => {
+                json!({ "contents": [{ "uri": uri, "mimeType": mime_type, "blob": base64 }] })
+            }
+            Self::Other(block) => {
+                let text = block.0.to_string();
+                let mime_type = "application/json";
+                json!({ "contents": [{ "uri": uri, "mimeType": mime_type, "text": text }] })
+            }
+        }
+    }
+}
+
+/// What is wanted of a text.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wanted {
+    /// The link, or the id of the receipt.
+    pub(crate) result: String,
+    /// The first byte.
+    pub(crate) offset: Option<usize>,
+    /// How many bytes.
+    pub(crate) length: Option<usize>,
+    /// The first line, from 1.
+    pub(crate) line: Option<usize>,
+    /// How many lines.
+    pub(crate) lines: Option<usize>,
+    /// A place in the text, which is JSON then (RFC 6901).
+    pub(crate) pointer: Option<String>,
+}
+
+/// A piece of a text, and a sentence on where it lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) text: String,
+    pub(crate) place: String,
+}
+
+impl Wanted {
+    /// The piece of `text` that is wanted; a sentence for the agent where there is none.
+    pub(crate) fn of(&self, text: &str) -> Result<Piece, String> {
+        let narrowed;
+        let text = match &self.pointer {
+            None => text,
+            Some(pointer) => {
+                let found = pointed(text, pointer)?;
+                narrowed = match serde_json::from_str::<String>(found.get()) {
+                    Ok(text) => text,
+                    Err(_) => found.get().to_owned(),
+                };
+                &narrowed
+            }
+        };
+        if self.line.is_some() || self.lines.is_some() {
+            if self.offset.is_some() || self.length.is_some() {
+                return Err("give either `offset` and `length` or `line` and `lines`".to_owned());
+            }
+            return self.by_lines(text);
+        }
+        let total = text.len();
+        if self.offset.is_some_and(|offset| offset > total) {
+            return Err(format!("the result has {total} bytes; `offset` is beyond its end"));
+        }
+        let start = boundary(text, self.offset.unwrap_or(0));
+        let length = self.length.unwrap_or(READ_BYTES).min(READ_BYTES_MAX);
+        let mut end = boundary(text, start.saturating_add(length));
+        if end == start && length > 0 {
+            // At least one character, or nobody would ever come to the end.
+            end =
+                start + text.get(start..).and_then(|t| t.chars().next()).map_or(0, char::len_utf8);
+        }
+        let more = if end < total { format!("; go on with `offset` {end}") } else { String::new() };
+        let place = format!("bytes {start} to {end} of {total}{more}");
+        Ok(Piece { text: text.get(start..end).unwrap_or_default().to_owned(), place })
+    }
+
+    fn by_lines(&self, text: &str) -> Result<Piece, String> {
+        let first = self.line.unwrap_or(1).max(1);
+        let total = text.split_inclusive('\n').count();
+        if first > total.max(1) {
+            return Err(format!("the result has {total} lines; `line` is beyond its end"));
+        }
+        let wanted = self.lines.unwrap_or(usize::MAX);
+        let mut piece = String::new();
+        let mut taken = 0;
+        for line in text.split_inclusive('\n').skip(first - 1).take(wanted) {
+            let room = if taken == 0 { READ_BYTES_MAX } else { READ_BYTES };
+            if piece.len() + line.len() > room && taken > 0 {
+                break;
+            }
+            piece.push_str(line.get(..boundary(line, READ_BYTES_MAX)).unwrap_or_default());
+            taken += 1;
+        }
+        let next = first.saturating_add(taken);
+        let more =
+            if next <= total { format!("; go on with `line` {next}") } else { String::new() };
+        let last = next.saturating_sub(1);
+        Ok(Piece { text: piece, place: format!("lines {first} to {last} of {total}{more}") })
+    }
+}
+
+/// What a pointer (RFC 6901) names in a text that is JSON, as it stands there. Nothing is built of
+/// what is passed by.
+fn pointed<'t>(text: &'t str, pointer: &str) -> Result<&'t RawValue, String> {
+    let none = || format!("the result has nothing at the pointer `{}`", pointer.escape_debug());
+    let mut here: &RawValue = serde_json::from_str(text)
+        .map_err(|_| "the result is not JSON, so that it has no pointers".to_owned())?;
+    if pointer.is_empty() {
+        return Ok(here);
+    }
+    let tokens = pointer.strip_prefix('/').ok_or(
+        "a pointer begins with `/`, for example `/items/0/name`; an empty one is the whole",
+    )?;
+    for token in tokens.split('/') {
+        let token = token.replace("~1", "/").replace("~0", "~");
+        let mut reader = serde_json::Deserializer::from_str(here.get());
+        here = Step(&token).deserialize(&mut reader).ok().flatten().ok_or_else(none)?;
+    }
+    Ok(here)
+}
+
+/// One step of a pointer: the member or the item that a token names.
+struct Step<'s>(&'s str);
+
+impl<'de> DeserializeSeed<'de> for Step<'_> {
+    type Value = Option<&'de RawValue>;
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Step<'_> {
+    type Value = Option<&'de RawValue>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object or a list")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let mut found = None;
+        while let Some(key) = members.next_key::<String>()? {
+            if key == self.0 {
+                found = Some(members.next_value()?);
+            } else {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        let is_place = self.0 == "0" || !self.0.starts_with('0') && !self.0.starts_with('+');
+        let wanted = self.0.parse::<usize>().ok().filter(|_| is_place);
+        let (mut place, mut found) = (0usize, None);
+        loop {
+            let read = if wanted == Some(place) {
+                let item = items.next_element()?;
+                let is_there = item.is_some();
+                found = item;
+                is_there
+            } else {
+                items.next_element::<IgnoredAny>()?.is_some()
+            };
+            if !read {
+                return Ok(found);
+            }
+            place = place.saturating_add(1);
+        }
+    }
+}
+
+/// The last place at or before `at` where a character begins.
+fn boundary(text: &str, at: usize) -> usize {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+impl ToolProxy {
+    /// A result as an agent is shown it: without the rest of large texts that its receipt keeps for
+    /// this caller, where the caller may read it there. A tool that declares its output is shown
+    /// whole, because clients insist on the declared part.
+    #[must_use]
+    pub fn shortened(&self, view: &View, result: ToolResult) -> ToolResult {
+        let keeping = &self.parts().keeping;
+        let id = result.tool_id.as_str();
+        let inline_bytes = keeping.inline_bytes(id);
+        let of_another = result.warnings.iter().any(|warning| warning == FIRST_BY_ANOTHER);
+        // A replay has content only where it is kept.
+        let is_kept = result.replayed || keeping.results(id) == Results::Keep;
+        if inline_bytes == 0 || !is_kept || of_another || [READ_RESULT, SEARCH_TOOLS].contains(&id)
+        {
+            return result;
+        }
+        let declares = |visible: Visible| crate::declaration(&visible).output_schema.is_some();
+        if view.find(id).is_none_or(declares) || view.find(READ_RESULT).is_none() {
+            return result;
+        }
+        shorten(result, inline_bytes)
+    }
+}
+
+/// Cuts texts of a result that has more than `inline_bytes` of them; each that is cut is followed by
+/// a link. Without a receipt there is nothing to link to.
+pub(crate) fn shorten(mut result: ToolResult, inline_bytes: usize) -> ToolResult {
+    let Some(receipt_id) = result.receipt_id.clone() else { return result };
+    let texts = result.content.iter().filter_map(Kept::of_block);
+    let size: usize = texts
+        .map(|kept| match kept {
+            Kept::Text { text, .. } => text.len(),
+            _ => 0,
+        })
+        .sum();
+    let structured = result.structured_content.as_ref().map_or(0, bytes);
+    if size.max(structured) <= inline_bytes {
+        return result;
+    }
+    // Small blocks among large ones stay whole.
+    let whole = PREVIEW_BYTES.min(inline_bytes);
+    let mut content = Vec::with_capacity(result.content.len() + 1);
+    for (place, block) in result.content.into_iter().enumerate() {
+        match Kept::of_block(&block) {
+            Some(Kept::Text { mime_type, text }) if text.len() > whole => {
+                let link = Link { receipt_id: receipt_id.clone(), part: Part::Block(place) };
+                let shown = text.get(..boundary(&text, whole)).unwrap_or_default();
+                let rest = text.len() - shown.len();
+                let uri = link.uri();
+                content.push(ContentBlock::text(format!(
+                    "{shown}\n[… {rest} more bytes of {}: call `read_result` with {{\"result\":\"{uri}\"}}]",
+                    text.len()
+                )));
+                content.push(link_block(&uri, &mime_type, text.len()));
+            }
+            _ => content.push(block),
+        }
+    }
+    if structured > inline_bytes {
+        let link = Link { receipt_id, part: Part::Structured };
+        content.push(link_block(&link.uri(), "application/json", structured));
+        result.structured_content = None;
+    }
+    result.content = content;
+    result
+}
+
+fn link_block(uri: &str, mime_type: &str, bytes: usize) -> ContentBlock {
+    let mut block = Map::new();
+    block.insert("type".to_owned(), json!("resource_link"));
+    block.insert("uri".to_owned(), json!(uri));
+    block.insert("name".to_owned(), json!("result"));
+    block.insert("title".to_owned(), json!("The whole result"));
+    block.insert("mimeType".to_owned(), json!(mime_type));
+    block.insert("size".to_owned(), json!(bytes));
+    ContentBlock(Value::Object(block))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use toolbooth_contracts::{Effect, Status};
+
+    fn wanted(text: &str) -> Wanted {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn result(content: Vec<Value>, structured: Option<Value>) -> ToolResult {
+        ToolResult {
+            tool_id: "t".into(),
+            call_id: "c".into(),
+            status: Status::Succeeded,
+            is_error: false,
+            effect: Effect::Completed,
+            content: content.into_iter().map(ContentBlock).collect(),
+            structured_content: structured,
+            meta: None,
+            error: None,
+            replayed: false,
+            warnings: Vec::new(),
+            receipt_id: Some("r-1".into()),
+            retry_after_ms: None,
+            duration_ms: 0.0,
+            execute_ms: None,
+        }
+    }
+
+    #[test]
+    fn links_are_read_back() {
+        for part in [Part::Block(3), Part::Structured] {
+            let link = Link { receipt_id: "0198-ab".into(), part };
+            assert_eq!(Link::parse(&link.uri()), Some(link));
+        }
+        let first = Link { receipt_id: "ab".into(), part: Part::Block(0) };
+        assert_eq!(Link::parse("ab"), Some(first));
+        for bad in ["", "a/b", "a b", "results/", "toolbooth+gateway:results/a/-1", "../a"] {
+            assert_eq!(Link::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn ranges_end_at_characters_and_come_to_an_end() {
+        let text = "aäb€c";
+        let mut all = String::new();
+        let mut offset = 0;
+        while offset < text.len() {
+            let piece = wanted(&format!(r#"{{"result":"r","offset":{offset},"length":2}}"#));
+            let piece = piece.of(text).unwrap();
+            assert!(!piece.text.is_empty(), "{offset}");
+            offset += piece.text.len();
+            all.push_str(&piece.text);
+        }
+        assert_eq!(all, text);
+        assert!(wanted(r#"{"result":"r","offset":99}"#).of(text).is_err());
+        let piece = wanted(r#"{"result":"r","offset":8}"#).of(text).unwrap();
+        assert_eq!((piece.text.as_str(), piece.place.as_str()), ("", "bytes 8 to 8 of 8"));
+    }
+
+    #[test]
+    fn lines_and_pointers_are_found() {
+        let text = "one\ntwo\nthree";
+        let piece = wanted(r#"{"result":"r","line":2,"lines":1}"#).of(text).unwrap();
+        assert_eq!(piece.text, "two\n");
+        assert_eq!(piece.place, "lines 2 to 2 of 3; go on with `line` 3");
+        let text = r#"{"a":[{"b":"x"},12345678901234567890]}"#;
+        let at = |pointer: &str| {
+            wanted(&format!(r#"{{"result":"r","pointer":"{pointer}"}}"#)).of(text).map(|p| p.text)
+        };
+        assert_eq!(at("/a/0/b").unwrap(), "x");
+        assert_eq!(at("/a/1").unwrap(), "12345678901234567890");
+        assert_eq!(at("/a/0").unwrap(), r#"{"b":"x"}"#);
+        for none in ["/z", "a", "/a/2", "/a/-", "/a/01", "/a/0/b/c", "/a/+1"] {
+            assert!(at(none).is_err(), "{none}");
+        }
+        assert!(wanted(r#"{"result":"r","line":9}"#).of("x").is_err());
+        assert!(wanted(r#"{"result":"r","pointer":""}"#).of("no json").is_err());
+        assert!(wanted(r#"{"result":"r","line":1,"offset":1}"#).of("x").is_err());
+    }
+
+    #[test]
+    fn only_large_texts_are_cut_and_blobs_keep_their_type() {
+        let long = "x".repeat(10_000);
+        let image = json!({"type": "image", "data": "AAAA".repeat(9_000), "mimeType": "image/png"});
+        let cut = shorten(
+            result(
+                vec![
+                    json!({"type":"text","text":long}),
+                    image.clone(),
+                    json!({"type":"text","text":"small"}),
+                ],
+                None,
+            ),
+            5_000,
+        );
+        assert_eq!(cut.content.len(), 4);
+        assert_eq!(cut.content[1].0["uri"], "toolbooth+gateway:results/r-1/0");
+        assert_eq!(cut.content[1].0["size"], 10_000);
+        assert_eq!((&cut.content[2].0, &cut.content[3].0["text"]), (&image, &json!("small")));
+        let same = result(vec![json!({"type":"text","text":long})], None);
+        assert_eq!(shorten(same.clone(), 10_000), same);
+        assert_eq!(
+            shorten(result(vec![image.clone()], None), 10),
+            result(vec![image.clone()], None)
+        );
+        let data = shorten(result(vec![], Some(json!({ "a": long }))), 5_000);
+        assert!(data.structured_content.is_none());
+        assert_eq!(data.content[0].0["uri"], "toolbooth+gateway:results/r-1/structured");
+        let stored = StoredResult {
+            content: vec![ContentBlock(image)],
+            structured_content: None,
+            meta: None,
+            error: None,
+            warnings: Vec::new(),
+        };
+        let kept = Kept::of(&stored, &Link::parse("r/0").unwrap()).unwrap();
+        let read = kept.as_resource("u");
+        assert_eq!(read["contents"][0]["mimeType"], "image/png");
+        assert!(read["contents"][0]["blob"].is_string());
+    }
+}

@@ -1,0 +1,267 @@
+//! The gateway's own tools: they search what the caller may see, and read kept results. They pass
+//! the proxy as all tools do.
+//!
+//! Path: 7. Doc: execution.md#the-gateways-own-tools
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
+use toolbooth_audit::LedgerReads;
+use toolbooth_contracts::contract::{GATEWAY_RUNTIME, ToolContract};
+use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::port::{Ask, ExecutionError, Notice, Upstream, UpstreamError};
+use toolbooth_contracts::{Caller, Conversation, Dispatch, Effect, Executor, Outcome, ToolOutput};
+
+use crate::catalogue::Catalogue;
+use crate::declaration;
+use crate::large_results::{Kept, Link, RESULT_URI, Wanted};
+
+/// Finds tools by what they do.
+pub const SEARCH_TOOLS: &str = "search_tools";
+/// Reads a result that was too large to be shown.
+pub const READ_RESULT: &str = "read_result";
+
+/// Texts of results that are looked through at once.
+const READING_MAX: usize = 2;
+/// The protocol's code for a resource that is not there.
+const NOT_FOUND: i64 = -32_002;
+/// Tools of one answer, where the agent says nothing, and at most.
+const FOUND: usize = 10;
+const FOUND_MAX: usize = 50;
+
+/// Registry entries of the own tools that are wanted.
+#[must_use]
+pub fn own_tools(reading: bool, searching: bool) -> Vec<Value> {
+    let entry = |name: &str, description: &str, input: Value| {
+        json!({
+            "toolId": name,
+            "description": description,
+            "category": "function",
+            "inputSchema": input,
+            "outputSchema": {},
+            "capabilities": {},
+            "execution": { "localRuntimeId": GATEWAY_RUNTIME },
+            "policy": { "timeoutMs": 30_000, "trustLevel": "builtin", "readOnly": true },
+            "idempotency": { "mode": "on-key" },
+        })
+    };
+    let about = "Reads a result, or a part of it, that was too large to be shown whole. Give the \
+                 link that stands in the shortened result.";
+    let read = json!({
+        "type": "object",
+        "properties": {
+            "result": {
+                "type": "string",
+                "description": format!("The link, {RESULT_URI}…, or the receipt's id"),
+            },
+            "offset": { "type": "integer", "minimum": 0, "description": "The first byte" },
+            "length": { "type": "integer", "minimum": 1, "description": "How many bytes" },
+            "line": { "type": "integer", "minimum": 1, "description": "The first line, from 1" },
+            "lines": { "type": "integer", "minimum": 1, "description": "How many lines" },
+            "pointer": {
+                "type": "string",
+                "description": "A place in a result that is JSON, such as /items/0/name",
+            },
+        },
+        "required": ["result"],
+        "additionalProperties": false,
+    });
+    let mut tools = Vec::new();
+    if reading {
+        tools.push(entry(READ_RESULT, about, read));
+    }
+    if searching {
+        let about = "Finds tools by what they do. Gives their names, descriptions and input \
+                     schemas; call one with call_tool.";
+        let search = json!({
+            "type": "object",
+            "properties": {
+                "query": {
+                    "type": "string",
+                    "description": "What the tool should do, in a few words",
+                },
+                "limit": {
+                    "type": "integer", "minimum": 1, "maximum": FOUND_MAX, "default": FOUND,
+                },
+            },
+            "required": ["query"],
+            "additionalProperties": false,
+        });
+        tools.push(entry(SEARCH_TOOLS, about, search));
+    }
+    tools
+}
+
+/// The executor of the own tools. It is made before what it reads, and told of it then.
+pub struct OwnTools {
+    catalogue: OnceLock<Weak<Catalogue>>,
+    reads: OnceLock<Arc<dyn LedgerReads>>,
+    /// Texts that are looked through at once.
+    reading: Semaphore,
+    /// Nothing is ever told: what is kept does not change.
+    notices: (async_channel::Sender<Notice>, async_channel::Receiver<Notice>),
+}
+
+impl Default for OwnTools {
+    fn default() -> Self {
+        let notices = async_channel::bounded(1);
+        let reading = Semaphore::new(READING_MAX);
+        Self { catalogue: OnceLock::new(), reads: OnceLock::new(), reading, notices }
+    }
+}
+
+impl OwnTools {
+    /// From now on the tools work; what was told before stays.
+    pub fn connect(&self, catalogue: &Arc<Catalogue>, reads: Arc<dyn LedgerReads>) {
+        let _ = self.catalogue.set(Arc::downgrade(catalogue));
+        let _ = self.reads.set(reads);
+    }
+
+    fn search(&self, dispatch: &Dispatch, wanted: &Search) -> Result<ToolOutput, String> {
+        let catalogue = self.catalogue.get().and_then(Weak::upgrade);
+        let catalogue = catalogue.ok_or("the gateway does not serve yet")?;
+        let view = catalogue.view(&dispatch.caller).within(dispatch.toolset.clone());
+        let limit = wanted.limit.unwrap_or(FOUND).clamp(1, FOUND_MAX);
+        let found = view.search(&wanted.query, limit).into_iter().map(|visible| {
+            let declared = declaration(&visible);
+            let mut tool = Map::new();
+            tool.insert("name".to_owned(), json!(declared.wire_name));
+            for (name, text) in [("title", declared.title), ("description", declared.description)] {
+                if let Some(text) = text {
+                    tool.insert(name.to_owned(), json!(text));
+                }
+            }
+            tool.insert("inputSchema".to_owned(), declared.parameters);
+            Value::Object(tool)
+        });
+        Ok(ToolOutput::data(json!({ "tools": found.collect::<Vec<_>>() })))
+    }
+
+    async fn read(&self, dispatch: &Dispatch, wanted: Wanted) -> Result<ToolOutput, String> {
+        let toolset = dispatch.toolset.clone();
+        let kept = self.kept(&dispatch.caller, toolset, &wanted.result).await?;
+        match kept {
+            Kept::Text { text, .. } => {
+                // A large text takes a while, and others are to be answered meanwhile.
+                let _place = self.reading.acquire().await.map_err(|error| error.to_string())?;
+                let reading = tokio::task::spawn_blocking(move || wanted.of(&text));
+                let piece = reading.await.map_err(|_| "the result cannot be read".to_owned())??;
+                let mut output = ToolOutput::text(piece.text);
+                let place = toolbooth_contracts::ContentBlock::text(piece.place);
+                output.content.get_or_insert_default().push(place);
+                Ok(output)
+            }
+            Kept::Blob { mime_type, base64 } => {
+                let kind = if mime_type.starts_with("audio/") { "audio" } else { "image" };
+                let block = if mime_type.starts_with("image/") || kind == "audio" {
+                    json!({ "type": kind, "data": base64, "mimeType": mime_type })
+                } else {
+                    let uri = &wanted.result;
+                    json!({ "type": "resource",
+                            "resource": { "uri": uri, "mimeType": mime_type, "blob": base64 } })
+                };
+                let content = Some(vec![toolbooth_contracts::ContentBlock(block)]);
+                Ok(ToolOutput { content, ..ToolOutput::default() })
+            }
+            Kept::Other(block) => {
+                Ok(ToolOutput { content: Some(vec![block]), ..ToolOutput::default() })
+            }
+        }
+    }
+
+    /// A kept part as the contents of a resource; a sentence for the agent where there is none.
+    async fn resource(&self, caller: &Caller, uri: &str) -> Result<Value, String> {
+        let kept = self.kept(caller, None, uri).await?;
+        Ok(kept.as_resource(uri))
+    }
+
+    /// The part that `text` links to, where the result is the caller's, of a tool that it still
+    /// sees: another's is as none.
+    async fn kept(
+        &self,
+        caller: &Caller,
+        toolset: Option<Arc<str>>,
+        text: &str,
+    ) -> Result<Kept, String> {
+        let link = Link::parse(text).ok_or_else(none)?;
+        let reads = self.reads.get().ok_or("the gateway does not serve yet")?;
+        let receipt = reads.receipt(&link.receipt_id).await.map_err(|error| {
+            tracing::error!(%error, "a kept result cannot be read");
+            "the records cannot be read at the moment".to_owned()
+        })?;
+        let receipt = receipt.filter(|receipt| receipt.caller == caller.name()).ok_or_else(none)?;
+        let catalogue = self.catalogue.get().and_then(Weak::upgrade).ok_or_else(none)?;
+        if catalogue.view(caller).within(toolset).find(&receipt.tool_id).is_none() {
+            return Err(none());
+        }
+        let result = receipt.result.ok_or_else(none)?;
+        Kept::of(&result, &link).ok_or_else(none)
+    }
+}
+
+fn none() -> String {
+    "there is no such result of yours, or it is kept no longer".to_owned()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Search {
+    query: String,
+    limit: Option<usize>,
+}
+
+#[async_trait]
+impl Executor for OwnTools {
+    async fn execute(&self, dispatch: Dispatch, _conversation: Conversation) -> Outcome {
+        let text = dispatch.arguments.get();
+        let answered = match dispatch.contract.tool_id.as_str() {
+            SEARCH_TOOLS => match serde_json::from_str(text) {
+                Ok(wanted) => self.search(&dispatch, &wanted),
+                Err(error) => Err(error.to_string()),
+            },
+            READ_RESULT => match serde_json::from_str(text) {
+                Ok(wanted) => self.read(&dispatch, wanted).await,
+                Err(error) => Err(error.to_string()),
+            },
+            other => {
+                let reason = format!("the gateway has no tool `{other}` of its own");
+                return Outcome::Failed(ExecutionError::adapter(Effect::NotStarted, reason));
+            }
+        };
+        Outcome::Done(match answered {
+            Ok(output) => output,
+            Err(sentence) => ToolOutput::text(sentence).into_error(),
+        })
+    }
+
+    async fn readiness(&self, _contract: &ToolContract, _probe: bool) -> Readiness {
+        Readiness::Ready
+    }
+}
+
+#[async_trait]
+impl Upstream for OwnTools {
+    fn name(&self) -> &str {
+        GATEWAY_RUNTIME
+    }
+
+    async fn request(
+        &self,
+        ask: Ask,
+        caller: &Caller,
+        _conversation: Conversation,
+    ) -> Result<Value, UpstreamError> {
+        let refused = |message| UpstreamError::Refused { code: NOT_FOUND, message, data: None };
+        match ask {
+            Ask::ReadResource { uri } => self.resource(caller, &uri).await.map_err(refused),
+            _ => Err(refused("the gateway's own resources can only be read".to_owned())),
+        }
+    }
+
+    fn notices(&self) -> async_channel::Receiver<Notice> {
+        self.notices.1.clone()
+    }
+}

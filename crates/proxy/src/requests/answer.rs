@@ -1,0 +1,143 @@
+//! Looks at what a server answered before anybody else does.
+//!
+//! Path: 8. Doc: call-path.md#requests
+
+use serde_json::Value;
+use toolbooth_audit::redact;
+use toolbooth_contracts::ErrorCode;
+use toolbooth_contracts::json::{WRAPPED_DEPTH_MAX, check_value, is_within};
+use toolbooth_contracts::port::{Ask, UpstreamError};
+use toolbooth_registry::uris::ResourceUris;
+
+use super::forward::Answered;
+use super::{Refused, UpstreamRefusal, event, name};
+use crate::path::records::Story;
+use crate::path::screen::{bytes, shown_data};
+use crate::proxy::Inner;
+
+/// Stage 8: the answer as it may be shown and recorded.
+pub(super) fn screen(inner: &Inner, answered: Answered) -> Result<(Story, Value), Refused> {
+    let Answered { story, server, ask, uris, mut value } = answered;
+    map_uris(&mut value, &ask, &server, &uris);
+    match objection(inner, &ask, &value) {
+        None => Ok((story, value)),
+        Some((code, internal)) => Err(Refused {
+            internal: Some(internal),
+            forwarded: true,
+            recorded: event(&ask).is_some(),
+            ..Refused::new(story, code)
+        }),
+    }
+}
+
+fn objection(inner: &Inner, ask: &Ask, value: &Value) -> Option<(ErrorCode, String)> {
+    let invalid = |internal: String| Some((ErrorCode::InvalidToolResult, internal));
+    if let Err(fault) = check_value(value) {
+        return invalid(format!("the answer at {}: {}", fault.pointer(), fault.message));
+    }
+    if !is_within(value, WRAPPED_DEPTH_MAX) {
+        return invalid(format!("the answer is nested deeper than {WRAPPED_DEPTH_MAX} levels"));
+    }
+    let (size, most) = (bytes(value), inner.parts.limits.result_bytes_max);
+    if size > most {
+        let internal = format!("the answer has {size} bytes, at most {most} are taken");
+        return Some((ErrorCode::ResultTooLarge, internal));
+    }
+    let complete = value.get("resultType").is_none_or(|kind| kind == "complete");
+    if !complete {
+        return invalid("the server asks for input, which is not passed on".to_owned());
+    }
+    let list = |name: &str| value.get(name).and_then(Value::as_array);
+    let text = |value: &Value, name: &str| value.get(name).is_some_and(Value::is_string);
+    let (fits, form) = match ask {
+        Ask::ReadResource { .. } => (
+            list("contents").is_some_and(|contents| {
+                contents
+                    .iter()
+                    .all(|one| text(one, "uri") && (text(one, "text") || text(one, "blob")))
+            }),
+            "`contents`, each with a `uri` and a `text` or a `blob`",
+        ),
+        Ask::GetPrompt { .. } => (
+            list("messages").is_some_and(|messages| {
+                messages.iter().all(|one| text(one, "role") && one.get("content").is_some())
+            }),
+            "`messages`, each with a `role` and a `content`",
+        ),
+        Ask::Complete { .. } => (
+            value.get("completion").is_some_and(|completion| {
+                let values = completion.get("values").and_then(Value::as_array);
+                values.is_some_and(|values| values.iter().all(Value::is_string))
+            }),
+            "a `completion` with `values` that are texts",
+        ),
+        Ask::Subscribe { .. } | Ask::Unsubscribe { .. } => (value.is_object(), "an object"),
+    };
+    if fits { None } else { invalid(format!("the answer has not {form}")) }
+}
+
+/// The URIs of an answer as clients know them.
+fn map_uris(value: &mut Value, ask: &Ask, server: &str, uris: &ResourceUris) {
+    let list = |value: &'_ mut Value, name: &str| -> Vec<Value> {
+        value.get_mut(name).and_then(Value::as_array_mut).map(std::mem::take).unwrap_or_default()
+    };
+    let (name, mut items) = match ask {
+        Ask::ReadResource { .. } => ("contents", list(value, "contents")),
+        Ask::GetPrompt { .. } => ("messages", list(value, "messages")),
+        _ => return,
+    };
+    for item in &mut items {
+        match ask {
+            Ask::ReadResource { .. } => {
+                if let Some(Value::String(uri)) = item.get_mut("uri") {
+                    *uri = uris.to_wire(server, uri);
+                }
+            }
+            _ => match item.get_mut("content") {
+                Some(Value::Array(blocks)) => {
+                    blocks.iter_mut().for_each(|block| uris.map_block(server, block));
+                }
+                Some(block) => uris.map_block(server, block),
+                None => (),
+            },
+        }
+    }
+    if let Some(place) = value.get_mut(name).filter(|place| place.is_array()) {
+        *place = Value::Array(items);
+    }
+}
+
+/// What may be shown of a server's own error.
+pub(super) fn refusal(
+    inner: &Inner,
+    error: &UpstreamError,
+    server: &str,
+    ask: &Ask,
+    uris: &ResourceUris,
+) -> Option<UpstreamRefusal> {
+    let UpstreamError::Refused { code, message, data } = error else { return None };
+    let shapes = &inner.parts.shapes;
+    let redacted = shapes.redact(message);
+    let plain: String =
+        redacted.chars().map(|c| if c.is_control() || is_invisible(c) { ' ' } else { c }).collect();
+    let message = redact::sentence(plain.trim(), shapes);
+    let data = shown_data(data.as_ref(), shapes).map(|mut data| {
+        // An error about the very resource names it as the client knows it.
+        if let Some(Value::String(uri)) = data.get_mut("uri")
+            && *uri == name(ask)
+        {
+            *uri = uris.to_wire(server, uri);
+        }
+        data
+    });
+    Some(UpstreamRefusal { server: server.to_owned(), code: *code, message, data })
+}
+
+/// Characters without width, and those that reorder what is shown.
+fn is_invisible(c: char) -> bool {
+    matches!(
+        c,
+        '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}'
+            | '\u{e0000}'..='\u{e007f}'
+    )
+}

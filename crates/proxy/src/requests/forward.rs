@@ -1,0 +1,111 @@
+//! Asks the server, in a task of its own, under the request's time.
+//!
+//! Nothing is retried, and cancelling is a signal with a grace, never a dropped future.
+//!
+//! Path: 7. Doc: call-path.md#requests
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use toolbooth_contracts::port::{Ask, UpstreamError};
+use toolbooth_contracts::{Caller, Conversation, ErrorCode};
+use toolbooth_registry::uris::ResourceUris;
+
+use super::answer::refusal;
+use super::upstreams::UpstreamEntry;
+use super::{Permitted, Refused, code_of, event};
+use crate::allowance::{self, Allowance};
+use crate::path::records::Story;
+use crate::proxy::Inner;
+
+/// What a server has answered, and nobody has looked at yet.
+pub(super) struct Answered {
+    pub(super) story: Story,
+    pub(super) server: String,
+    pub(super) ask: Ask,
+    pub(super) uris: ResourceUris,
+    pub(super) value: Value,
+}
+
+/// Stage 7.
+pub(super) async fn forward(inner: &Arc<Inner>, permitted: Permitted) -> Result<Answered, Refused> {
+    let Permitted { entered, target, uris } = permitted;
+    let story = entered.story;
+    let now = inner.parts.clock.monotonic();
+    let left = entered.deadline.map(|deadline| deadline.saturating_sub(now));
+    let asked = send(
+        inner,
+        &target.upstream,
+        target.ask.clone(),
+        story.caller.clone(),
+        &entered.conversation,
+        left,
+    )
+    .await;
+    drop(entered.slot);
+    match asked {
+        Ok(value) => Ok(Answered { story, server: target.server, ask: target.ask, uris, value }),
+        Err(error) => {
+            // Only answers that are recorded have failures that are.
+            let recorded = event(&target.ask).is_some();
+            let code = code_of(&error);
+            let refused = Refused {
+                upstream: refusal(inner, &error, &target.server, &target.ask, &uris),
+                internal: Some(inner.parts.shapes.redact(&error.to_string())),
+                forwarded: true,
+                recorded,
+                ..Refused::new(story, code)
+            };
+            Err(match &refused.upstream {
+                Some(told) => {
+                    let message = told.message.clone();
+                    refused.saying(message)
+                }
+                None => refused,
+            })
+        }
+    }
+}
+
+/// Asks once, and ends the asking where it takes too long or is no longer wanted.
+pub(super) async fn send(
+    inner: &Arc<Inner>,
+    entry: &UpstreamEntry,
+    ask: Ask,
+    caller: Caller,
+    conversation: &Conversation,
+    left: Option<Duration>,
+) -> Result<Value, UpstreamError> {
+    if left.is_some_and(|left| left.is_zero()) {
+        return Err(UpstreamError::Timeout);
+    }
+    let cap = allowance::cap(&inner.parts.limits, entry.timeout);
+    let allowance = Allowance::begin(entry.timeout, cap, left);
+    let (own, cancel) = conversation.with_own_cancel();
+    let (own, came_on) = own.with_progress_signal();
+    let upstream = Arc::clone(&entry.upstream);
+    let mut task = inner.tasks.spawn(async move { upstream.request(ask, &caller, own).await });
+    let timer = tokio::time::sleep_until(allowance.until());
+    tokio::pin!(timer);
+    let cause = loop {
+        tokio::select! {
+            biased;
+            ended = &mut task => return ended.unwrap_or_else(|error| {
+                tracing::error!(%error, "a way to a server broke");
+                Err(UpstreamError::Unreachable(ErrorCode::AdapterFailed.safe_sentence().to_owned()))
+            }),
+            () = &mut timer => break UpstreamError::Timeout,
+            () = inner.ending.cancelled() => break UpstreamError::Cancelled,
+            () = conversation.cancelled() => break UpstreamError::Cancelled,
+            // Last, so that no flood of progress hides the end of the time.
+            Ok(()) = came_on.recv() => timer.as_mut().reset(allowance.until()),
+        }
+    };
+    cancel.cancel();
+    // What still arrives is too late to be an answer.
+    if tokio::time::timeout(inner.parts.limits.cancel_grace, &mut task).await.is_err() {
+        tracing::warn!(server = entry.upstream.name(), "a request outlives its time");
+    }
+    Err(cause)
+}

@@ -1,0 +1,129 @@
+//! What a request is about, in one world: the server, its own names, and where the item stands.
+//!
+//! Path: 3. Doc: call-path.md#requests
+
+use toolbooth_contracts::port::{Ask, CompletionReference, ItemKind};
+use toolbooth_policy::{Item, Standing};
+use toolbooth_registry::discovered::tool_id;
+use toolbooth_registry::{RegisteredItem, Source, item_id};
+
+use super::upstreams::UpstreamEntry;
+use crate::proxy::Inner;
+use crate::world::World;
+
+/// What a request is about.
+pub(super) struct Target {
+    /// The server's name.
+    pub(super) server: String,
+    pub(super) upstream: UpstreamEntry,
+    kind: ItemKind,
+    server_id: String,
+    pub(super) id: String,
+    /// Its key at the server.
+    key: String,
+    /// The request with the server's own names.
+    pub(super) ask: Ask,
+}
+
+impl Target {
+    /// Finds what a request names; `None` where it is not there. Whether the caller may know it is
+    /// not looked at.
+    pub(super) fn find(inner: &Inner, world: &World, ask: &Ask) -> Option<Self> {
+        match ask {
+            Ask::GetPrompt { name, arguments } => {
+                let prompt = prompt(world, name)?;
+                let name = prompt.key().to_owned();
+                let ask = Ask::GetPrompt { name, arguments: arguments.clone() };
+                Self::of_item(inner, prompt, ask)
+            }
+            Ask::ReadResource { uri } => {
+                Self::resource(inner, world, uri, |uri| Ask::ReadResource { uri })
+            }
+            Ask::Subscribe { uri } => {
+                Self::resource(inner, world, uri, |uri| Ask::Subscribe { uri })
+            }
+            Ask::Unsubscribe { uri } => {
+                Self::resource(inner, world, uri, |uri| Ask::Unsubscribe { uri })
+            }
+            Ask::Complete { reference, argument, context } => {
+                let complete = |reference| Ask::Complete {
+                    reference,
+                    argument: argument.clone(),
+                    context: context.clone(),
+                };
+                match reference {
+                    CompletionReference::Prompt(name) => {
+                        let prompt = prompt(world, name)?;
+                        let own = CompletionReference::Prompt(prompt.key().to_owned());
+                        Self::of_item(inner, prompt, complete(own))
+                    }
+                    CompletionReference::Resource(uri) => {
+                        let own = |uri| complete(CompletionReference::Resource(uri));
+                        let (server, key) = world.uris.of_wire(uri)?;
+                        let items = world.items.source(&Source::Mcp(server));
+                        let template = items.and_then(|items| items.get(ItemKind::Template, key));
+                        match template {
+                            Some(template) => Self::of_item(inner, template, own(key.to_owned())),
+                            None => Self::resource(inner, world, uri, own),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn of_item(inner: &Inner, item: &RegisteredItem, ask: Ask) -> Option<Self> {
+        Some(Self {
+            upstream: inner.parts.upstreams.get(item.server())?.clone(),
+            server: item.server().to_owned(),
+            kind: item.kind(),
+            server_id: item.server_id().to_owned(),
+            id: item.id().to_owned(),
+            key: item.key().to_owned(),
+            ask,
+        })
+    }
+
+    /// A resource, listed or not, of a server that has resources.
+    fn resource(
+        inner: &Inner,
+        world: &World,
+        uri: &str,
+        ask: impl FnOnce(String) -> Ask,
+    ) -> Option<Self> {
+        let (server, own) = world.asked_resource(uri)?;
+        let upstream = inner.parts.upstreams.get(&server)?.clone();
+        let items = world.items.source(&Source::Mcp(server.clone()));
+        if items.is_some_and(|items| items.has_none(ItemKind::Resource)) {
+            return None;
+        }
+        Some(Self {
+            upstream,
+            kind: ItemKind::Resource,
+            server_id: tool_id(&server),
+            id: item_id(ItemKind::Resource, &server, own),
+            key: own.to_owned(),
+            ask: ask(own.to_owned()),
+            server,
+        })
+    }
+
+    /// Where it stands, which may take longer than all else: for whom it is hidden, this is not
+    /// asked.
+    pub(super) fn standing<'w>(&self, world: &'w World) -> &'w Standing {
+        match self.kind {
+            ItemKind::Resource => world.resource_standing(&self.server, &self.key),
+            kind => world.standing_of(&Source::Mcp(self.server.clone()), kind, &self.key),
+        }
+    }
+
+    /// As policy knows it.
+    pub(super) fn item(&self) -> Item<'_> {
+        Item { kind: self.kind, server: &self.server_id, id: &self.id }
+    }
+}
+
+/// A prompt by its name on the wire, or by its id where no name equals it.
+fn prompt<'w>(world: &'w World, name: &str) -> Option<&'w RegisteredItem> {
+    world.items.prompt(world.prompt_names.tool_id(name)).map(AsRef::as_ref)
+}

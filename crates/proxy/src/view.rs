@@ -1,0 +1,303 @@
+//! What one caller sees of one world, at a door that may show one tool set only.
+//!
+//! Path: 3. Doc: registry.md#what-a-caller-sees
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use toolbooth_contracts::Caller;
+use toolbooth_contracts::coverage::CoverageState;
+use toolbooth_contracts::declaration::Declaration;
+use toolbooth_contracts::port::{ItemKind, Offers};
+use toolbooth_policy::{Item, Standing};
+use toolbooth_registry::discovered::tool_id;
+use toolbooth_registry::search::SearchIndex;
+use toolbooth_registry::{RegisteredItem, RegisteredTool, item_id};
+
+use crate::world::{World, policy_item};
+
+/// A tool that a caller may see.
+#[derive(Debug, Clone)]
+pub struct Visible {
+    /// The tool.
+    pub tool: Arc<RegisteredTool>,
+    /// Its name on the wire.
+    pub wire_name: String,
+    /// Whether it can run.
+    pub state: CoverageState,
+    /// Whether what its source lists beside its texts is approved, and shown.
+    pub whole: bool,
+}
+
+/// A prompt, a resource or a template that a caller may see.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VisibleItem {
+    /// A prompt's name on the wire, a resource's URI, a template's URI template.
+    pub key: String,
+    /// The whole item, under this key.
+    pub document: Map<String, Value>,
+}
+
+/// What tells a caller's listings apart: each changes exactly when that listing does. For
+/// comparisons within one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ListingDigests {
+    /// Of the tools.
+    pub tools: u64,
+    /// Of the prompts.
+    pub prompts: u64,
+    /// Of the resources and the templates.
+    pub resources: u64,
+}
+
+/// What one caller may see of one world.
+#[derive(Debug, Clone)]
+pub struct View {
+    world: Arc<World>,
+    caller: Caller,
+    toolset: Option<Arc<str>>,
+}
+
+impl View {
+    pub(crate) fn new(world: Arc<World>, caller: Caller) -> Self {
+        Self { world, caller, toolset: None }
+    }
+
+    /// The same at a door that shows one tool set only; nothing, where there is no such set.
+    #[must_use]
+    pub fn within(self, toolset: Option<Arc<str>>) -> Self {
+        Self { toolset, ..self }
+    }
+
+    /// Whether there is the tool set that the door shows; also where it shows everything.
+    #[must_use]
+    pub fn toolset_exists(&self) -> bool {
+        self.toolset.as_deref().is_none_or(|name| self.world.toolsets.contains_key(name))
+    }
+
+    /// Tools for agents, sorted by id, after the id `after`: allowed, and able to run. The id to
+    /// go on from comes with them where more follow.
+    #[must_use]
+    pub fn listed(&self, after: Option<&str>, limit: usize) -> (Vec<Visible>, Option<String>) {
+        self.page(after, limit, |tool| self.lists(tool))
+    }
+
+    /// Tools for people: as [`View::listed`], and those that miss a setting.
+    #[must_use]
+    pub fn all(&self, after: Option<&str>, limit: usize) -> (Vec<Visible>, Option<String>) {
+        self.page(after, limit, |tool| self.knows(tool, self.world.standing(tool)))
+    }
+
+    fn lists(&self, tool: &RegisteredTool) -> bool {
+        self.world.shows_tool(self.toolset.as_ref(), tool.id().as_str())
+            && self.world.lists(&self.caller, tool)
+    }
+
+    /// Whether the caller may see the tool, were it to stand so.
+    fn knows(&self, tool: &RegisteredTool, standing: &Standing) -> bool {
+        self.world.shows_tool(self.toolset.as_ref(), tool.id().as_str())
+            && self.world.policy.lists(&self.caller, tool.contract(), standing)
+    }
+
+    fn page(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+        filter: impl Fn(&RegisteredTool) -> bool,
+    ) -> (Vec<Visible>, Option<String>) {
+        let (tools, more) = self.world.registry.list(after, limit, filter);
+        let next = tools.last().filter(|_| more).map(|tool| tool.id().to_string());
+        (tools.into_iter().map(|tool| self.visible(tool)).collect(), next)
+    }
+
+    fn visible(&self, tool: Arc<RegisteredTool>) -> Visible {
+        let state = self.world.states.get(tool.id()).map(|state| state.state);
+        Visible {
+            wire_name: self.world.names.name_of(tool.id().as_str()).to_owned(),
+            state: state.unwrap_or(CoverageState::NotConfigured),
+            whole: !self.world.approvals.hides_extra(&tool),
+            tool,
+        }
+    }
+
+    /// The best `limit` tools for agents, for the words of `query`; best first.
+    #[must_use]
+    pub fn search(&self, query: &str, limit: usize) -> Vec<Visible> {
+        let index = self.world.indices.of(&self.caller, self.toolset.as_ref(), || {
+            let tools = self.world.registry.list(None, usize::MAX, |tool| self.lists(tool)).0;
+            Arc::new(SearchIndex::new(tools))
+        });
+        index.search(query, limit).into_iter().map(|tool| self.visible(tool)).collect()
+    }
+
+    /// One tool that the caller sees in a listing, by its id or its name on the wire.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<Visible> {
+        let tool = self.world.registry.get(self.tool_id(name))?;
+        self.knows(tool, self.world.standing(tool)).then(|| self.visible(Arc::clone(tool)))
+    }
+
+    /// As [`View::find`], also where the tool is in quarantine: for people who want to know why.
+    #[must_use]
+    pub fn find_any(&self, name: &str) -> Option<Visible> {
+        let tool = self.world.registry.get(self.tool_id(name))?;
+        self.knows(tool, &Standing::Active).then(|| self.visible(Arc::clone(tool)))
+    }
+
+    /// The tool id that a name on the wire stands for; the name itself where it stands for none.
+    #[must_use]
+    pub fn tool_id<'n>(&'n self, name: &'n str) -> &'n str {
+        self.world.names.tool_id(name)
+    }
+
+    /// Neutral declarations of all tools for agents.
+    #[must_use]
+    pub fn declarations(&self) -> Vec<Declaration> {
+        let (tools, _) = self.listed(None, usize::MAX);
+        tools.iter().map(declaration).collect()
+    }
+
+    /// At most `limit` items of a kind, by server and then by key, after the place `after`, which
+    /// an earlier page gave. The place to go on from comes with them where more follow. After a
+    /// place that no page gave there is nothing.
+    #[must_use]
+    pub fn items(
+        &self,
+        kind: ItemKind,
+        after: Option<&str>,
+        limit: usize,
+    ) -> (Vec<VisibleItem>, Option<String>) {
+        let from = match after.map(place) {
+            None => None,
+            Some(Some(place)) => Some(place),
+            Some(None) => return (Vec::new(), None),
+        };
+        let (mut found, mut last) = (Vec::new(), None);
+        for (source, items) in self.world.items.sources() {
+            let after = match from {
+                Some((server, _)) if source.name() < server => continue,
+                Some((server, key)) if source.name() == server => Some(key),
+                _ => None,
+            };
+            for item in items.of_kind(kind, after).filter(|item| self.lists_item(item)) {
+                if found.len() == limit {
+                    return (found, last);
+                }
+                let key = self.shown_key(item);
+                found.push(VisibleItem { document: item.shown(&key), key });
+                last = Some(format!("{}:{}{}", item.server().len(), item.server(), item.key()));
+            }
+        }
+        (found, None)
+    }
+
+    fn shown_key(&self, item: &RegisteredItem) -> String {
+        match item.kind() {
+            ItemKind::Prompt => self.world.prompt_names.name_of(item.id()).to_owned(),
+            ItemKind::Resource | ItemKind::Template => item.shown_uri(&self.world.uris),
+        }
+    }
+
+    fn lists_item(&self, item: &RegisteredItem) -> bool {
+        self.may_have(&policy_item(item), self.world.item_standing(item))
+    }
+
+    fn may_have(&self, item: &Item<'_>, standing: &Standing) -> bool {
+        self.world.shows_item(self.toolset.as_ref(), item)
+            && self.world.policy.lists_item(&self.caller, item, standing)
+    }
+
+    /// Whether the caller may read a resource by its URI on the wire, as listings judge it.
+    #[must_use]
+    pub fn reads(&self, uri: &str) -> bool {
+        let Some((server, own)) = self.world.asked_resource(uri) else { return false };
+        let id = item_id(ItemKind::Resource, &server, own);
+        let item = Item { kind: ItemKind::Resource, server: &tool_id(&server), id: &id };
+        // Hiding first: templates are tried only for whom the server is there.
+        self.may_have(&item, &Standing::Active)
+            && self.may_have(&item, self.world.resource_standing(&server, own))
+    }
+
+    /// What the servers offer beside tools that this caller may use.
+    #[must_use]
+    pub fn offers(&self) -> Offers {
+        let mut all = Offers::default();
+        let set = self.toolset.as_deref().map(|name| self.world.toolsets.get(name));
+        let policy = &self.world.policy;
+        for (source, items) in self.world.items.sources() {
+            let server = tool_id(source.name());
+            let of_kind = |kind| {
+                let shown = match set {
+                    None => true,
+                    Some(set) => set.is_some_and(|set| set.has_some_of(kind, &server)),
+                };
+                shown && policy.may_have_of(&self.caller, kind, &server)
+            };
+            let tools = match set {
+                None => true,
+                Some(set) => set.is_some_and(|set| set.has_tools_of(&server)),
+            };
+            let tools = tools && policy.may_call_of(&self.caller, &server);
+            let offers = items.offers();
+            let prompts = offers.prompts && of_kind(ItemKind::Prompt);
+            let resources = offers.resources && of_kind(ItemKind::Resource);
+            all.prompts |= prompts;
+            all.resources |= resources;
+            all.subscribe |= resources && offers.subscribe;
+            all.completions |= (prompts || resources) && offers.completions;
+            all.logging |= (prompts || resources || tools) && offers.logging;
+        }
+        all
+    }
+
+    /// What tells this caller's listings apart.
+    #[must_use]
+    pub fn digest(&self) -> ListingDigests {
+        self.world.digests.of(&self.caller, self.toolset.as_ref(), || {
+            let mut tools = DefaultHasher::new();
+            for tool in self.listed(None, usize::MAX).0 {
+                (tool.tool.id().as_str(), tool.wire_name, tool.tool.listing_digest(), tool.whole)
+                    .hash(&mut tools);
+            }
+            let of_kinds = |kinds: &[ItemKind]| {
+                let mut hasher = DefaultHasher::new();
+                for item in self.world.items.iter().filter(|item| kinds.contains(&item.kind())) {
+                    if self.lists_item(item) {
+                        (item.kind(), self.shown_key(item), item.source_digest()).hash(&mut hasher);
+                    }
+                }
+                hasher.finish()
+            };
+            ListingDigests {
+                tools: tools.finish(),
+                prompts: of_kinds(&[ItemKind::Prompt]),
+                resources: of_kinds(&[ItemKind::Resource, ItemKind::Template]),
+            }
+        })
+    }
+}
+
+/// The server and the key that a page ended with.
+fn place(text: &str) -> Option<(&str, &str)> {
+    let (length, rest) = text.split_once(':')?;
+    rest.split_at_checked(length.parse().ok()?)
+}
+
+/// The neutral declaration of a tool.
+#[must_use]
+pub fn declaration(visible: &Visible) -> Declaration {
+    let contract = visible.tool.contract();
+    let anything = contract.output_schema.as_object().is_some_and(serde_json::Map::is_empty);
+    Declaration {
+        wire_name: visible.wire_name.clone(),
+        tool_id: contract.tool_id.to_string(),
+        title: contract.title.clone(),
+        description: contract.description.clone(),
+        parameters: visible.tool.shown_input().clone(),
+        output_schema: (!anything && contract.output_schema != Value::Bool(true))
+            .then(|| visible.tool.shown_output().clone()),
+        annotations: contract.annotations.clone(),
+        extra: if visible.whole { contract.shown.clone() } else { Map::new() },
+    }
+}

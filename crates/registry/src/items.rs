@@ -1,0 +1,487 @@
+//! Prompts, resources and resource templates as they stand in the registry, by source.
+//!
+//! A value, cheap to clone: readers hold the one that was published, a change makes a new one.
+//!
+//! Path: 3. Doc: registry.md#prompts-and-resources
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use toolbooth_contracts::json::{WRAPPED_DEPTH_MAX, canonical, check_value, is_within};
+use toolbooth_contracts::port::{DiscoveredItem, ItemKind, Listing, Offers};
+
+use crate::digest;
+use crate::discovered::tool_id;
+use crate::said::spaced;
+use crate::template::{Reading, UriTemplate};
+use crate::tool::Source;
+use crate::uris::{ResourceUris, is_normal, normal_form};
+
+/// Items of one kind that a source may have.
+const ITEMS_MAX: usize = 20_000;
+/// Templates that a source may have: each may be tried for each URI.
+const TEMPLATES_MAX: usize = 1_000;
+/// Bytes of one item's document.
+const DOCUMENT_BYTES_MAX: usize = 256 << 10;
+/// Bytes of an item's key.
+pub const KEY_BYTES_MAX: usize = 8 << 10;
+
+/// A prompt, a resource or a template with everything that is worked out once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RegisteredItem {
+    kind: ItemKind,
+    source: Source,
+    key: String,
+    server_id: String,
+    id: String,
+    document: Map<String, Value>,
+    source_digest: String,
+    /// Of a template, its key.
+    template: Option<UriTemplate>,
+}
+
+impl RegisteredItem {
+    /// An item from what its source lists.
+    ///
+    /// # Errors
+    /// A sentence, where its document is not in the protocol's form or too large.
+    pub fn new(kind: ItemKind, source: Source, item: DiscoveredItem) -> Result<Self, String> {
+        let DiscoveredItem { key, document } = item;
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(format!("its key has no or more than {KEY_BYTES_MAX} bytes"));
+        }
+        let member = kind.key_member();
+        if document.get(member).and_then(Value::as_str) != Some(key.as_str()) {
+            return Err(format!("its `{member}` is not its key"));
+        }
+        let template = match kind {
+            ItemKind::Template => Some(UriTemplate::parse(&key)?),
+            ItemKind::Prompt | ItemKind::Resource => None,
+        };
+        let document = Value::Object(document);
+        if let Err(fault) = check_value(&document) {
+            return Err(format!("{}: {}", fault.pointer(), fault.message));
+        }
+        if !is_within(&document, WRAPPED_DEPTH_MAX) {
+            return Err(format!("it is nested deeper than {WRAPPED_DEPTH_MAX} levels"));
+        }
+        let text = canonical(&document);
+        if text.len() > DOCUMENT_BYTES_MAX {
+            return Err(format!(
+                "it has {} bytes, at most {DOCUMENT_BYTES_MAX} are taken",
+                text.len()
+            ));
+        }
+        let Value::Object(document) = document else { return Err("it is no object".to_owned()) };
+        let id = item_id(kind, source.name(), &key);
+        let source_digest = digest::sha256_hex(text.as_bytes());
+        let server_id = tool_id(source.name());
+        Ok(Self { kind, source, key, server_id, id, document, source_digest, template })
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(&self) -> ItemKind {
+        self.kind
+    }
+
+    /// Where it comes from.
+    #[must_use]
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// The name of its server.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        self.source.name()
+    }
+
+    /// Its server as ids have it.
+    #[must_use]
+    pub fn server_id(&self) -> &str {
+        &self.server_id
+    }
+
+    /// What it is known by at its server: a name, a URI, a URI template.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The id by which tool sets and records know it, `SERVER.KEY`.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The id with its kind, `prompt:SERVER.NAME`: by it the lock knows the item.
+    #[must_use]
+    pub fn locked_id(&self) -> String {
+        format!("{}:{}", self.kind, self.id)
+    }
+
+    /// The whole item as its source lists it.
+    #[must_use]
+    pub fn document(&self) -> &Map<String, Value> {
+        &self.document
+    }
+
+    /// SHA-256 of the canonical document, in hex.
+    #[must_use]
+    pub fn source_digest(&self) -> &str {
+        &self.source_digest
+    }
+
+    /// Whether it is a template that may stand for a URI in normal form.
+    #[must_use]
+    pub fn may_give(&self, uri: &str, reading: Reading) -> bool {
+        self.template.as_ref().is_some_and(|template| template.may_give(uri, reading))
+    }
+
+    /// The document as clients are shown it, under the key `shown`.
+    #[must_use]
+    pub fn shown(&self, shown: &str) -> Map<String, Value> {
+        let mut document = self.document.clone();
+        document.insert(self.kind.key_member().to_owned(), Value::from(shown));
+        document
+    }
+
+    /// The key as clients are shown it, for resources and templates.
+    #[must_use]
+    pub fn shown_uri(&self, uris: &ResourceUris) -> String {
+        uris.to_wire(self.server(), &self.key)
+    }
+}
+
+/// The id of an item: a prompt's has the form of a tool's, a resource's ends in its URI.
+#[must_use]
+pub fn item_id(kind: ItemKind, server: &str, key: &str) -> String {
+    match kind {
+        ItemKind::Prompt => tool_id(&format!("{server}.{key}")),
+        ItemKind::Resource | ItemKind::Template => format!("{}.{key}", tool_id(server)),
+    }
+}
+
+/// The canonical document with white space collapsed in titles and descriptions.
+pub(crate) fn spaced_document(document: &Map<String, Value>) -> String {
+    canonical(&spaced(&Value::Object(document.clone())))
+}
+
+/// What one source lists beside tools.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SourceItems {
+    offers: Offers,
+    /// Known from approvals alone: the source may have more than it has items of.
+    restored: bool,
+    items: BTreeMap<(ItemKind, String), Arc<RegisteredItem>>,
+    /// Keys of resources that are not in normal form, by their normal form; `None` where several
+    /// have the same.
+    respelled: HashMap<String, Option<String>>,
+}
+
+impl SourceItems {
+    /// The items of a listing, and what is wrong with those that were left out.
+    #[must_use]
+    pub fn of_listing(source: &Source, listing: &Listing) -> (Self, Vec<String>) {
+        let mut out = Self { offers: listing.offers, ..Self::default() };
+        let mut problems = Vec::new();
+        let mut ids: HashMap<String, ()> = HashMap::new();
+        for (kind, listed) in [
+            (ItemKind::Prompt, &listing.prompts),
+            (ItemKind::Resource, &listing.resources),
+            (ItemKind::Template, &listing.templates),
+        ] {
+            let most = if kind == ItemKind::Template { TEMPLATES_MAX } else { ITEMS_MAX };
+            if listed.len() > most {
+                problems.push(format!(
+                    "{} {kind}s are left out: at most {most} are taken",
+                    listed.len() - most
+                ));
+            }
+            for item in listed.iter().take(most) {
+                let name: String = item.key.chars().take(120).collect();
+                let mut leave_out = |reason: &str| {
+                    problems
+                        .push(format!("{kind} `{}` is left out: {reason}", name.escape_debug()));
+                };
+                match RegisteredItem::new(kind, source.clone(), item.clone()) {
+                    Err(reason) => leave_out(&reason),
+                    Ok(item) => match ids.insert(item.locked_id(), ()) {
+                        Some(()) => leave_out("another one has its id"),
+                        None => {
+                            out.respell(&item);
+                            out.items.insert((kind, item.key.clone()), Arc::new(item));
+                        }
+                    },
+                }
+            }
+        }
+        (out, problems)
+    }
+
+    fn respell(&mut self, item: &RegisteredItem) {
+        let normal = normal_form(&item.key);
+        if item.kind == ItemKind::Resource && normal != item.key {
+            let several = |known: &mut Option<String>| *known = None;
+            let known = self.respelled.entry(normal).and_modify(several);
+            known.or_insert_with(|| Some(item.key.clone()));
+        }
+    }
+
+    /// The URI by which a resource is asked for, where a client names it so: a listed one as it is
+    /// listed, also where the client sends its normal form; another one in normal form only, so
+    /// that patterns see one spelling.
+    #[must_use]
+    pub fn asked_uri<'u>(&'u self, uri: &'u str) -> Option<&'u str> {
+        if self.get(ItemKind::Resource, uri).is_some() {
+            return Some(uri);
+        }
+        match self.respelled.get(uri) {
+            Some(listed) => listed.as_deref(),
+            None => is_normal(uri).then_some(uri),
+        }
+    }
+
+    /// What the source can do beside tools.
+    #[must_use]
+    pub fn offers(&self) -> Offers {
+        self.offers
+    }
+
+    /// The same as known from approvals, until the source itself answers.
+    #[must_use]
+    pub fn restored(self) -> Self {
+        Self { restored: true, ..self }
+    }
+
+    /// Whether the source has said itself that it has nothing of this kind.
+    #[must_use]
+    pub fn has_none(&self, kind: ItemKind) -> bool {
+        let offered = match kind {
+            ItemKind::Prompt => self.offers.prompts,
+            ItemKind::Resource | ItemKind::Template => self.offers.resources,
+        };
+        !self.restored && !offered
+    }
+
+    /// Whether there are no items.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// How many items of a kind there are.
+    #[must_use]
+    pub fn count(&self, kind: ItemKind) -> usize {
+        self.of_kind(kind, None).count()
+    }
+
+    /// One item by its key over there.
+    #[must_use]
+    pub fn get(&self, kind: ItemKind, key: &str) -> Option<&Arc<RegisteredItem>> {
+        self.items.get(&(kind, key.to_owned()))
+    }
+
+    /// All items, by kind and key.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<RegisteredItem>> {
+        self.items.values()
+    }
+
+    /// The items of a kind, by key, after the key `after`.
+    pub fn of_kind<'i>(
+        &'i self,
+        kind: ItemKind,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = &'i Arc<RegisteredItem>> + use<'i> {
+        use std::ops::Bound;
+        let from = match after {
+            Some(after) => Bound::Excluded((kind, after.to_owned())),
+            None => Bound::Included((kind, String::new())),
+        };
+        self.items
+            .range((from, Bound::Unbounded))
+            .map(|(_, item)| item)
+            .take_while(move |item| item.kind == kind)
+    }
+}
+
+/// What all sources list beside tools.
+#[derive(Debug, Clone, Default)]
+pub struct ItemRegistry {
+    sources: Arc<BTreeMap<Source, Arc<SourceItems>>>,
+    /// Prompts by id.
+    prompts: Arc<HashMap<String, Arc<RegisteredItem>>>,
+}
+
+impl ItemRegistry {
+    /// Swaps in what a source lists; gives whether anything is different now, and what is wrong
+    /// with items that another source's stand in the way of.
+    pub fn replace_source(&mut self, source: &Source, items: SourceItems) -> (bool, Vec<String>) {
+        if self.sources.get(source).is_some_and(|known| **known == items) {
+            return (false, Vec::new());
+        }
+        let mut items = items;
+        let mut problems = Vec::new();
+        let prompts = Arc::make_mut(&mut self.prompts);
+        prompts.retain(|_, prompt| prompt.source != *source);
+        items.items.retain(|(kind, _), item| {
+            if *kind != ItemKind::Prompt {
+                return true;
+            }
+            if let Some(held) = prompts.get(&item.id) {
+                problems.push(format!(
+                    "prompt `{}` is left out: {} has a prompt of this id",
+                    item.id, held.source
+                ));
+                return false;
+            }
+            prompts.insert(item.id.clone(), Arc::clone(item));
+            true
+        });
+        let changed = self.sources.get(source).is_none_or(|known| **known != items);
+        Arc::make_mut(&mut self.sources).insert(source.clone(), Arc::new(items));
+        (changed, problems)
+    }
+
+    /// What a source lists; `None` where it is not known yet.
+    #[must_use]
+    pub fn source(&self, source: &Source) -> Option<&Arc<SourceItems>> {
+        self.sources.get(source)
+    }
+
+    /// All sources with what they list, sorted.
+    pub fn sources(&self) -> impl Iterator<Item = (&Source, &Arc<SourceItems>)> {
+        self.sources.iter()
+    }
+
+    /// All items.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<RegisteredItem>> {
+        self.sources.values().flat_map(|items| items.iter())
+    }
+
+    /// A prompt by its id.
+    #[must_use]
+    pub fn prompt(&self, id: &str) -> Option<&Arc<RegisteredItem>> {
+        self.prompts.get(id)
+    }
+
+    /// An item by its id with its kind.
+    #[must_use]
+    pub fn locked(&self, locked_id: &str) -> Option<&Arc<RegisteredItem>> {
+        let (kind, id) = crate::lock::locked_id(locked_id)?;
+        if kind == ItemKind::Prompt {
+            return self.prompts.get(id);
+        }
+        // Two servers may be the same in ids.
+        self.sources.iter().find_map(|(source, items)| {
+            let key = id.strip_prefix(&tool_id(source.name()))?.strip_prefix('.')?;
+            items.get(kind, key)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn item(document: Value, key: &str) -> DiscoveredItem {
+        DiscoveredItem { key: key.into(), document: document.as_object().unwrap().clone() }
+    }
+
+    fn listing() -> Listing {
+        Listing {
+            prompts: vec![
+                item(json!({"name": "greet", "icons": [1]}), "greet"),
+                item(json!({"name": "greet"}), "greet"),
+                item(json!({"name": "other"}), "greeting"),
+                item(json!({"name": "deep", "n": 1}), "deep"),
+            ],
+            resources: vec![item(json!({"uri": "a:b", "name": "B"}), "a:b")],
+            templates: vec![item(json!({"uriTemplate": "a:{x}", "name": "X"}), "a:{x}")],
+            ..Listing::default()
+        }
+    }
+
+    #[test]
+    fn malformed_items_are_left_out_alone() {
+        let source = Source::Mcp("My s".into());
+        let (items, problems) = SourceItems::of_listing(&source, &listing());
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        let ids: Vec<String> = items.iter().map(|item| item.locked_id()).collect();
+        assert_eq!(
+            ids,
+            ["prompt:My_s.deep", "prompt:My_s.greet", "resource:My_s.a:b", "template:My_s.a:{x}"]
+        );
+        let resource = items.get(ItemKind::Resource, "a:b").unwrap();
+        let shown = resource.shown(&resource.shown_uri(&ResourceUris::default()));
+        assert_eq!(Value::Object(shown), json!({"uri": "toolbooth+.4dy.20s:a:b", "name": "B"}));
+    }
+
+    #[test]
+    fn templates_are_bounded() {
+        let listed = |uri: String| item(json!({"uriTemplate": uri, "name": "N"}), &uri);
+        let mut templates = vec![listed(format!("x:{}", "{a}".repeat(65)))];
+        templates.extend((0..1_001).map(|n| listed(format!("x:{n}{{a}}"))));
+        let listing = Listing { templates, ..Listing::default() };
+        let (items, problems) = SourceItems::of_listing(&Source::Mcp("s".into()), &listing);
+        assert_eq!((items.count(ItemKind::Template), problems.len()), (999, 2), "{problems:?}");
+        assert!(problems[1].contains("64 expressions"), "{problems:?}");
+    }
+
+    #[test]
+    fn one_spelling_is_asked_for() {
+        let listed = |uri: &str| item(json!({"uri": uri, "name": "N"}), uri);
+        let resources = ["file:///a b", "file:///c", "X:/d", "x:/./d", "x:e#f"].map(listed);
+        let listing = Listing { resources: resources.into(), ..Listing::default() };
+        let (items, _) = SourceItems::of_listing(&Source::Mcp("s".into()), &listing);
+        assert_eq!(items.asked_uri("file:///a b"), Some("file:///a b"));
+        assert_eq!(items.asked_uri("file:///a%20b"), Some("file:///a b"));
+        assert_eq!(
+            (items.asked_uri("x:e#f"), items.asked_uri("x:e")),
+            (Some("x:e#f"), Some("x:e#f"))
+        );
+        assert_eq!(items.asked_uri("x:/d"), None, "of two");
+        assert_eq!(items.asked_uri("x:/./d"), Some("x:/./d"));
+        assert_eq!(items.asked_uri("file:///new"), Some("file:///new"));
+        for odd in ["file:///c/../c", "FILE:///c", "file:///%63", "file:///c#x", "file:///c "] {
+            assert_eq!(items.asked_uri(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn pages_go_on_after_a_key() {
+        let source = Source::Mcp("s".into());
+        let (items, _) = SourceItems::of_listing(&source, &listing());
+        let keys = |after| -> Vec<&str> {
+            items.of_kind(ItemKind::Prompt, after).map(|item| item.key()).collect()
+        };
+        assert_eq!(keys(None), ["deep", "greet"]);
+        assert_eq!(keys(Some("deep")), ["greet"]);
+        assert_eq!(keys(Some("e")), ["greet"], "a key that has gone");
+        assert!(keys(Some("greet")).is_empty());
+    }
+
+    #[test]
+    fn a_prompt_never_takes_the_id_of_another_sources() {
+        let mut all = ItemRegistry::default();
+        let (one, two) = (Source::Mcp("a b".into()), Source::Mcp("a_b".into()));
+        let (items, _) = SourceItems::of_listing(&one, &listing());
+        assert!(all.replace_source(&one, items.clone()).0);
+        assert!(!all.replace_source(&one, items).0, "the same again");
+        let (items, _) = SourceItems::of_listing(&two, &listing());
+        let (_, problems) = all.replace_source(&two, items);
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert_eq!(all.prompt("a_b.greet").unwrap().source(), &one);
+        let _ = all.replace_source(&one, SourceItems::default());
+        assert!(all.prompt("a_b.greet").is_none());
+        for item in all.iter() {
+            assert_eq!(all.locked(&item.locked_id()).map(|found| found.key()), Some(item.key()));
+        }
+        assert!(all.locked("prompt:a_b.greet").is_none() && all.locked("a_b.greet").is_none());
+    }
+}

@@ -1,0 +1,201 @@
+//! Who asks and in which revision of the protocol: what the door knows of a request beside its
+//! method and parameters.
+//!
+//! Path: 1. Doc: front-doors.md#mcp
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use toolbooth_contracts::conversation::LogLevel;
+use toolbooth_contracts::{CallContext, Caller};
+
+use super::codec::RpcError;
+use super::wire::{self, code};
+
+/// An era of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Era {
+    /// Begins with `initialize`: 2024-11-05 to 2025-11-25.
+    Legacy,
+    /// Each request says everything: 2026-07-28.
+    Modern,
+}
+
+/// The client of one request.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    pub(super) caller: Caller,
+    pub(super) era: Era,
+    /// What the client calls itself; nothing is decided by it.
+    pub(super) name: Option<String>,
+    /// The least severe log lines that it wants; `None` = none.
+    pub(super) log_level: Option<LogLevel>,
+    /// The names of its capabilities, where it states them with each request.
+    pub(super) capabilities: Vec<String>,
+    /// The tool set that it came for; `None` = everything.
+    pub(super) toolset: Option<Arc<str>>,
+}
+
+impl Client {
+    /// The client of a request of the modern era.
+    pub(super) fn modern(caller: Caller, stated: Stated, toolset: Option<Arc<str>>) -> Self {
+        let Stated { name, log_level, capabilities } = stated;
+        Self { caller, era: Era::Modern, name, log_level, capabilities, toolset }
+    }
+
+    /// The client of a session.
+    pub(super) fn legacy(caller: Caller, name: Option<String>, toolset: Option<Arc<str>>) -> Self {
+        let capabilities = Vec::new();
+        Self { caller, era: Era::Legacy, name, log_level: None, capabilities, toolset }
+    }
+
+    /// Whether a server's `requiredCapabilities` name one that the client does not have.
+    pub(super) fn lacks(&self, data: Option<&Value>) -> bool {
+        let required = data.and_then(|data| data.get("requiredCapabilities"));
+        let names = required.and_then(Value::as_object).filter(|_| self.is_modern());
+        names.is_some_and(|names| names.keys().any(|name| !self.capabilities.contains(name)))
+    }
+
+    pub(super) fn is_modern(&self) -> bool {
+        self.era == Era::Modern
+    }
+
+    /// What the agent claims, from `_meta`; the client's own name where it names no agent.
+    pub(super) fn context(&self, meta: &Map<String, Value>) -> CallContext {
+        let own = |key: &str| meta.get(&format!("toolbooth/{key}"));
+        let text = |key: &str| own(key).and_then(Value::as_str).map(str::to_owned);
+        let number = |key: &str| own(key).and_then(Value::as_u64);
+        CallContext {
+            call_id: text("callId"),
+            agent_id: text("agentId").or_else(|| self.name.clone()),
+            turn_index: number("turnIndex"),
+            phase_id: text("phaseId"),
+            epic_id: text("epicId"),
+            idempotency_key: text("idempotencyKey"),
+            deadline_ms: number("deadlineMs"),
+        }
+    }
+}
+
+/// What a client of the modern era says with each request.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Stated {
+    pub(super) name: Option<String>,
+    pub(super) log_level: Option<LogLevel>,
+    pub(super) capabilities: Vec<String>,
+}
+
+const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
+const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+
+/// The protocol version that a request states in its `_meta`.
+pub(super) fn stated_version(meta: &Map<String, Value>) -> Option<&str> {
+    meta.get(PROTOCOL_VERSION).and_then(Value::as_str)
+}
+
+/// Reads what a request of the modern era must say.
+///
+/// # Errors
+/// `-32602` where something required is missing or has the wrong form, `-32022` for a version that
+/// the gateway does not speak.
+pub(super) fn stated(meta: &Map<String, Value>) -> Result<Stated, RpcError> {
+    let mut missing = Vec::new();
+    if stated_version(meta).is_none() {
+        missing.push(PROTOCOL_VERSION);
+    }
+    if !meta.get(CLIENT_CAPABILITIES).is_some_and(Value::is_object) {
+        missing.push(CLIENT_CAPABILITIES);
+    }
+    if !missing.is_empty() {
+        return Err(RpcError::invalid_params(format!(
+            "`_meta` lacks what every request of {} has: {}",
+            wire::modern(),
+            missing.join(", ")
+        ))
+        .with_data(json!({ "missing": missing })));
+    }
+    if let Some(version) = stated_version(meta).filter(|version| *version != wire::modern()) {
+        return Err(unsupported(version));
+    }
+    let info = meta.get(CLIENT_INFO);
+    let level = match meta.get(LOG_LEVEL) {
+        None | Some(Value::Null) => None,
+        Some(word) => match word.as_str().and_then(LogLevel::parse) {
+            Some(level) => Some(level),
+            None => return Err(RpcError::invalid_params(format!("`{LOG_LEVEL}` is no log level"))),
+        },
+    };
+    Ok(Stated {
+        name: info.and_then(|info| info.get("name")).and_then(Value::as_str).map(str::to_owned),
+        log_level: level,
+        capabilities: meta
+            .get(CLIENT_CAPABILITIES)
+            .and_then(Value::as_object)
+            .map(|own| own.keys().cloned().collect())
+            .unwrap_or_default(),
+    })
+}
+
+/// `-32022`, with the versions that are spoken.
+pub(super) fn unsupported(requested: &str) -> RpcError {
+    let mut supported = wire::legacy().to_vec();
+    supported.push(wire::modern().to_owned());
+    let shown: String = requested.chars().take(100).collect();
+    RpcError::new(code::UNSUPPORTED_VERSION, "the protocol version is not supported")
+        .with_data(json!({ "supported": supported, "requested": shown }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(value: Value) -> Map<String, Value> {
+        value.as_object().cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn modern_requests_state_version_and_capabilities() {
+        let said = stated(&meta(json!({
+            PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {"roots": {}},
+            CLIENT_INFO: {"name": "agent"}, LOG_LEVEL: "warning",
+        })));
+        assert_eq!(
+            said.unwrap(),
+            Stated {
+                name: Some("agent".into()),
+                log_level: Some(LogLevel::Warning),
+                capabilities: vec!["roots".into()],
+            }
+        );
+        let error = stated(&meta(json!({ PROTOCOL_VERSION: "2026-07-28" }))).unwrap_err();
+        assert_eq!((error.code, error.message.contains("clientCapabilities")), (-32_602, true));
+        let error =
+            stated(&meta(json!({ PROTOCOL_VERSION: "2099-01-01", CLIENT_CAPABILITIES: {} })));
+        let error = error.unwrap_err();
+        assert_eq!(error.code, -32_022);
+        assert_eq!(error.data.unwrap()["requested"], "2099-01-01");
+        let odd =
+            json!({ PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}, LOG_LEVEL: "x" });
+        assert_eq!(stated(&meta(odd)).unwrap_err().code, -32_602);
+    }
+
+    #[test]
+    fn the_agent_is_the_client_where_it_says_nothing() {
+        let client = Client {
+            caller: Caller::local(),
+            era: Era::Modern,
+            name: Some("editor".into()),
+            log_level: None,
+            capabilities: Vec::new(),
+            toolset: None,
+        };
+        assert_eq!(client.context(&Map::new()).agent_id.as_deref(), Some("editor"));
+        let claimed = client.context(&meta(json!({
+            "toolbooth/agentId": "planner", "toolbooth/turnIndex": 3, "toolbooth/deadlineMs": 9
+        })));
+        assert_eq!(claimed.agent_id.as_deref(), Some("planner"));
+        assert_eq!((claimed.turn_index, claimed.deadline_ms), (Some(3), Some(9)));
+    }
+}

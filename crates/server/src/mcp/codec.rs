@@ -1,0 +1,505 @@
+//! Reads JSON-RPC messages from bytes and writes them (JSON-RPC 2.0, as MCP narrows it).
+//!
+//! A message is scanned once; its parameters stay the bytes that came until somebody reads them.
+//! What is ambiguous, such as a doubled member, is refused.
+//!
+//! Path: 1, 10. Doc: front-doors.md#messages
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny, MapAccess};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::wire::code;
+
+/// Bytes of an id.
+const ID_BYTES_MAX: usize = 1_024;
+/// Bytes of what is known of `_meta`.
+const META_BYTES_MAX: usize = 64 << 10;
+/// Messages of one batch.
+const BATCH_MAX: usize = 100;
+
+/// The id of a request: text or a whole number, as the JSON that it is written as.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Id(String);
+
+impl Id {
+    fn read(raw: &RawValue) -> Option<Self> {
+        if raw.get().len() > ID_BYTES_MAX {
+            return None;
+        }
+        match serde_json::from_str(raw.get()).ok()? {
+            // Written anew, so that one id has one form.
+            text @ Value::String(_) => Some(Self(text.to_string())),
+            Value::Number(number) => {
+                let text = number.to_string();
+                let digits = text.strip_prefix('-').unwrap_or(&text);
+                digits.bytes().all(|byte| byte.is_ascii_digit()).then_some(Self(text))
+            }
+            _ => None,
+        }
+    }
+
+    /// The id of a value inside a message.
+    pub(super) fn of(value: &Value) -> Option<Self> {
+        Self::read(&serde_json::value::to_raw_value(value).ok()?)
+    }
+
+    /// The id as JSON.
+    pub(super) fn as_json(&self) -> &str {
+        &self.0
+    }
+
+    /// The id as a value.
+    pub(super) fn value(&self) -> Value {
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
+}
+
+/// The parameters of a message, as they came.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Params(Option<Box<RawValue>>);
+
+impl Params {
+    /// Reads them; the name of each member that the type does not have is ignored.
+    ///
+    /// # Errors
+    /// `-32602`, with what is wrong.
+    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, RpcError> {
+        let text = self.0.as_deref().map_or("{}", RawValue::get);
+        serde_json::from_str(text).map_err(|error| {
+            // The place would be one within the parameters, which nobody has before them.
+            let text = error.to_string();
+            let sentence = text.split(" at line ").next().unwrap_or_default();
+            RpcError::invalid_params(format!("the parameters are malformed: {sentence}"))
+        })
+    }
+
+    /// The members of `_meta` that the gateway knows; what else a client keeps there is not read.
+    ///
+    /// # Errors
+    /// `-32602` where it is not an object, or a member that is known is too large.
+    pub(super) fn meta(&self) -> Result<Map<String, Value>, RpcError> {
+        #[derive(Deserialize)]
+        struct Meta {
+            #[serde(default, rename = "_meta")]
+            meta: Option<Known>,
+        }
+        Ok(self.read::<Meta>()?.meta.map(|known| known.0).unwrap_or_default())
+    }
+}
+
+/// The members of `_meta` that the gateway knows.
+struct Known(Map<String, Value>);
+
+impl<'de> Deserialize<'de> for Known {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Known;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object as `_meta`")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Known, A::Error> {
+                let (mut known, mut bytes) = (Map::new(), 0);
+                while let Some(key) = members.next_key::<Cow<'de, str>>()? {
+                    let is_known = key == "progressToken"
+                        || key.starts_with("toolbooth/")
+                        || key.starts_with("io.modelcontextprotocol/");
+                    if !is_known {
+                        members.next_value::<IgnoredAny>()?;
+                        continue;
+                    }
+                    let raw = members.next_value::<Box<RawValue>>()?;
+                    bytes += key.len() + raw.get().len();
+                    if bytes > META_BYTES_MAX {
+                        let sentence = "what is known of `_meta` has more than 65536 bytes";
+                        return Err(A::Error::custom(sentence));
+                    }
+                    let value = serde_json::from_str(raw.get()).map_err(A::Error::custom)?;
+                    known.insert(key.into_owned(), value);
+                }
+                Ok(Known(known))
+            }
+        }
+        from.deserialize_map(Visitor)
+    }
+}
+
+/// A request, which is to be answered.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) id: Id,
+    pub(super) method: String,
+    pub(super) params: Params,
+}
+
+/// A notification, which is not.
+#[derive(Debug, Clone)]
+pub(super) struct Notification {
+    pub(super) method: String,
+    pub(super) params: Params,
+}
+
+/// One message of a client.
+#[derive(Debug, Clone)]
+pub(super) enum Message {
+    Request(Request),
+    Notification(Notification),
+    /// An answer to a request of ours.
+    Answer,
+}
+
+/// What a body or a line carries.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    One(Message),
+    /// A batch, which only the revision 2025-03-26 has.
+    Batch(Vec<Result<Message, Fault>>),
+}
+
+/// Why a message was not taken, and of which request it is, where that could be read.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Fault {
+    pub(super) id: Option<Id>,
+    pub(super) error: RpcError,
+}
+
+impl Fault {
+    fn invalid(id: Option<Id>, message: &'static str) -> Self {
+        Self { id, error: RpcError::new(code::INVALID_REQUEST, message) }
+    }
+
+    /// The answer that tells it.
+    pub(super) fn answer(&self) -> Bytes {
+        error_answer(self.id.as_ref(), &self.error)
+    }
+}
+
+/// A member that is there, also where it is `null`.
+fn there<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+    Deserialize::deserialize(from).map(Some)
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow, default)]
+    jsonrpc: Option<Cow<'a, str>>,
+    #[serde(borrow, default, deserialize_with = "there")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow, default, deserialize_with = "there")]
+    params: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "there")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "there")]
+    error: Option<&'a RawValue>,
+}
+
+/// Reads what a body or a line carries.
+///
+/// # Errors
+/// `-32700` for what is not JSON, `-32600` for what is no message.
+pub(super) fn read(bytes: &[u8]) -> Result<Incoming, Fault> {
+    let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
+    let not_json = || Fault {
+        id: None,
+        error: RpcError::new(code::PARSE_ERROR, "the message is not JSON (RFC 8259) in UTF-8"),
+    };
+    let text = std::str::from_utf8(bytes).map_err(|_| not_json())?;
+    let raw: &RawValue = serde_json::from_str(text).map_err(|_| not_json())?;
+    let text = raw.get();
+    if text.starts_with('[') {
+        let items: Vec<&RawValue> = serde_json::from_str(text).map_err(|_| not_json())?;
+        if items.is_empty() || items.len() > BATCH_MAX {
+            return Err(Fault::invalid(None, "a batch has 1 to 100 messages"));
+        }
+        return Ok(Incoming::Batch(items.into_iter().map(|item| message(item.get())).collect()));
+    }
+    message(text).map(Incoming::One)
+}
+
+fn message(text: &str) -> Result<Message, Fault> {
+    let no_message = "the message is none of JSON-RPC 2.0";
+    let envelope: Envelope<'_> =
+        serde_json::from_str(text).map_err(|_| Fault::invalid(None, no_message))?;
+    let id = envelope.id.and_then(Id::read);
+    if envelope.jsonrpc.as_deref() != Some("2.0") {
+        return Err(Fault::invalid(id, "`jsonrpc` must be \"2.0\""));
+    }
+    let params = Params(envelope.params.filter(|raw| raw.get() != "null").map(ToOwned::to_owned));
+    match (envelope.method, envelope.id) {
+        (Some(method), Some(_)) => match id {
+            None => Err(Fault::invalid(None, "`id` must be text or a whole number")),
+            Some(id) if !is_object(&params) => Err(Fault {
+                id: Some(id),
+                error: RpcError::invalid_params("`params` must be an object"),
+            }),
+            Some(id) => Ok(Message::Request(Request { id, method: method.into_owned(), params })),
+        },
+        (Some(method), None) => {
+            Ok(Message::Notification(Notification { method: method.into_owned(), params }))
+        }
+        (None, Some(_)) if envelope.result.is_some() != envelope.error.is_some() => {
+            Ok(Message::Answer)
+        }
+        (None, _) => Err(Fault::invalid(id, no_message)),
+    }
+}
+
+fn is_object(params: &Params) -> bool {
+    params.0.as_ref().is_none_or(|raw| raw.get().starts_with('{'))
+}
+
+/// An error of JSON-RPC.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct RpcError {
+    pub(super) code: i64,
+    pub(super) message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) data: Option<Box<Value>>,
+    /// Whether a server behind the gateway has said it.
+    #[serde(skip)]
+    pub(super) upstream: bool,
+}
+
+impl RpcError {
+    pub(super) fn new(code: i64, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None, upstream: false }
+    }
+
+    pub(super) fn invalid_params(message: impl Into<String>) -> Self {
+        Self::new(code::INVALID_PARAMS, message)
+    }
+
+    pub(super) fn unknown_method(method: &str) -> Self {
+        let shown: String = method.chars().take(100).collect();
+        Self::new(code::METHOD_NOT_FOUND, format!("there is no method `{}`", shown.escape_debug()))
+    }
+
+    /// Whether the transport has to show it: the client lacks a capability that the call needs.
+    pub(super) fn is_of_transport(&self) -> bool {
+        self.code == code::MISSING_CAPABILITY
+    }
+
+    pub(super) fn with_data(self, data: Value) -> Self {
+        Self { data: Some(Box::new(data)), ..self }
+    }
+}
+
+/// The answer to a request.
+pub(super) fn answer(id: &Id, answered: Result<Value, RpcError>) -> Bytes {
+    #[derive(Serialize)]
+    struct Answer<'a> {
+        jsonrpc: &'static str,
+        id: Value,
+        result: &'a Value,
+    }
+    match answered {
+        Ok(result) => encode(&Answer { jsonrpc: "2.0", id: id.value(), result: &result }),
+        Err(error) => error_answer(Some(id), &error),
+    }
+}
+
+/// The answer that tells an error; without an id, where none could be read.
+pub(super) fn error_answer(id: Option<&Id>, error: &RpcError) -> Bytes {
+    let id = id.map_or(Value::Null, Id::value);
+    encode(&json!({ "jsonrpc": "2.0", "id": id, "error": error }))
+}
+
+/// A notification of ours.
+pub(super) fn notification(method: &str, params: Option<Value>) -> Bytes {
+    let mut message = json!({ "jsonrpc": "2.0", "method": method });
+    if let (Some(params), Some(members)) = (params, message.as_object_mut()) {
+        members.insert("params".to_owned(), params);
+    }
+    encode(&message)
+}
+
+/// Answers of a batch as one message.
+pub(super) fn batch(answers: &[Bytes]) -> Bytes {
+    let mut batch =
+        Vec::with_capacity(answers.iter().map(Bytes::len).sum::<usize>() + answers.len() + 1);
+    for (at, answer) in answers.iter().enumerate() {
+        batch.push(if at == 0 { b'[' } else { b',' });
+        batch.extend_from_slice(answer);
+    }
+    batch.push(b']');
+    batch.into()
+}
+
+/// The id of a message of which only the beginning is there, where it stands in that: a member of
+/// the message itself, never of something inside.
+pub(super) fn id_of_beginning(message: &[u8]) -> Option<Id> {
+    let (mut depth, mut at) = (0usize, 0);
+    while let Some(byte) = message.get(at) {
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let end = end_of_text(message, at)?;
+                let rest = message.get(end..)?.trim_ascii_start();
+                if depth == 1
+                    && message.get(at..end) == Some(b"\"id\"")
+                    && let Some(value) = rest.strip_prefix(b":")
+                {
+                    let value = value.get(..ID_BYTES_MAX.min(value.len()))?;
+                    let mut values = serde_json::Deserializer::from_slice(value).into_iter();
+                    let id = values.next()?.ok()?;
+                    // A number at the very end may go on.
+                    return if values.byte_offset() < value.len() { Id::of(&id) } else { None };
+                }
+                at = end;
+                continue;
+            }
+            _ => (),
+        }
+        at += 1;
+    }
+    None
+}
+
+/// The place after the quotation mark that ends the text which begins at `start`.
+fn end_of_text(message: &[u8], start: usize) -> Option<usize> {
+    let mut at = start + 1;
+    loop {
+        match message.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+fn encode(message: &impl Serialize) -> Bytes {
+    // Values of JSON are always serialisable.
+    serde_json::to_vec(message).unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(text: &[u8]) -> (Option<String>, i64) {
+        let fault = read(text).unwrap_err();
+        (fault.id.map(|id| id.as_json().to_owned()), fault.error.code)
+    }
+
+    fn request(text: &str) -> Request {
+        match read(text.as_bytes()).unwrap() {
+            Incoming::One(Message::Request(request)) => request,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn requests_keep_their_parameters_as_they_came() {
+        let read = request(r#"{"jsonrpc":"2.0","id":"a","method":"m","params":{ "x" : 1e2 }}"#);
+        assert_eq!(read.id.as_json(), r#""a""#);
+        assert_eq!(read.params.0.unwrap().get(), r#"{ "x" : 1e2 }"#);
+        assert_eq!(request(r#"{"jsonrpc":"2.0","id":"\u0061","method":"m"}"#).id, read.id);
+        let empty = request(r#"{"jsonrpc":"2.0","id":-7,"method":"m","params":null}"#);
+        assert!(empty.params.meta().unwrap().is_empty());
+    }
+
+    #[test]
+    fn of_meta_only_what_is_known_is_read() {
+        let zeros = "0,".repeat(100_000);
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"_meta":{{"x":[{zeros}0],"progressToken":7,"toolbooth/callId":"c"}}}}}}"#
+        );
+        let meta = request(&text).params.meta().unwrap();
+        assert_eq!(meta.len(), 2);
+        let large = text.replace(r#""x":"#, r#""toolbooth/x":"#);
+        assert_eq!(request(&large).params.meta().unwrap_err().code, -32_602);
+        let odd = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":[]}}"#;
+        assert_eq!(request(odd).params.meta().unwrap_err().code, -32_602);
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_skipped() {
+        let text = "\u{feff}{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}";
+        let read = read(text.as_bytes()).unwrap();
+        assert!(matches!(read, Incoming::One(Message::Notification(_))));
+    }
+
+    #[test]
+    fn what_is_no_json_is_told_from_what_is_no_message() {
+        for bad in [&b"{nonsense"[..], b"", b"\xff", b"{} {}", b"\xEF\xBB\xBF"] {
+            assert_eq!(fault(bad), (None, -32_700), "{bad:?}");
+        }
+        for bad in [
+            r#"{"jsonrpc":"2.0"}"#,
+            r#"{"id":1,"method":"m"}"#.trim(),
+            r#"{"jsonrpc":"1.0","method":"m"}"#,
+            r#"{"jsonrpc":"2.0","id":1.5,"method":"m"}"#,
+            r#"{"jsonrpc":"2.0","id":null,"method":"m"}"#,
+            r#"{"jsonrpc":"2.0","id":[1],"method":"m"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"m","method":"n"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"m"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{}}"#,
+            "[]",
+            "7",
+        ] {
+            assert_eq!(fault(bad.as_bytes()).1, -32_600, "{bad}");
+        }
+        let odd = br#"{"jsonrpc":"2.0","id":4,"method":"m","params":[1]}"#;
+        assert_eq!(fault(odd), (Some("4".into()), -32_602));
+        let deep = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"a":{}1{}}}}}"#,
+            "[".repeat(100_000),
+            "]".repeat(100_000)
+        );
+        assert!(request(&deep).params.meta().is_ok() || request(&deep).params.meta().is_err());
+    }
+
+    #[test]
+    fn the_id_of_a_beginning_is_the_messages_own() {
+        let of = |text: &str| id_of_beginning(text.as_bytes()).map(|id| id.as_json().to_owned());
+        assert_eq!(
+            of(r#"{"jsonrpc":"2.0","id" : 7,"method":"m","params":{"a":"#),
+            Some("7".into())
+        );
+        assert_eq!(of(r#"{"params":{"id":3},"id":"x","#), Some(r#""x""#.into()));
+        for none in [
+            r#"{"method":"m","params":{"id":3,"list":[{"id":4}],"text":"\"id\":5"#,
+            r#"{"method":"id","params":"#,
+            r#"{"id":"#,
+            r#"{"id":12"#,
+            r#"[{"id":1}"#,
+            "\"id\":1",
+            "",
+        ] {
+            assert_eq!(of(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn batches_are_read_message_by_message() {
+        let text =
+            br#"[{"jsonrpc":"2.0","id":1,"method":"ping"},7,{"jsonrpc":"2.0","id":2,"result":{}}]"#;
+        let Incoming::Batch(items) = read(text).unwrap() else { panic!("a batch") };
+        assert!(matches!(items[0], Ok(Message::Request(_))) && items[1].is_err());
+        assert!(matches!(items[2], Ok(Message::Answer)));
+        assert!(read(format!("[{}7]", "7,".repeat(100)).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn errors_name_what_is_wrong_without_places() {
+        #[derive(Debug, Deserialize)]
+        #[expect(dead_code, reason = "only its form is of interest")]
+        struct Named {
+            name: String,
+        }
+        let error = request(r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"name":5}}"#)
+            .params
+            .read::<Named>()
+            .unwrap_err();
+        assert_eq!(error.code, -32_602);
+        assert!(error.message.contains("expected a string") && !error.message.contains("line"));
+    }
+}

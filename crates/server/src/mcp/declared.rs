@@ -1,0 +1,47 @@
+//! A tool as clients are listed it.
+//!
+//! Path: 10. Doc: front-doors.md#listings
+
+use serde_json::{Map, Value, json};
+use toolbooth_proxy::Visible;
+
+use super::client::Client;
+
+/// A tool as it is listed.
+pub(super) fn tool_document(visible: &Visible, client: &Client) -> Value {
+    let declared = toolbooth_proxy::declaration(visible);
+    let mut tool = Map::new();
+    tool.insert("name".to_owned(), json!(declared.wire_name));
+    for (name, text) in [("title", declared.title), ("description", declared.description)] {
+        if let Some(text) = text {
+            tool.insert(name.to_owned(), json!(text));
+        }
+    }
+    let input = if declared.parameters.is_object() { declared.parameters } else { json!({}) };
+    tool.insert("inputSchema".to_owned(), with_object_type(input));
+    if let Some(output) = declared.output_schema.filter(|schema| is_listed(schema, client)) {
+        tool.insert("outputSchema".to_owned(), output);
+    }
+    if let Some(hints) = declared.annotations {
+        tool.insert("annotations".to_owned(), Value::Object(hints));
+    }
+    for (name, value) in declared.extra {
+        tool.entry(name).or_insert(value);
+    }
+    Value::Object(tool)
+}
+
+/// The protocol wants `type: object` of every input schema.
+fn with_object_type(mut schema: Value) -> Value {
+    if let Some(members) = schema.as_object_mut() {
+        members.entry("type").or_insert_with(|| json!("object"));
+    }
+    schema
+}
+
+/// Clients of the legacy era take output schemas of objects only; `true` and `false` say nothing
+/// that any client could use.
+fn is_listed(schema: &Value, client: &Client) -> bool {
+    schema.is_object()
+        && (client.is_modern() || schema.get("type").and_then(Value::as_str) == Some("object"))
+}

@@ -1,0 +1,297 @@
+//! The door itself: answers a request of a client, whichever way it came.
+//!
+//! Maps methods to what the proxy and the catalogue offer; decides nothing.
+//!
+//! Path: 1, 10. Doc: front-doors.md#mcp, front-doors.md#prompts-and-resources
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use toolbooth_contracts::port::Ask;
+use toolbooth_contracts::{Conversation, ErrorCode};
+use toolbooth_proxy::{RequestError, ServerRequest, SubscribeRequest, Subscription, View};
+
+use super::client::Client;
+use super::codec::{Request, RpcError};
+use super::notifications::Notifications;
+use super::wire::{self, code};
+use super::{lists, tools};
+use crate::House;
+
+/// What every way into the gateway by MCP leads to.
+#[derive(Clone)]
+pub(super) struct Door {
+    pub(super) house: House,
+    pub(super) notifications: Notifications,
+}
+
+impl Door {
+    pub(super) fn new(house: House) -> Self {
+        let notifications =
+            Notifications::new(std::sync::Arc::clone(&house.catalogue), &house.proxy);
+        Self { house, notifications }
+    }
+
+    /// Whether the client's era has a method, and the door answers it.
+    pub(super) fn answers(&self, method: &str, client: &Client) -> bool {
+        match method {
+            "tools/list"
+            | "tools/call"
+            | "prompts/list"
+            | "prompts/get"
+            | "resources/list"
+            | "resources/templates/list"
+            | "resources/read"
+            | "completion/complete" => true,
+            "ping" => !client.is_modern(),
+            "server/discover" => client.is_modern(),
+            _ => false,
+        }
+    }
+
+    /// An id for a session that cannot be guessed.
+    pub(super) fn new_id(&self) -> String {
+        let ids = &self.house.proxy.parts().ids;
+        format!("{}{}", ids.next(), ids.next()).replace('-', "")
+    }
+
+    /// What the client may see.
+    pub(super) fn view(&self, client: &Client) -> View {
+        self.house.catalogue.view(&client.caller).within(client.toolset.clone())
+    }
+
+    /// Answers one request. Sessions, log levels and subscriptions belong to a connection and are
+    /// answered there.
+    ///
+    /// # Errors
+    /// The error of JSON-RPC.
+    pub(super) async fn answer(
+        &self,
+        client: &Client,
+        request: Request,
+        meta: Map<String, Value>,
+        conversation: Conversation,
+    ) -> Result<Value, RpcError> {
+        let method = request.method.clone();
+        if !self.answers(&method, client) {
+            return Err(RpcError::unknown_method(&method));
+        }
+        let mut result = match method.as_str() {
+            "ping" => json!({}),
+            "server/discover" => return Ok(wire::discovered()),
+            "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => {
+                lists::answer(&self.house, &self.view(client), client, &request)?
+            }
+            "tools/call" => {
+                let view = self.view(client);
+                tools::call(&self.house, view, client, request, &meta, conversation).await?
+            }
+            _ => self.ask(client, request, &meta, conversation).await?,
+        };
+        if client.is_modern() {
+            stamp(&method, &mut result);
+        } else {
+            unstamp(&mut result);
+        }
+        Ok(result)
+    }
+
+    /// Asks a server for what is no call.
+    async fn ask(
+        &self,
+        client: &Client,
+        request: Request,
+        meta: &Map<String, Value>,
+        conversation: Conversation,
+    ) -> Result<Value, RpcError> {
+        let ask = ask(&request)?;
+        // What it carried is held once from here on.
+        drop(request);
+        let uri = match &ask {
+            Ask::ReadResource { uri } => Some(uri.clone()),
+            _ => None,
+        };
+        let asked = ServerRequest {
+            ask,
+            context: client.context(meta),
+            caller: client.caller.clone(),
+            within: client.toolset.clone(),
+        };
+        let answered = self.house.proxy.request(asked, conversation).await;
+        answered.map_err(|error| refused(error, uri.as_deref(), client))
+    }
+
+    /// Begins to tell of a resource.
+    ///
+    /// # Errors
+    /// The error of JSON-RPC.
+    pub(super) async fn subscribe(
+        &self,
+        client: &Client,
+        uri: &str,
+        meta: &Map<String, Value>,
+    ) -> Result<Subscription, RpcError> {
+        let asked = SubscribeRequest {
+            uri: uri.to_owned(),
+            context: client.context(meta),
+            caller: client.caller.clone(),
+            within: client.toolset.clone(),
+        };
+        let subscribed = self.house.proxy.subscribe(asked).await;
+        subscribed.map_err(|error| refused(error, Some(uri), client))
+    }
+}
+
+/// Reads what is asked of a server.
+fn ask(request: &Request) -> Result<Ask, RpcError> {
+    #[derive(Deserialize)]
+    struct Read {
+        uri: String,
+    }
+    #[derive(Deserialize)]
+    struct Get {
+        name: String,
+        #[serde(default)]
+        arguments: Option<Map<String, Value>>,
+    }
+    #[derive(Deserialize)]
+    struct Complete {
+        r#ref: Reference,
+        argument: Argument,
+        #[serde(default)]
+        context: Option<Map<String, Value>>,
+    }
+    #[derive(Deserialize)]
+    #[serde(tag = "type")]
+    enum Reference {
+        #[serde(rename = "ref/prompt")]
+        Prompt { name: String },
+        #[serde(rename = "ref/resource")]
+        Resource { uri: String },
+    }
+    #[derive(Deserialize)]
+    struct Argument {
+        name: String,
+        value: String,
+    }
+    use toolbooth_contracts::port::CompletionReference;
+    Ok(match request.method.as_str() {
+        "resources/read" => Ask::ReadResource { uri: request.params.read::<Read>()?.uri },
+        "prompts/get" => {
+            let Get { name, arguments } = request.params.read()?;
+            Ask::GetPrompt { name, arguments }
+        }
+        _ => {
+            let Complete { r#ref, argument, context } = request.params.read()?;
+            Ask::Complete {
+                reference: match r#ref {
+                    Reference::Prompt { name } => CompletionReference::Prompt(name),
+                    Reference::Resource { uri } => CompletionReference::Resource(uri),
+                },
+                argument: json!({ "name": argument.name, "value": argument.value }),
+                context: context.map(Value::Object),
+            }
+        }
+    })
+}
+
+/// A refusal of the proxy, or of the server behind it, as JSON-RPC has it.
+fn refused(error: RequestError, uri: Option<&str>, client: &Client) -> RpcError {
+    if let Some(said) = error.upstream {
+        // The two eras have different codes for one thing, and what concerns the connection between
+        // the gateway and its server is none of the client's.
+        let code = match said.code {
+            code::RESOURCE_NOT_FOUND if client.is_modern() => code::INVALID_PARAMS,
+            code::INVALID_PARAMS if uri.is_some() && !client.is_modern() => {
+                code::RESOURCE_NOT_FOUND
+            }
+            code::MISSING_CAPABILITY if client.lacks(said.data.as_ref()) => said.code,
+            code::MISSING_CAPABILITY
+            | code::HEADER_MISMATCH
+            | code::UNSUPPORTED_VERSION
+            | code::PARSE_ERROR
+            | code::INVALID_REQUEST
+            | code::METHOD_NOT_FOUND => code::SERVER_ERROR,
+            other => other,
+        };
+        let (told, server) = (said.code, said.server);
+        let data = match (said.data, uri) {
+            (None, Some(uri))
+                if code == code::INVALID_PARAMS || code == code::RESOURCE_NOT_FOUND =>
+            {
+                Some(json!({ "uri": uri }))
+            }
+            // The server named its own form of it.
+            (Some(Value::Object(mut data)), Some(uri)) if data.contains_key("uri") => {
+                data.insert("uri".to_owned(), uri.into());
+                Some(Value::Object(data))
+            }
+            (data, _) => data,
+        };
+        // Nothing that a server says passes for the gateway's own word.
+        let mut data = match data {
+            Some(Value::Object(members)) => members,
+            Some(other) => Map::from_iter([("upstream".to_owned(), other)]),
+            None => Map::new(),
+        };
+        data.insert("toolbooth/server".to_owned(), server.into());
+        if told != code {
+            data.insert("toolbooth/upstreamCode".to_owned(), told.into());
+        }
+        let data = Some(Box::new(Value::Object(data)));
+        return RpcError { code, message: said.message, data, upstream: true };
+    }
+    let mut data = json!({ "code": error.code, "callId": error.call_id });
+    if let Some(data) = data.as_object_mut() {
+        if !error.details.is_empty() {
+            data.insert("details".to_owned(), Value::Object(error.details));
+        }
+        if let Some(after) = error.retry_after_ms {
+            data.insert("retryAfterMs".to_owned(), after.into());
+        }
+    }
+    match (error.code, uri) {
+        (ErrorCode::UnregisteredTool, Some(uri)) => {
+            let code =
+                if client.is_modern() { code::INVALID_PARAMS } else { code::RESOURCE_NOT_FOUND };
+            let data = json!({ "uri": uri, "code": error.code });
+            RpcError::new(code, "ACCESS_DENIED: no such resource is available to you")
+                .with_data(data)
+        }
+        (ErrorCode::UnregisteredTool, None) => {
+            let data = json!({ "code": error.code });
+            let message = "ACCESS_DENIED: no such prompt or resource is available to you";
+            RpcError::invalid_params(message).with_data(data)
+        }
+        (ErrorCode::InvalidArgs, _) => RpcError::invalid_params(error.message).with_data(data),
+        _ => RpcError::new(code::SERVER_ERROR, error.message).with_data(data),
+    }
+}
+
+/// What every result of the modern era has, also where the server is of the legacy one.
+fn stamp(method: &str, result: &mut Value) {
+    let Some(members) = result.as_object_mut() else { return };
+    members.entry("resultType").or_insert_with(|| json!("complete"));
+    if matches!(
+        method,
+        "tools/list"
+            | "prompts/list"
+            | "resources/list"
+            | "resources/templates/list"
+            | "resources/read"
+    ) {
+        if !members.get("ttlMs").is_some_and(Value::is_u64) {
+            members.insert("ttlMs".to_owned(), json!(0));
+        }
+        // What one caller may see says nothing of another.
+        members.insert("cacheScope".to_owned(), json!("private"));
+    }
+}
+
+/// What results of the legacy era do not have.
+fn unstamp(result: &mut Value) {
+    if let Some(members) = result.as_object_mut() {
+        for name in ["resultType", "ttlMs", "cacheScope"] {
+            members.shift_remove(name);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! One request on its way: what the tool says meanwhile goes to the client before the answer, in
+//! order, and the client's wish to stop goes to the tool.
+//!
+//! Path: 1, 10. Doc: front-doors.md#progress
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use toolbooth_contracts::Conversation;
+use toolbooth_contracts::conversation::{Counterpart, LogLine, Progress};
+
+use super::client::Client;
+use super::codec::{self, Id, Request, RpcError};
+use super::door::Door;
+
+/// Messages that may wait for a client that reads slowly; progress waits in the conversation then.
+pub(super) const OUTGOING_MAX: usize = 16;
+
+/// A message to the client.
+#[derive(Debug)]
+pub(super) enum Outgoing {
+    /// Something before the answer.
+    Notice(Bytes),
+    /// The answer, after which there is nothing.
+    Answer(Answer),
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) message: Bytes,
+    /// The code of the gateway's own error; `None` for a result, and for an error of a server.
+    pub(super) error: Option<i64>,
+}
+
+impl Answer {
+    pub(super) fn new(id: &Id, answered: Result<Value, RpcError>) -> Self {
+        let error = answered.as_ref().err();
+        let error = error.filter(|error| !error.upstream || error.is_of_transport());
+        let error = error.map(|error| error.code);
+        Self { message: codec::answer(id, answered), error }
+    }
+}
+
+/// The token with which the client wants to hear of progress.
+pub(super) fn progress_token(meta: &Map<String, Value>) -> Option<&Value> {
+    meta.get("progressToken").filter(|token| token.is_string() || token.is_number())
+}
+
+/// Runs one request to its end. What `outgoing` does not take any more is dropped: the request
+/// itself goes on.
+pub(super) async fn run(
+    door: &Door,
+    client: &Client,
+    request: Request,
+    meta: Map<String, Value>,
+    stop: CancellationToken,
+    outgoing: mpsc::Sender<Outgoing>,
+) {
+    let (conversation, counterpart) = Conversation::pair(false);
+    let conversation = conversation.with_log_level(client.log_level);
+    let token = progress_token(&meta).cloned();
+    let id = request.id.clone();
+    let answering = door.answer(client, request, meta, conversation);
+    tokio::pin!(answering);
+    let mut told_to_stop = false;
+    let answered = loop {
+        tokio::select! {
+            biased;
+            Ok(progress) = counterpart.progress.recv(), if token.is_some() => {
+                tell_progress(&outgoing, token.as_ref(), progress).await;
+            }
+            Ok(line) = counterpart.log.recv() => tell_log(&outgoing, line).await,
+            answered = &mut answering => break answered,
+            () = stop.cancelled(), if !told_to_stop => {
+                told_to_stop = true;
+                counterpart.cancel.cancel();
+            }
+        }
+    };
+    // What was said before the answer comes before it; what comes later is nobody's.
+    say_rest(&outgoing, token.as_ref(), &counterpart).await;
+    let _ = outgoing.send(Outgoing::Answer(Answer::new(&id, answered))).await;
+}
+
+/// Waits for the answer alone; what comes before it is dropped.
+pub(super) async fn answer_of(mut outgoing: mpsc::Receiver<Outgoing>) -> Option<Bytes> {
+    while let Some(one) = outgoing.recv().await {
+        if let Outgoing::Answer(Answer { message, .. }) = one {
+            return Some(message);
+        }
+    }
+    None
+}
+
+async fn say_rest(
+    outgoing: &mpsc::Sender<Outgoing>,
+    token: Option<&Value>,
+    counterpart: &Counterpart,
+) {
+    while let Ok(progress) = counterpart.progress.try_recv() {
+        tell_progress(outgoing, token, progress).await;
+    }
+    while let Ok(line) = counterpart.log.try_recv() {
+        tell_log(outgoing, line).await;
+    }
+}
+
+async fn tell_progress(
+    outgoing: &mpsc::Sender<Outgoing>,
+    token: Option<&Value>,
+    progress: Progress,
+) {
+    let Some(token) = token else { return };
+    let mut params = json!({ "progressToken": token });
+    if let (Ok(Value::Object(said)), Some(params)) =
+        (serde_json::to_value(progress), params.as_object_mut())
+    {
+        params.extend(said);
+    }
+    tell(outgoing, "notifications/progress", params).await;
+}
+
+async fn tell_log(outgoing: &mpsc::Sender<Outgoing>, line: LogLine) {
+    let mut params = json!({ "level": line.level, "data": line.data });
+    if let (Some(logger), Some(params)) = (line.logger, params.as_object_mut()) {
+        params.insert("logger".to_owned(), logger.into());
+    }
+    tell(outgoing, "notifications/message", params).await;
+}
+
+async fn tell(outgoing: &mpsc::Sender<Outgoing>, method: &str, params: Value) {
+    let message = codec::notification(method, Some(params));
+    // A client that is gone hears nothing.
+    let _ = outgoing.send(Outgoing::Notice(message)).await;
+}

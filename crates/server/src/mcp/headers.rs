@@ -1,0 +1,275 @@
+//! Headers that repeat what the body says, so that what stands between client and server can route
+//! without reading it: they must agree with the body (MCP 2026-07-28, standard headers).
+//!
+//! Path: 1. Doc: front-doors.md#headers
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use http::HeaderMap;
+use serde_json::Value;
+
+use super::codec::{Request, RpcError};
+use super::wire::{code, header};
+
+/// The one value of a header, read as MCP encodes it.
+enum Held<'h> {
+    None,
+    Text(std::borrow::Cow<'h, str>),
+    Malformed,
+}
+
+fn held<'h>(headers: &'h HeaderMap, name: &str) -> Held<'h> {
+    let mut values = headers.get_all(name).iter();
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return if headers.contains_key(name) { Held::Malformed } else { Held::None };
+    };
+    let Ok(text) = value.to_str() else { return Held::Malformed };
+    let Some(encoded) = text
+        .strip_prefix(header::BASE64_PREFIX)
+        .and_then(|t| t.strip_suffix(header::BASE64_SUFFIX))
+    else {
+        return Held::Text(text.into());
+    };
+    match BASE64_STANDARD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok()) {
+        Some(text) => Held::Text(text.into()),
+        None => Held::Malformed,
+    }
+}
+
+fn mismatch(message: String) -> RpcError {
+    RpcError::new(code::HEADER_MISMATCH, message)
+}
+
+/// Whether `name` says the same as the body, where the body has `expected`.
+fn agrees(headers: &HeaderMap, name: &str, expected: &str) -> Result<(), RpcError> {
+    match held(headers, name) {
+        Held::Text(text) if text == expected => Ok(()),
+        Held::Text(_) => Err(mismatch(format!("the header `{name}` disagrees with the body"))),
+        Held::None => Err(mismatch(format!("the header `{name}` is missing"))),
+        Held::Malformed => {
+            Err(mismatch(format!("the header `{name}` must be there once, as text or Base64")))
+        }
+    }
+}
+
+/// The member of the parameters that `Mcp-Name` repeats.
+fn named_by(method: &str) -> Option<&'static str> {
+    match method {
+        "tools/call" | "prompts/get" => Some("name"),
+        "resources/read" => Some("uri"),
+        _ => None,
+    }
+}
+
+/// What `Mcp-Name` repeats of a request, where the body has it.
+///
+/// # Errors
+/// `-32602` where it is no text.
+pub(super) fn name(request: &Request) -> Result<Option<String>, RpcError> {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        #[serde(default)]
+        name: Option<String>,
+        #[serde(default)]
+        uri: Option<String>,
+    }
+    let Some(member) = named_by(&request.method) else { return Ok(None) };
+    let named: Named = request.params.read()?;
+    Ok(if member == "name" { named.name } else { named.uri })
+}
+
+/// Compares the version, the method and the name.
+///
+/// # Errors
+/// `-32020`.
+pub(super) fn check_standard(
+    headers: &HeaderMap,
+    version: &str,
+    method: &str,
+    name: Option<&str>,
+) -> Result<(), RpcError> {
+    agrees(headers, header::VERSION, version)?;
+    agrees(headers, header::METHOD, method)?;
+    match name {
+        Some(name) => agrees(headers, header::NAME, name),
+        None => Ok(()),
+    }
+}
+
+/// Compares the method of a notification.
+///
+/// # Errors
+/// `-32020`.
+pub(super) fn check_notification(headers: &HeaderMap, method: &str) -> Result<(), RpcError> {
+    agrees(headers, header::METHOD, method)
+}
+
+/// Whether a schema has a property that is repeated in a header.
+pub(super) fn is_annotated(schema: &Value) -> bool {
+    let properties = schema.get("properties").and_then(Value::as_object);
+    properties.is_some_and(|properties| {
+        properties.values().any(|own| own.get("x-mcp-header").is_some() || is_annotated(own))
+    })
+}
+
+/// Removes arguments that are `null`, not required, and repeated in headers: such a one has no
+/// header, as an absent one has none.
+pub(super) fn drop_nulls(schema: &Value, arguments: &mut Value) {
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
+    let required = schema.get("required").and_then(Value::as_array);
+    let Some(members) = arguments.as_object_mut() else { return };
+    for (property, schema) in properties {
+        let is_required = required.is_some_and(|names| names.iter().any(|name| name == property));
+        match members.get_mut(property) {
+            Some(Value::Null) if schema.get("x-mcp-header").is_some() && !is_required => {
+                members.shift_remove(property);
+            }
+            Some(argument) => drop_nulls(schema, argument),
+            None => (),
+        }
+    }
+}
+
+/// Compares `Mcp-Param-*` with the arguments whose properties the schema annotates with
+/// `x-mcp-header`. Headers that no annotation names are left alone.
+///
+/// # Errors
+/// `-32020`.
+pub(super) fn check_params(
+    headers: &HeaderMap,
+    schema: &Value,
+    arguments: &Value,
+) -> Result<(), RpcError> {
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
+        return Ok(());
+    };
+    for (property, schema) in properties {
+        let argument = arguments.get(property).unwrap_or(&Value::Null);
+        if let Some(word) = schema.get("x-mcp-header").and_then(Value::as_str)
+            && !word.is_empty()
+        {
+            check_param(headers, &format!("{}{word}", header::PARAM_PREFIX), argument)?;
+        }
+        check_params(headers, schema, argument)?;
+    }
+    Ok(())
+}
+
+fn check_param(headers: &HeaderMap, name: &str, argument: &Value) -> Result<(), RpcError> {
+    let expected = match argument {
+        Value::String(text) => text.clone(),
+        Value::Bool(_) => argument.to_string(),
+        Value::Number(number) => {
+            let text = number.to_string();
+            match held(headers, name) {
+                Held::Text(header)
+                    if decimal(&header).is_some_and(|own| Some(own) == decimal(&text)) =>
+                {
+                    return Ok(());
+                }
+                _ => text,
+            }
+        }
+        _ => {
+            return match held(headers, name) {
+                Held::None => Ok(()),
+                _ => Err(mismatch(format!("the header `{name}` has no argument in the body"))),
+            };
+        }
+    };
+    agrees(headers, name, &expected)
+}
+
+/// The value of a JSON number: its sign, its digits without zeros at either end, and the power of
+/// ten that they are multiplied with. Equal numbers have equal values, however large they are.
+fn decimal(text: &str) -> Option<(bool, String, i64)> {
+    let number: serde_json::Number = serde_json::from_str(text).ok()?;
+    let text = number.to_string();
+    let (negative, text) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.as_str()),
+    };
+    let (mantissa, power) = match text.split_once(['e', 'E']) {
+        Some((mantissa, power)) => (mantissa, power.parse::<i64>().ok()?),
+        None => (text, 0),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    let shift = i64::try_from(fraction.len()).ok()?;
+    let trimmed = digits.trim_end_matches('0');
+    let zeros = i64::try_from(digits.len() - trimmed.len()).ok()?;
+    let power = power.checked_sub(shift)?.checked_add(zeros)?;
+    let trimmed = trimmed.trim_start_matches('0');
+    Some(if trimmed.is_empty() {
+        (false, String::new(), 0)
+    } else {
+        (negative, trimmed.to_owned(), power)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            let name: http::HeaderName = name.parse().unwrap();
+            headers.append(name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn standard_headers_agree_with_the_body() {
+        let check = |lines: &[(&str, &str)]| {
+            check_standard(&headers(lines), "2026-07-28", "tools/call", Some("büro"))
+                .map_err(|error| error.code)
+        };
+        let version = ("mcp-protocol-version", "2026-07-28");
+        let method = ("mcp-method", "tools/call");
+        let name = ("mcp-name", "=?base64?YsO8cm8=?=");
+        assert_eq!(check(&[version, method, name]), Ok(()));
+        for bad in [
+            vec![version, method],
+            vec![version, name],
+            vec![method, name],
+            vec![version, method, ("mcp-name", "other")],
+            vec![version, method, ("mcp-name", "=?base64?!?=")],
+            vec![version, method, name, name],
+            vec![version, ("mcp-method", "tools/list"), name],
+            vec![("mcp-protocol-version", "2025-11-25"), method, name],
+        ] {
+            assert_eq!(check(&bad), Err(-32_020), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn annotated_arguments_agree_and_unknown_headers_pass() {
+        let schema = json!({ "properties": {
+            "region": { "type": "string", "x-mcp-header": "Region" },
+            "deep": { "type": "object", "properties": {
+                "count": { "type": "integer", "x-mcp-header": "Count" } } },
+        } });
+        let check = |lines: &[(&str, &str)], arguments: Value| {
+            check_params(&headers(lines), &schema, &arguments).is_ok()
+        };
+        assert!(check(&[("mcp-param-other", "x")], json!({})));
+        assert!(check(&[("mcp-param-region", "eu")], json!({ "region": "eu" })));
+        assert!(!check(&[("mcp-param-region", "us")], json!({ "region": "eu" })));
+        assert!(!check(&[], json!({ "region": "eu" })));
+        assert!(!check(&[("mcp-param-region", "eu")], json!({ "region": null })));
+        let mut arguments = json!({ "region": null, "other": null, "deep": { "count": null } });
+        drop_nulls(&schema, &mut arguments);
+        assert_eq!(arguments, json!({ "other": null, "deep": {} }));
+        assert!(check(&[("mcp-param-count", "3")], json!({ "deep": { "count": 3 } })));
+        assert!(check(&[("mcp-param-count", "3.0")], json!({ "deep": { "count": 3 } })));
+        assert!(check(&[("mcp-param-count", "30e-1")], json!({ "deep": { "count": 3 } })));
+        let large = json!({ "deep": { "count": 9_007_199_254_740_993_u64 } });
+        assert!(check(&[("mcp-param-count", "9007199254740993.00")], large.clone()));
+        assert!(!check(&[("mcp-param-count", "9007199254740992")], large));
+        assert!(!check(&[("mcp-param-count", "3x")], json!({ "deep": { "count": 3 } })));
+        assert!(!check(&[("mcp-param-count", "4")], json!({ "deep": { "count": 3 } })));
+    }
+}

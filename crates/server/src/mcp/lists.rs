@@ -1,0 +1,72 @@
+//! Listings: what a client may see of tools, prompts, resources and templates, page by page.
+//!
+//! Path: 10. Doc: front-doors.md#listings
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use toolbooth_contracts::port::ItemKind;
+use toolbooth_proxy::View;
+
+use super::client::Client;
+use super::codec::{Request, RpcError};
+use super::declared::tool_document;
+use super::search;
+use crate::{House, Listing};
+
+/// Items of one page.
+const PAGE: usize = 500;
+
+/// Answers one of the `…/list` methods.
+pub(super) fn answer(
+    house: &House,
+    view: &View,
+    client: &Client,
+    request: &Request,
+) -> Result<Value, RpcError> {
+    #[derive(Deserialize)]
+    struct Page {
+        #[serde(default)]
+        cursor: Option<String>,
+    }
+    let cursor = request.params.read::<Page>()?.cursor.filter(|cursor| !cursor.is_empty());
+    let method = request.method.as_str();
+    let toolset = client.toolset.as_deref().unwrap_or_default();
+    // A cursor is good for one caller's listing.
+    let listing = format!("{method}\0{}\0{toolset}", client.caller.name());
+    let after = match &cursor {
+        None => None,
+        Some(cursor) => match house.proxy.place(&listing, cursor) {
+            Some(place) => Some(place),
+            None => {
+                let message = "the cursor is not one of this listing; begin without one";
+                return Err(RpcError::invalid_params(message));
+            }
+        },
+    };
+    let kind = match method {
+        "prompts/list" => Some(("prompts", ItemKind::Prompt)),
+        "resources/list" => Some(("resources", ItemKind::Resource)),
+        "resources/templates/list" => Some(("resourceTemplates", ItemKind::Template)),
+        _ => None,
+    };
+    let (member, items, next) = match kind {
+        // Who may not search is listed everything.
+        None if house.listing == Listing::Search && search::is_possible(view) => {
+            ("tools", search::tools(view, client), None)
+        }
+        None => {
+            let (tools, next) = view.listed(after.as_deref(), PAGE);
+            ("tools", tools.iter().map(|tool| tool_document(tool, client)).collect(), next)
+        }
+        Some((member, kind)) => {
+            let (items, next) = view.items(kind, after.as_deref(), PAGE);
+            (member, items.into_iter().map(|item| Value::Object(item.document)).collect(), next)
+        }
+    };
+    let mut result = Map::new();
+    result.insert(member.to_owned(), Value::Array(items));
+    if let Some(place) = next {
+        result.insert("nextCursor".to_owned(), json!(house.proxy.cursor(&listing, &place)));
+    }
+    Ok(Value::Object(result))
+}

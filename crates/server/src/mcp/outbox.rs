@@ -1,0 +1,181 @@
+//! What one client is to be told by itself, until it takes it: each thing once, however often it
+//! has changed meanwhile.
+//!
+//! Doc: front-doors.md#changes
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+use tokio::sync::{Notify, mpsc};
+
+use super::codec::{self, Id};
+use super::exchange::Outgoing;
+
+/// The member of `_meta` that names the subscription which a message belongs to.
+pub(super) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+
+/// A listing that can change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum List {
+    Tools,
+    Prompts,
+    Resources,
+}
+
+impl List {
+    fn method(self) -> &'static str {
+        match self {
+            Self::Tools => "notifications/tools/list_changed",
+            Self::Prompts => "notifications/prompts/list_changed",
+            Self::Resources => "notifications/resources/list_changed",
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    lists: BTreeSet<List>,
+    resources: BTreeSet<String>,
+    closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    changed: Notify,
+}
+
+/// What waits for one client. All clones are one; bounded by what the client subscribed to.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Outbox(Arc<Shared>);
+
+impl Outbox {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A listing has changed.
+    pub(super) fn list_changed(&self, list: List) {
+        self.waiting().lists.insert(list);
+        self.0.changed.notify_one();
+    }
+
+    /// A resource has changed.
+    pub(super) fn resource_updated(&self, uri: &str) {
+        self.waiting().resources.insert(uri.to_owned());
+        self.0.changed.notify_one();
+    }
+
+    /// There will be nothing more.
+    pub(super) fn close(&self) {
+        self.waiting().closed = true;
+        self.0.changed.notify_one();
+    }
+
+    /// Waits for something and sends it, one after the other, until nobody reads or the outbox is
+    /// closed. What could not be sent waits for the next reader. Messages to a subscription of the
+    /// modern era carry its id.
+    pub(super) async fn send_to(
+        &self,
+        outgoing: &mpsc::Sender<Outgoing>,
+        subscription: Option<&Id>,
+    ) {
+        loop {
+            // A place comes first, so that nothing is taken that cannot be sent.
+            let Ok(place) = outgoing.reserve().await else { return };
+            let taken = tokio::select! {
+                taken = self.take(subscription) => taken,
+                () = outgoing.closed() => return,
+            };
+            match taken {
+                Some(message) => place.send(Outgoing::Notice(message)),
+                None => return,
+            }
+        }
+    }
+
+    /// Waits for something and takes it, as a message; `None` once it is closed.
+    async fn take(&self, subscription: Option<&Id>) -> Option<Bytes> {
+        loop {
+            let changed = self.0.changed.notified();
+            {
+                let mut waiting = self.waiting();
+                if let Some(list) = waiting.lists.pop_first() {
+                    return Some(tagged(list.method(), Map::new(), subscription));
+                }
+                if let Some(uri) = waiting.resources.pop_first() {
+                    let uri = Map::from_iter([("uri".to_owned(), Value::String(uri))]);
+                    return Some(tagged("notifications/resources/updated", uri, subscription));
+                }
+                if waiting.closed {
+                    return None;
+                }
+            }
+            changed.await;
+        }
+    }
+}
+
+/// A notification, with the id of the subscription that it belongs to.
+pub(super) fn tagged(
+    method: &str,
+    mut params: Map<String, Value>,
+    subscription: Option<&Id>,
+) -> Bytes {
+    if let Some(id) = subscription {
+        let meta = json!({ SUBSCRIPTION_ID: id.value() });
+        params.insert("_meta".to_owned(), meta);
+    }
+    codec::notification(method, (!params.is_empty()).then_some(Value::Object(params)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn each_change_is_told_once() {
+        let outbox = Outbox::default();
+        for _ in 0..1_000 {
+            outbox.list_changed(List::Tools);
+            outbox.resource_updated("a:b");
+        }
+        let told = outbox.take(None).await.unwrap();
+        assert_eq!(told, r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#);
+        assert!(outbox.take(None).await.is_some() && outbox.waiting().lists.is_empty());
+        let id = Id::of(&json!(7)).unwrap();
+        outbox.resource_updated("a:b");
+        let told = outbox.take(Some(&id)).await.unwrap();
+        let message: Value = serde_json::from_slice(&told).unwrap();
+        assert_eq!(message["params"]["uri"], "a:b");
+        assert_eq!(message["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], 7);
+        outbox.list_changed(List::Prompts);
+        outbox.close();
+        assert!(outbox.take(None).await.is_some());
+        assert_eq!(outbox.take(None).await, None);
+    }
+
+    #[tokio::test]
+    async fn what_a_reader_does_not_take_waits_for_the_next() {
+        let outbox = Outbox::default();
+        let (outgoing, mut first) = mpsc::channel(1);
+        outbox.list_changed(List::Tools);
+        outbox.resource_updated("a:b");
+        let sending = outbox.clone();
+        let sent = tokio::spawn(async move { sending.send_to(&outgoing, None).await });
+        assert!(first.recv().await.is_some());
+        drop(first);
+        sent.await.unwrap();
+        // At most the one that was handed over is gone; nothing new is taken for who has left.
+        outbox.list_changed(List::Prompts);
+        let (outgoing, mut second) = mpsc::channel(4);
+        let sending = outbox.clone();
+        let sent = tokio::spawn(async move { sending.send_to(&outgoing, None).await });
+        let Some(Outgoing::Notice(message)) = second.recv().await else { panic!("a notice") };
+        assert!(String::from_utf8_lossy(&message).contains("prompts"), "{message:?}");
+        outbox.close();
+        sent.await.unwrap();
+    }
+}

@@ -1,0 +1,410 @@
+//! Sessions of the legacy era over HTTP: each belongs to the caller that made it, and ends when it
+//! has not been used for long, or when its caller makes too many.
+//!
+//! Doc: front-doors.md#sessions
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use toolbooth_contracts::Caller;
+use toolbooth_contracts::conversation::LogLevel;
+
+use super::client::Client;
+use super::codec::{self, Fault, Message, Notification, Request, RpcError};
+use super::door::Door;
+use super::exchange::{self, Answer, OUTGOING_MAX, Outgoing};
+use super::in_flight::{InFlight, Running, cancelled};
+use super::notifications::{Membership, SUBSCRIPTIONS_MAX};
+use super::wire::{self, code};
+use crate::http::Held;
+
+/// The revision that has batches.
+pub(super) const BATCHES: &str = "2025-03-26";
+pub(super) const NO_BATCHES: &str =
+    "this revision of the protocol has no batches; send each message by itself";
+
+/// What `initialize` asks.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Initialize {
+    protocol_version: String,
+    #[serde(default)]
+    client_info: Option<Value>,
+}
+
+impl Initialize {
+    /// The version that the session has: the one that was asked for, else the newest.
+    pub(super) fn version(&self) -> String {
+        let known = wire::legacy();
+        let asked = known.iter().find(|version| **version == self.protocol_version);
+        asked.or(known.last()).cloned().unwrap_or_default()
+    }
+
+    /// What the client calls itself.
+    pub(super) fn name(&self) -> Option<String> {
+        let name = self.client_info.as_ref()?.get("name")?.as_str()?;
+        Some(name.chars().take(256).collect())
+    }
+}
+
+/// What sessions may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Sessions of one caller.
+    pub per_caller_max: usize,
+    /// Sessions of all callers.
+    pub all_max: usize,
+    /// How long a session may be idle: no request in progress, and no stream open.
+    pub idle: Duration,
+}
+
+impl Default for SessionLimits {
+    fn default() -> Self {
+        Self { per_caller_max: 1_000, all_max: 10_000, idle: Duration::from_secs(1_800) }
+    }
+}
+
+/// One session.
+pub(super) struct Session {
+    pub(super) id: String,
+    pub(super) version: String,
+    pub(super) client: Client,
+    pub(super) in_flight: InFlight,
+    pub(super) membership: Membership,
+    /// Cancelled when the session ends.
+    pub(super) ended: CancellationToken,
+    state: Mutex<State>,
+}
+
+struct State {
+    used: Instant,
+    log_level: Option<LogLevel>,
+    /// Ends the stream that is open, when another is opened.
+    stream: Option<CancellationToken>,
+}
+
+impl Session {
+    pub(super) fn new(
+        id: String,
+        version: &str,
+        client: Client,
+        membership: Membership,
+        in_flight: InFlight,
+    ) -> Self {
+        let state = State { used: Instant::now(), log_level: None, stream: None };
+        Self {
+            id,
+            version: version.to_owned(),
+            client,
+            in_flight,
+            membership,
+            ended: CancellationToken::new(),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Takes a notification of the client.
+    pub(super) fn notified(&self, note: &Notification) {
+        if let Some(id) = cancelled(note) {
+            self.in_flight.cancel(&id);
+        }
+    }
+
+    /// Runs one request to its end.
+    pub(super) async fn run(
+        &self,
+        door: &Door,
+        client: Client,
+        request: Request,
+        meta: Map<String, Value>,
+        running: Running,
+        outgoing: mpsc::Sender<Outgoing>,
+    ) {
+        match self.answer(door, &request, &meta).await {
+            Some(answered) => {
+                let answer = Answer::new(&request.id, answered);
+                // Its id is free before its answer is read.
+                drop(running);
+                let _ = outgoing.send(Outgoing::Answer(answer)).await;
+            }
+            None => {
+                let stop = running.stop.clone();
+                exchange::run(door, &client, request, meta, stop, outgoing).await;
+                drop(running);
+            }
+        }
+        self.touch();
+    }
+
+    /// Answers what concerns the session itself; `None` for everything else.
+    async fn answer(
+        &self,
+        door: &Door,
+        request: &Request,
+        meta: &Map<String, Value>,
+    ) -> Option<Result<Value, RpcError>> {
+        let done = || Value::Object(Map::new());
+        Some(match request.method.as_str() {
+            "logging/setLevel" => request.params.read::<SetLevel>().map(|SetLevel { level }| {
+                self.state().log_level = Some(level);
+                done()
+            }),
+            "resources/subscribe" => match request.params.read::<Resource>() {
+                Ok(Resource { uri }) => {
+                    let subscribed = door.subscribe(&self.client(), &uri, meta).await;
+                    subscribed.and_then(|subscription| {
+                        if self.membership.add(subscription) {
+                            return Ok(done());
+                        }
+                        let message = format!(
+                            "a session subscribes to at most {SUBSCRIPTIONS_MAX} resources"
+                        );
+                        Err(RpcError::new(code::SERVER_ERROR, message))
+                    })
+                }
+                Err(error) => Err(error),
+            },
+            "resources/unsubscribe" => request.params.read::<Resource>().map(|Resource { uri }| {
+                self.membership.remove(&uri);
+                done()
+            }),
+            _ => return None,
+        })
+    }
+
+    /// Answers the messages of a batch, all at once; what is said before the answers is dropped.
+    pub(super) async fn batch(
+        self: &Arc<Self>,
+        door: &Door,
+        messages: Vec<Result<Message, Fault>>,
+        held: Option<&Held>,
+    ) -> Vec<Bytes> {
+        let (mut answering, mut answers) = (Vec::new(), Vec::new());
+        for message in messages {
+            match message {
+                Err(fault) => answers.push(fault.answer()),
+                Ok(Message::Answer) => (),
+                Ok(Message::Notification(note)) => self.notified(&note),
+                Ok(Message::Request(request)) => {
+                    let meta = request.params.meta();
+                    let begun = meta.and_then(|meta| {
+                        self.in_flight.begin(&request.id).map(|running| (meta, running))
+                    });
+                    let (meta, running) = match begun {
+                        Ok(begun) => begun,
+                        Err(error) => {
+                            answers.push(codec::error_answer(Some(&request.id), &error));
+                            continue;
+                        }
+                    };
+                    let (door, session) = (door.clone(), Arc::clone(self));
+                    let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
+                    let held = held.cloned();
+                    // Each goes on where the client hangs up, and can be cancelled all the same.
+                    answering.push(tokio::spawn(async move {
+                        let client = session.client();
+                        let run = session.run(&door, client, request, meta, running, outgoing);
+                        let answered = tokio::join!(run, exchange::answer_of(receiver)).1;
+                        drop(held);
+                        answered
+                    }));
+                }
+            }
+        }
+        for answered in answering {
+            answers.extend(answered.await.ok().flatten());
+        }
+        answers
+    }
+
+    /// Tells the client of changes until `stop` is cancelled, the session ends, or nobody reads.
+    pub(super) async fn stream(&self, stop: &CancellationToken, outgoing: mpsc::Sender<Outgoing>) {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => (),
+            () = self.ended.cancelled() => (),
+            () = self.membership.outbox.send_to(&outgoing, None) => (),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client as it is now.
+    pub(super) fn client(&self) -> Client {
+        Client { log_level: self.state().log_level, ..self.client.clone() }
+    }
+
+    /// Takes the session's one stream; the one that was open before ends. The stream is to end
+    /// with the token.
+    pub(super) fn take_stream(&self) -> CancellationToken {
+        let token = self.ended.child_token();
+        if let Some(before) = self.state().stream.replace(token.clone()) {
+            before.cancel();
+        }
+        token
+    }
+
+    /// A stream has ended.
+    pub(super) fn leave_stream(&self, token: &CancellationToken) {
+        token.cancel();
+        let mut state = self.state();
+        if state.stream.as_ref().is_some_and(CancellationToken::is_cancelled) {
+            state.stream = None;
+        }
+        state.used = Instant::now();
+    }
+
+    pub(super) fn touch(&self) {
+        self.state().used = Instant::now();
+    }
+
+    /// Since when it is idle; `None` where it is not.
+    fn idle_since(&self) -> Option<Instant> {
+        let state = self.state();
+        (state.stream.is_none() && self.in_flight.is_empty()).then_some(state.used)
+    }
+
+    fn end(&self) {
+        self.in_flight.cancel_all();
+        self.membership.outbox.close();
+        self.ended.cancel();
+    }
+}
+
+/// The session of a caller that has been idle for the longest time.
+fn longest_idle(all: &HashMap<String, Arc<Session>>, caller: &Caller) -> Option<String> {
+    let own = all.values().filter(|one| one.client.caller == *caller);
+    own.filter_map(|one| Some((one.idle_since()?, &one.id))).min().map(|(_, id)| id.clone())
+}
+
+/// The caller that has the most sessions, and how many.
+fn most_sessions(all: &HashMap<String, Arc<Session>>) -> Option<(usize, Caller)> {
+    let mut counts: HashMap<&Caller, usize> = HashMap::new();
+    for session in all.values() {
+        *counts.entry(&session.client.caller).or_default() += 1;
+    }
+    counts.into_iter().map(|(caller, count)| (count, caller.clone())).max()
+}
+
+#[derive(Deserialize)]
+struct SetLevel {
+    level: LogLevel,
+}
+
+#[derive(Deserialize)]
+struct Resource {
+    uri: String,
+}
+
+/// All sessions.
+#[derive(Clone)]
+pub(super) struct Sessions {
+    limits: SessionLimits,
+    all: Arc<Mutex<HashMap<String, Arc<Session>>>>,
+}
+
+/// Why no session was made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoSession {
+    #[error("this caller has as many sessions in use as it may have; end one with DELETE")]
+    TooMany,
+    #[error("the gateway has as many sessions as it may have; try again later")]
+    Full,
+}
+
+impl Sessions {
+    pub(super) fn new(limits: SessionLimits) -> Self {
+        Self { limits, all: Arc::default() }
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a session. Where its caller has too many, the one of them that has been idle for the
+    /// longest time ends; where all callers together have, that of the caller who has the most.
+    pub(super) fn make(
+        &self,
+        id: String,
+        caller: &Caller,
+        name: Option<String>,
+        version: &str,
+        membership: Membership,
+        toolset: Option<Arc<str>>,
+    ) -> Result<Arc<Session>, NoSession> {
+        let client = Client::legacy(caller.clone(), name, toolset);
+        let in_flight = InFlight::default();
+        let session = Arc::new(Session::new(id, version, client, membership, in_flight));
+        self.end_idle();
+        let mut all = self.all();
+        let own = all.values().filter(|one| one.client.caller == *caller).count();
+        let mut ended = None;
+        if own >= self.limits.per_caller_max {
+            let oldest = longest_idle(&all, caller).ok_or(NoSession::TooMany)?;
+            ended = all.remove(&oldest);
+        } else if all.len() >= self.limits.all_max {
+            let (most, owner) = most_sessions(&all).ok_or(NoSession::Full)?;
+            // Nobody loses a session to somebody who has as many.
+            let owner = if most > own { owner } else { caller.clone() };
+            let oldest = longest_idle(&all, &owner).ok_or(NoSession::Full)?;
+            ended = all.remove(&oldest);
+        }
+        all.insert(session.id.clone(), Arc::clone(&session));
+        drop(all);
+        if let Some(ended) = ended {
+            ended.end();
+        }
+        Ok(session)
+    }
+
+    /// The caller's session; another's is as none.
+    pub(super) fn find(&self, id: &str, caller: &Caller) -> Option<Arc<Session>> {
+        let session = self.all().get(id).cloned().filter(|one| one.client.caller == *caller)?;
+        session.touch();
+        Some(session)
+    }
+
+    /// Ends a session; its requests are cancelled.
+    pub(super) fn end(&self, session: &Session) {
+        self.all().remove(&session.id);
+        session.end();
+    }
+
+    /// Ends the sessions that have been idle for too long.
+    pub(super) fn end_idle(&self) {
+        let old = |session: &Session| {
+            session.idle_since().is_some_and(|since| since.elapsed() >= self.limits.idle)
+        };
+        let ended: Vec<Arc<Session>> = {
+            let mut all = self.all();
+            let ids: Vec<String> =
+                all.values().filter(|one| old(one)).map(|one| one.id.clone()).collect();
+            ids.iter().filter_map(|id| all.remove(id)).collect()
+        };
+        for session in ended {
+            session.end();
+        }
+    }
+
+    /// Ends idle sessions now and then, until `ending` is cancelled; then all of them.
+    pub(super) async fn tend(self, ending: CancellationToken) {
+        let every =
+            (self.limits.idle / 4).clamp(Duration::from_millis(100), Duration::from_secs(60));
+        while tokio::time::timeout(every, ending.cancelled()).await.is_err() {
+            self.end_idle();
+        }
+        let all: Vec<Arc<Session>> = self.all().drain().map(|(_, session)| session).collect();
+        for session in all {
+            session.membership.outbox.close();
+            session.ended.cancel();
+        }
+    }
+}
