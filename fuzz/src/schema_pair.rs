@@ -21,6 +21,7 @@ fn said(schema: &Value) -> Said {
         input_schema: schema.clone(),
         output_schema: json!({}),
         annotations: schema.as_object().cloned(),
+        extra: schema.as_object().cloned().unwrap_or_default(),
     }
 }
 

@@ -76,6 +76,7 @@ fn proxy(ledger: Arc<dyn Ledger>) -> ToolProxy {
         ids: Arc::new(SystemIds),
         shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits: Limits::default(),
+        upstreams: Default::default(),
         keeping: Default::default(),
     })
 }

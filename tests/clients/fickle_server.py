@@ -2,7 +2,8 @@
 
 usage: fickle_server.py TOOLS_FILE tell|silent [GATE]
 
-TOOLS_FILE holds the list of tools as JSON. With `tell` the server says `list_changed` when the
+TOOLS_FILE holds the list of tools as JSON, or an object with the lists `tools`, `prompts` and
+`resources`. With `tell` the server says `list_changed` when the
 file changes. Calls answer the name of the tool. Where GATE is there, a named pipe, the server does
 not answer before somebody has written to it.
 """
@@ -44,6 +45,21 @@ def watch():
             say({"method": "notifications/tools/list_changed"})
 
 
+def listing(what):
+    with open(path) as file:
+        said = json.load(file)
+    if isinstance(said, dict):
+        return said.get(what, [])
+    return said if what == "tools" else []
+
+
+def offers():
+    changes = {"listChanged": mode == "tell"}
+    with open(path) as file:
+        more = ["prompts", "resources"] if isinstance(json.load(file), dict) else []
+    return {name: changes for name in ["tools", *more]}
+
+
 for line in sys.stdin:
     request = json.loads(line)
     method, id = request.get("method"), request.get("id")
@@ -52,14 +68,13 @@ for line in sys.stdin:
     if method == "initialize":
         say({"id": id, "result": {
             "protocolVersion": request["params"]["protocolVersion"],
-            "capabilities": {"tools": {"listChanged": mode == "tell"}},
+            "capabilities": offers(),
             "serverInfo": {"name": "fickle", "version": "1"},
         }})
         if mode == "tell":
             threading.Thread(target=watch, daemon=True).start()
     elif method == "tools/list":
-        with open(path) as file:
-            tools = json.load(file)
+        tools = listing("tools")
         # A list of lists is one of pages; a page that is a text is the cursor to go back to.
         if not (tools and isinstance(tools[0], list)):
             tools = [tools]
@@ -69,6 +84,11 @@ for line in sys.stdin:
             after = tools[at + 1]
             result["nextCursor"] = after if isinstance(after, str) else str(at + 1)
         say({"id": id, "result": result})
+    elif method in ("prompts/list", "resources/list"):
+        what = method.split("/")[0]
+        say({"id": id, "result": {what: listing(what)}})
+    elif method == "resources/templates/list":
+        say({"id": id, "result": {"resourceTemplates": []}})
     elif method == "tools/call":
         text = "called " + request["params"]["name"]
         say({"id": id, "result": {"content": [{"type": "text", "text": text}]}})

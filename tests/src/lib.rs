@@ -8,7 +8,9 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::{Value, json};
 
 pub mod child_kills;
+pub mod mcp;
 pub mod postgres;
+pub mod stage;
 pub mod torture;
 
 /// The folder of the repository.
@@ -137,7 +139,12 @@ impl Place {
 
     /// As [`Place::serve`], with more options.
     pub fn serve_with(&self, options: &[&str]) -> Gateway {
-        let mut arguments = vec!["serve", "--http", "127.0.0.1:0"];
+        self.serve_at("127.0.0.1:0", options)
+    }
+
+    /// As [`Place::serve_with`], at an address.
+    pub fn serve_at(&self, address: &str, options: &[&str]) -> Gateway {
+        let mut arguments = vec!["serve", "--http", address];
         arguments.extend(options);
         let mut child = self
             .command(&arguments)

@@ -63,6 +63,15 @@ fn assert_problem(answer: &Answer, status: u16, code: &str, of: &str) {
     assert!(answer.body["title"].as_str().is_some_and(|title| !title.is_empty()), "{of}");
 }
 
+/// On the MCP endpoint errors are those of JSON-RPC.
+fn assert_rpc_error(answer: &Answer, status: u16, code: i64, of: &str) {
+    let kind = (answer.status, answer.kind.as_str());
+    assert_eq!(kind, (status, "application/json"), "{of}: {}", answer.body);
+    assert_eq!(answer.body["jsonrpc"], "2.0", "{of}");
+    assert_eq!(answer.body["error"]["code"], code, "{of}: {}", answer.body);
+    assert!(answer.body["error"]["message"].as_str().is_some_and(|text| !text.is_empty()), "{of}");
+}
+
 #[test]
 fn only_json_bodies_are_taken() {
     let place = Place::new();
@@ -76,7 +85,12 @@ fn only_json_bodies_are_taken() {
             "Content-Type: application/json\r\nContent-Type: text/plain\r\n",
         ] {
             let answer = raw(at, &post(path, at, &format!("{ACCEPT}{kind}"), CALL));
-            assert_problem(&answer, 415, "unsupported-media-type", &format!("{path} {kind}"));
+            let of = format!("{path} {kind}");
+            if path == "/mcp" {
+                assert_rpc_error(&answer, 415, -32_600, &of);
+            } else {
+                assert_problem(&answer, 415, "unsupported-media-type", &of);
+            }
         }
     }
     let kind = "Content-Type: application/json; charset=utf-8\r\n";
@@ -169,7 +183,6 @@ fn every_error_is_json() {
         let head = format!("{method} {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n");
         raw(at, format!("{head}{headers}\r\n").as_bytes())
     };
-    let stream = "Accept: text/event-stream\r\n";
     for (method, path, headers, status, code) in [
         ("GET", "/nothing", "", 404, "not-found"),
         ("GET", "/v1/calls/none", "", 404, "not-found"),
@@ -178,25 +191,35 @@ fn every_error_is_json() {
         ("GET", "/v1/tools?limit=x", "", 400, "invalid-request"),
         ("GET", "/v1/calls", "", 405, "method-not-allowed"),
         ("POST", "/healthz", "", 405, "method-not-allowed"),
-        ("PUT", "/mcp", "", 405, "method-not-allowed"),
         ("OPTIONS", "*", "", 404, "not-found"),
-        ("GET", "/mcp", "", 406, "not-acceptable"),
-        ("GET", "/mcp", stream, 400, "invalid-request"),
-        ("DELETE", "/mcp", "", 400, "invalid-request"),
-        ("GET", "/mcp", "Accept: text/event-stream\r\nMcp-Session-Id: none\r\n", 404, "not-found"),
     ] {
         let answer = plain(method, path, headers);
         assert_problem(&answer, status, code, &format!("{method} {path}"));
     }
+    let modern = "MCP-Protocol-Version: 2026-07-28\r\n";
+    for (method, headers, status, code) in [
+        ("PUT", "", 405, -32_600),
+        ("GET", "", 400, -32_600),
+        ("GET", modern, 405, -32_600),
+        ("DELETE", "", 400, -32_600),
+        ("DELETE", modern, 405, -32_600),
+        ("GET", "Mcp-Session-Id: none\r\n", 404, -32_001),
+        ("DELETE", "Mcp-Session-Id: none\r\n", 404, -32_001),
+    ] {
+        let answer = plain(method, "/mcp", headers);
+        assert_rpc_error(&answer, status, code, &format!("{method} {headers}"));
+    }
+    assert!(plain("PUT", "/mcp", "").head.contains("\r\nallow: "));
     assert!(plain("POST", "/healthz", "").head.contains("\r\nallow: "));
     let long = "x".repeat(40_000);
     assert_problem(&plain("GET", "/", &format!("X: {long}\r\n")), 431, "head-too-large", "head");
 
     let mcp = |headers: &str, body: &str| raw(at, &post("/mcp", at, headers, body));
-    assert_problem(&mcp(JSON, "{}"), 406, "not-acceptable", "no accept");
+    let html = format!("{JSON}Accept: text/html\r\n");
+    assert_rpc_error(&mcp(&html, "{}"), 406, -32_600, "no form that there is");
     let large = format!("{JSON}{ACCEPT}Content-Length: 9000000\r\n\r\n");
     let large = format!("POST /mcp HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n{large}");
-    assert_problem(&raw(at, large.as_bytes()), 413, "too-large", "body");
+    assert_rpc_error(&raw(at, large.as_bytes()), 413, -32_600, "body");
     for (body, code) in [("{nonsense", -32_700), ("[1]", -32_600), (r#"{"a":1}"#, -32_600)] {
         let answer = mcp(&format!("{JSON}{ACCEPT}"), body);
         assert_eq!((answer.status, answer.kind.as_str()), (400, "application/json"), "{body}");

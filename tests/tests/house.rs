@@ -217,9 +217,9 @@ fn flags_and_whitelist_decide_from_the_environment() {
     };
     assert_eq!(names(&some), ["calculator"]);
     assert_eq!(names(&Place::new().env("TOOL_WHITELIST", " , ")), Vec::<String>::new());
-    assert_eq!(names(&Place::new().env("TOOL_WHITELIST", "")).len(), 5);
+    assert_eq!(names(&Place::new().env("TOOL_WHITELIST", "")).len(), 6);
     let open = Place::new().env("TOOL_WHITELIST", "calculator").env("TOOLS_POLICY", "0");
-    assert_eq!(names(&open).len(), 5);
+    assert_eq!(names(&open).len(), 6);
 }
 
 #[test]

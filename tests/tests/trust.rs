@@ -54,6 +54,54 @@ fn locked(mode: &str, more: &str) -> Place {
     place
 }
 
+/// A server with one tool, a prompt and a resource, whose texts are given.
+fn says_items(place: &Place, prompt: &str, resource: &str) {
+    let said = json!({
+        "tools": [tool("read", "Reads a file.")],
+        "prompts": [{"name": "greet", "description": prompt}],
+        "resources": [{"uri": "file:///a@b", "name": resource}],
+    });
+    place.write("tools.draft", &said.to_string());
+    std::fs::rename(place.path().join("tools.draft"), place.path().join("tools.json")).unwrap();
+}
+
+#[test]
+fn prompts_and_resources_are_locked_and_approved_like_tools() {
+    let place = Place::new();
+    place.write("toolbooth.toml", &fickle("silent", ""));
+    says_items(&place, "Says hello.", "notes");
+    let (discovered, exit) = place.json(&["discover"]);
+    let source = &discovered["sources"][0];
+    assert_eq!((exit, &source["prompts"], &source["resources"]), (0, &json!(1), &json!(1)));
+    let (done, exit) = place.json(&["lock"]);
+    assert_eq!((exit, &done["approved"], &done["approvedItems"]), (0, &json!(1), &json!(2)));
+    assert!(place.json(&["lock", "diff"]).1 == 0);
+    says_items(&place, "Says hello, and mails it.", "other");
+    let output = place.run(&["lock", "diff"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in ["prompt:s.greet (mcp:s): changed", "{+hello, and mails", "resource:s.file:///a@b"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let (discovered, _) = place.json(&["discover"]);
+    let quarantined = discovered["sources"][0]["quarantined"].to_string();
+    assert!(quarantined.contains("prompt:s.greet") && quarantined.contains("file:///a@b"));
+    let (diff, _) = place.json(&["lock", "diff"]);
+    let row = diff["tools"].as_array().unwrap().iter();
+    let row = row.clone().find(|row| row["toolId"] == "resource:s.file:///a@b").unwrap();
+    let exact = format!("resource:s.file:///a@b@{}", &row["sourceDigest"].as_str().unwrap()[..16]);
+    assert_eq!(place.run(&["lock", "approve", &exact]).status.code(), Some(0));
+    assert_eq!(place.run(&["lock", "approve", "s.*", "--yes"]).status.code(), Some(0));
+    assert_eq!(place.json(&["lock", "diff"]).1, 0);
+    let (events, _) = place.json(&["audit", "query"]);
+    let approved = events["events"].as_array().unwrap().iter();
+    let approved = approved.filter(|event| event["event"] == "TOOL_APPROVED");
+    let tools: Vec<&Value> = approved.map(|event| &event["facts"]["tool"]).collect();
+    // `discover` has pinned the first ones, without a store to record it in.
+    assert_eq!(tools, [&json!("resource:s.file:///a@b"), &json!("prompt:s.greet")]);
+    place.assert_sound();
+}
+
 #[test]
 fn a_server_that_tells_of_a_change_is_quarantined_before_the_next_call() {
     let place = locked("tell", "timeout_ms = 9000");

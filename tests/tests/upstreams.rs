@@ -126,30 +126,46 @@ impl Drop for Server {
     }
 }
 
+/// A server with sessions, which knows none of them when it is started again.
 #[test]
-fn a_legacy_server_over_streamable_http_is_called() {
+fn a_legacy_server_over_streamable_http_is_called_and_called_again_after_its_restart() {
     let Some(npm) = set_up("npm") else { return };
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let script = npm.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
-    let child = Command::new("node")
-        .arg(script)
-        .arg("streamableHttp")
-        .env("PORT", port.to_string())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let _server = Server(child);
-    until("the server listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let start = || {
+        let child = Command::new("node")
+            .arg(&script)
+            .arg("streamableHttp")
+            .env("PORT", port.to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Server(child);
+        until("the server listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        server
+    };
+    let server = start();
     let place = Place::new();
     place.write(
         "toolbooth.toml",
         &format!("[servers.everything]\nurl = \"http://127.0.0.1:{port}/mcp\"\n"),
     );
-    let (result, exit) =
-        place.json(&["call", "everything.echo", "--args", r#"{"message":"over http"}"#]);
-    assert_eq!(exit, 0, "{result}");
-    assert!(result["content"][0]["text"].as_str().unwrap().contains("over http"), "{result}");
+    let gateway = place.serve();
+    let echo = r#"{"toolId":"everything.echo","args":{"message":"over http"}}"#;
+    let called = || {
+        let (status, result) = gateway.post("/v1/calls", echo);
+        assert_eq!(status, 200, "{result}");
+        assert!(result["content"][0]["text"].as_str().unwrap().contains("over http"), "{result}");
+    };
+    called();
+    drop(server);
+    let (_, problem) = gateway.post("/v1/calls", echo);
+    assert_eq!(problem["code"], "adapter-failed", "{problem}");
+    let _server = start();
+    called();
+    let (exit, ..) = gateway.stop();
+    assert_eq!(exit, Some(0));
     place.assert_sound();
 }
 

@@ -1,0 +1,6 @@
+//! Any bytes on standard input: no panic, and the reading comes to an end.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| toolbooth_server::mcp::fuzzing::lines(bytes));

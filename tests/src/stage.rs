@@ -1,0 +1,74 @@
+//! A server behind the gateway whose tools wait for the test, so that tests need no clock.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use crate::{Place, repository};
+
+/// How long a test waits for what must come, so that a failure ends.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where calls that wait are heard of.
+pub struct Stage {
+    port: u16,
+    began: Receiver<Actor>,
+}
+
+/// One call that waits.
+pub struct Actor {
+    pub key: String,
+    lines: BufReader<TcpStream>,
+}
+
+impl Stage {
+    /// Begins to listen, and writes the server into a place.
+    pub fn new(place: &Place) -> Self {
+        let server = repository().join("tests/clients/stage_server.py");
+        place.write("stage_server.py", &std::fs::read_to_string(server).expect("the server"));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let (tell, began) = channel();
+        std::thread::spawn(move || {
+            while let Ok((stream, _)) = listener.accept() {
+                stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+                let mut actor = Actor { key: String::new(), lines: BufReader::new(stream) };
+                let line = actor.line();
+                actor.key = line.strip_prefix("began ").unwrap_or_default().to_owned();
+                if tell.send(actor).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { port, began }
+    }
+
+    /// The lines of the configuration that name the server, `stage`.
+    pub fn settings(&self) -> String {
+        format!(
+            "[servers.stage]\ncommand = \"python3\"\nargs = [\"stage_server.py\", \"{}\"]\n\
+             sandbox = \"none\"\ndefaults = {{ timeout_ms = 60000 }}\n",
+            self.port
+        )
+    }
+
+    /// Waits until a call has begun.
+    pub fn next(&self) -> Actor {
+        self.began.recv_timeout(PATIENCE).expect("a call begins")
+    }
+}
+
+impl Actor {
+    /// Lets the call go on, where it has not been cancelled meanwhile.
+    pub fn go(&mut self) {
+        let _ = self.lines.get_mut().write_all(b"go\n");
+    }
+
+    /// What the tool says next; nothing where it has gone.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).expect("the tool says something or goes");
+        line.trim_end().to_owned()
+    }
+}

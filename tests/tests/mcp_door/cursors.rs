@@ -1,0 +1,83 @@
+//! Cursors of listings: good for the listing that gave them, refused elsewhere.
+//!
+//! Path: 1. Doc: front-doors.md#cursors
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use toolbooth_tests::Place;
+use toolbooth_tests::mcp::Peer;
+
+use crate::code;
+
+const LISTINGS: [&str; 4] =
+    ["tools/list", "prompts/list", "resources/list", "resources/templates/list"];
+
+/// A place with more tools than one page holds.
+fn large() -> Place {
+    let place = Place::new();
+    let tools: Vec<Value> = (0..600)
+        .map(|n| {
+            json!({ "name": format!("os.tool_{n}"), "description": "d", "input_schema": {"type": "object"},
+                "output_schema": {} })
+        })
+        .collect();
+    let handlers: String = (0..600).map(|n| format!("export function tool_{n}() {{}}\n")).collect();
+    place
+        .write("toolbooth.toml", "[runtimes.own]\nkind = \"handlers\"\ndir = \"handlers\"\n")
+        .write("handlers/os.js", &handlers)
+        .write("tools.registry.json", &json!({ "version": "1.0.0", "tools": tools }).to_string());
+    place
+}
+
+fn names(page: &Value) -> Vec<&str> {
+    let tools = page["result"]["tools"].as_array().unwrap_or_else(|| panic!("{page}"));
+    tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn cursors_that_no_listing_gave_are_refused() {
+    let place = Place::new();
+    let gateway = place.serve();
+    for mut peer in Peer::all(&place, &gateway) {
+        for method in LISTINGS {
+            let whole = peer.ask(1, method, json!({}));
+            let empty = peer.ask(1, method, json!({ "cursor": "" }));
+            assert_eq!(whole, empty, "{} {method}: an empty cursor is a cursor", peer.name());
+            assert!(whole["result"].is_object(), "{whole}");
+            for cursor in
+                [json!("5"), json!("unknown"), json!("a.b"), json!("\u{0}"), json!(5), json!({})]
+            {
+                let answer = peer.ask(2, method, json!({ "cursor": cursor }));
+                assert_eq!(code(&answer), -32_602, "{} {method} {cursor}: {answer}", peer.name());
+            }
+        }
+        peer.assert_served("wrong cursors");
+    }
+}
+
+#[test]
+fn a_cursor_is_good_for_its_own_listing_alone() {
+    let place = large();
+    let gateway = place.serve();
+    for mut peer in Peer::all(&place, &gateway) {
+        let first = peer.ask(1, "tools/list", json!({}));
+        let cursor = first["result"]["nextCursor"].as_str().expect("another page").to_owned();
+        let second = peer.ask(2, "tools/list", json!({ "cursor": cursor }));
+        assert!(second["result"].get("nextCursor").is_none(), "{}", peer.name());
+        let all: BTreeSet<&str> = names(&first).into_iter().chain(names(&second)).collect();
+        assert_eq!(all.len(), names(&first).len() + names(&second).len(), "no tool twice");
+        assert!((0..600).all(|n| all.contains(format!("os_tool_{n}").as_str())), "none is lost");
+        assert_eq!(second, peer.ask(2, "tools/list", json!({ "cursor": cursor })), "taken again");
+        for method in &LISTINGS[1..] {
+            let answer = peer.ask(3, method, json!({ "cursor": cursor }));
+            assert_eq!(code(&answer), -32_602, "{} {method}: {answer}", peer.name());
+        }
+        let other = if cursor.ends_with('0') { "1" } else { "0" };
+        let changed = format!("{}{other}", &cursor[..cursor.len() - 1]);
+        for cursor in [changed, cursor.to_uppercase(), format!("{cursor}{cursor}")] {
+            let answer = peer.ask(4, "tools/list", json!({ "cursor": cursor }));
+            assert_eq!(code(&answer), -32_602, "{} {cursor}: {answer}", peer.name());
+        }
+    }
+}

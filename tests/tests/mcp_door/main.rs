@@ -1,0 +1,51 @@
+//! The MCP front door of the real gateway against bytes, in both eras, over HTTP and stdio: what is
+//! malformed, out of turn, too large or abandoned.
+//!
+//! Path: 1, 10. Doc: front-doors.md#mcp
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+mod answers;
+mod calls;
+mod changes;
+mod cursors;
+mod eras;
+mod headers;
+mod messages;
+mod names;
+mod results;
+mod sessions;
+mod stdio;
+mod toolsets;
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use toolbooth_tests::Place;
+use toolbooth_tests::stage::{PATIENCE, Stage};
+
+/// A place with the server whose tools wait for the test, and further settings.
+fn staged(settings: &str) -> (Place, Stage) {
+    let place = Place::new();
+    let stage = Stage::new(&place);
+    place.write("toolbooth.toml", &format!("{settings}\n{}", stage.settings()));
+    (place, stage)
+}
+
+/// Looks again and again until something is so.
+fn until(what: &str, mut fits: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !fits() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The code of an error; 0 where there is none.
+fn code(answer: &Value) -> i64 {
+    answer["error"]["code"].as_i64().unwrap_or_default()
+}
+
+/// The first text of a result.
+fn text(answer: &Value) -> &str {
+    answer["result"]["content"][0]["text"].as_str().unwrap_or_default()
+}
