@@ -13,7 +13,8 @@ use crate::run::{self, cargo, repository, target};
 /// How long each target runs in CI.
 pub const SECONDS: u64 = 15;
 /// The targets.
-const TARGETS: [&str; 4] = ["guard_entry", "registry_file", "schema_pair", "lock_file"];
+const TARGETS: [&str; 6] =
+    ["guard_entry", "registry_file", "schema_pair", "lock_file", "mcp_body", "mcp_lines"];
 /// What makes a program tell which of its edges were taken.
 const COVERAGE: [&str; 7] = [
     "--cfg=fuzzing",

@@ -1,6 +1,7 @@
-//! What is done to the repository: `cargo xtask boundaries | explain | docs-map | test | smoke | ci`.
+//! What is done to the repository: `cargo xtask boundaries | explain | docs-map | test | conformance | ci`.
 
 mod boundaries;
+mod conformance;
 mod docs_map;
 mod fuzz;
 mod run;
@@ -22,6 +23,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                           all, kills, children, io, disks, outages, replicas, drops
   test                    set up what tests need, and run all of them
   smoke                   let a real client call read_file on the real gateway
+  conformance [--set 2026-07-28|2025-11-25|client] [--scenario NAME] [--direct]
+                          run the official MCP suite against the fixture server, and through the
+                          real gateway against tests/conformance/baseline.toml
   ci                      everything that CI runs";
 
 fn main() -> ExitCode {
@@ -52,6 +56,7 @@ fn command() -> Result<()> {
         ["torture", rest @ ..] => run::torture(rest),
         ["test"] => run::test(),
         ["smoke"] => run::smoke(),
+        ["conformance", rest @ ..] => conformance::run(rest),
         ["ci"] => run::ci(),
         _ => bail!("{USAGE}"),
     }

