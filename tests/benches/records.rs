@@ -35,8 +35,8 @@ use toolbooth_proxy::{
     Clock, Executors, IdSource, Limits, Parts, SystemClock, SystemIds, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
-use toolbooth_store::postgres::{PostgresLedger, PostgresOptions};
-use toolbooth_store::sqlite::{DATABASE, Durability, SqliteLedger, SqliteOptions, SqliteReads};
+use toolbooth_store::postgres::{self, PostgresOptions};
+use toolbooth_store::sqlite::{self, DATABASE, Durability, SqliteOptions, SqliteReads};
 use toolbooth_tests::postgres::Postgres;
 
 const CALLERS: usize = 64;
@@ -167,7 +167,7 @@ fn settlement(
         rate_per_min: None,
         duration_ms: 1.5,
         at,
-        log,
+        log: Arc::new(log),
         events: Vec::new(),
         terminal,
         sync: true,
@@ -293,7 +293,7 @@ async fn paths() {
     println!("fdatasync median {:.3} ms", sync_median(folder.path()).as_secs_f64() * 1_000.0);
     let now = SystemClock::default().now();
     let data = folder.path().join("data");
-    let sqlite = SqliteLedger::open(&data, "bench", SqliteOptions::default(), &now).expect("opens");
+    let sqlite = sqlite::open(&data, "bench", SqliteOptions::default(), &now).expect("opens");
     compare("SQLite, durability full", Arc::new(sqlite)).await;
     let Some(server) = Postgres::start() else { return };
     let options = PostgresOptions {
@@ -304,7 +304,7 @@ async fn paths() {
         kept: None,
         accept_restored: false,
     };
-    let postgres = PostgresLedger::open(options, "bench", &now).await.expect("opens");
+    let postgres = postgres::open(options, "bench", &now).await.expect("opens");
     compare("PostgreSQL, one replica", Arc::new(postgres)).await;
 }
 
@@ -324,7 +324,7 @@ async fn verification() {
     let clock = SystemClock::default();
     let options = SqliteOptions { durability: Durability::Process, ..SqliteOptions::default() };
     let ledger =
-        Arc::new(SqliteLedger::open(folder.path(), "bench", options, &clock.now()).expect("opens"));
+        Arc::new(sqlite::open(folder.path(), "bench", options, &clock.now()).expect("opens"));
     let left = Arc::new(AtomicU64::new(EVENTS / 2));
     let tasks: Vec<_> = (0..256)
         .map(|_| {
@@ -393,7 +393,7 @@ async fn query() {
     const LOGS: u64 = 10_000_000;
     let folder = tempfile::tempdir().expect("a folder");
     let clock = SystemClock::default();
-    let ledger = SqliteLedger::open(folder.path(), "bench", SqliteOptions::default(), &clock.now())
+    let ledger = sqlite::open(folder.path(), "bench", SqliteOptions::default(), &clock.now())
         .expect("opens");
     ledger.close(clock.now()).await.expect("closes");
     drop(ledger);

@@ -14,7 +14,7 @@ use toolbooth_audit::verify::{self, Known};
 use toolbooth_contracts::Effect;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::receipt::ClaimState;
-use toolbooth_store::postgres::{OpenError, PostgresLedger, PostgresOptions, PostgresReads};
+use toolbooth_store::postgres::{self, OpenError, PostgresLedger, PostgresOptions, PostgresReads};
 use toolbooth_tests::postgres::Postgres;
 
 fn options(url: &str) -> PostgresOptions {
@@ -29,7 +29,7 @@ fn options(url: &str) -> PostgresOptions {
 }
 
 async fn open(url: &str, writer: &str) -> PostgresLedger {
-    PostgresLedger::open(options(url), writer, &moment(0)).await.expect("opens")
+    postgres::open(options(url), writer, &moment(0)).await.expect("opens")
 }
 
 async fn claim(ledger: &PostgresLedger, call: &str, mode: IdempotencyMode, key: &str) -> Claim {
@@ -111,20 +111,20 @@ async fn replicas_share_a_digest_key_or_do_not_start() {
     assert!(matches!(PostgresReads::open(&url).await, Err(OpenError::Empty)));
     open(&url, "one").await.close(moment(1)).await.expect("closes");
     let other = PostgresOptions { digest_key: [9; 32], ..options(&url) };
-    let refused = PostgresLedger::open(other, "two", &moment(2)).await;
+    let refused = postgres::open(other, "two", &moment(2)).await;
     assert!(matches!(refused, Err(OpenError::Key { .. })));
     // A key is added, and from then on every replica needs both.
     let both =
         PostgresOptions { digest_key: [9; 32], older_digest_keys: vec![[5; 32]], ..options(&url) };
-    let added = PostgresLedger::open(both, "newer", &moment(2)).await.expect("knows both");
+    let added = postgres::open(both, "newer", &moment(2)).await.expect("knows both");
     assert_eq!(Ledger::digester(&added).older().len(), 1);
-    let refused = PostgresLedger::open(options(&url), "older", &moment(2)).await;
+    let refused = postgres::open(options(&url), "older", &moment(2)).await;
     assert!(matches!(refused, Err(OpenError::Key { .. })));
     server.sql(&database, "UPDATE toolbooth_version SET version = 99");
-    let refused = PostgresLedger::open(options(&url), "three", &moment(3)).await;
+    let refused = postgres::open(options(&url), "three", &moment(3)).await;
     assert!(matches!(refused, Err(OpenError::Newer { found: 99, .. })));
     let secret = "postgres://somebody:hunter2@127.0.0.1:1/x?nonsense=1";
-    let told = PostgresLedger::open(options(secret), "four", &moment(3)).await;
+    let told = postgres::open(options(secret), "four", &moment(3)).await;
     let told = told.err().map(|error| format!("{error:?} {error}")).unwrap_or_default();
     assert!(!told.contains("hunter2"), "{told}");
 }

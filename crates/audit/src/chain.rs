@@ -98,17 +98,25 @@ impl Head {
         self.covered = Covered { size: self.next_seq(), since_ms: 0 };
     }
 
+    /// Since when there is something that no checkpoint covers, seen from `now_ms`; `None` where
+    /// there is nothing.
+    fn open_since(&self, now_ms: i64) -> Option<i64> {
+        (self.next_seq() != self.covered.size).then_some(match self.covered.since_ms {
+            0 => now_ms,
+            // A clock that went back makes nothing older than it is.
+            since_ms => since_ms.min(now_ms),
+        })
+    }
+
     /// Whether a checkpoint is due at `now_ms`; to be asked whenever something was written.
-    pub(crate) fn is_due(&mut self, due: crate::checkpoint::Due, now_ms: i64) -> bool {
+    pub(crate) fn is_due(&self, due: crate::checkpoint::Due, now_ms: i64) -> bool {
         let open = self.next_seq() - self.covered.size;
-        if open == 0 {
-            return false;
-        }
-        if self.covered.since_ms == 0 {
-            self.covered.since_ms = now_ms;
-        }
-        // A clock that went back makes nothing older than it is.
-        self.covered.since_ms = self.covered.since_ms.min(now_ms);
-        open >= due.events || now_ms - self.covered.since_ms >= due.age_ms
+        self.open_since(now_ms)
+            .is_some_and(|since_ms| open >= due.events || now_ms - since_ms >= due.age_ms)
+    }
+
+    /// It was asked at `now_ms` whether a checkpoint is due.
+    pub(crate) fn look(&mut self, now_ms: i64) {
+        self.covered.since_ms = self.open_since(now_ms).unwrap_or_default();
     }
 }

@@ -131,7 +131,7 @@ pub fn settlement(
         rate_per_min: None,
         duration_ms: 1.25,
         at: moment(2),
-        log: row,
+        log: Arc::new(row),
         events: Vec::new(),
         terminal,
     })
@@ -318,16 +318,16 @@ pub async fn records_are_read_back_and_verify<L: Ledger + LedgerReads>(ledger: &
     terminal.call_id = Some("v2".into());
     terminal.error_code = Some(ErrorCode::UnregisteredTool);
     let refused = log("v2", Some(ErrorCode::UnregisteredTool));
-    ledger.refuse(Refusal { log: refused.clone(), terminal }).await.expect("is recorded");
+    ledger.refuse(Refusal { log: Arc::new(refused.clone()), terminal }).await.expect("is recorded");
     let noted = EventBody::new(AuditEventKind::RegistryLoaded, moment(4).text);
     ledger.note(vec![noted]).await.expect("is recorded");
 
-    assert_eq!(ledger.receipt("receipt-v1").await.expect("reads"), Some(receipt.clone()));
+    assert_eq!(ledger.receipt("receipt-v1").await.expect("reads").as_ref(), Some(&*receipt));
     let (all, more) = ledger
         .receipts(ReceiptFilter { limit: 10, ..ReceiptFilter::default() })
         .await
         .expect("reads");
-    assert_eq!((all, more), (vec![receipt], false));
+    assert_eq!((all, more), (vec![(*receipt).clone()], false));
     let logs = ledger
         .agent_logs(LogFilter { error: Some(true), limit: 10, ..LogFilter::default() })
         .await

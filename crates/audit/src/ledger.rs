@@ -3,6 +3,7 @@
 //! Path: 6, 9. Doc: records.md#the-ledger
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -204,8 +205,8 @@ pub struct Settlement {
     pub duration_ms: f64,
     /// Now.
     pub at: Moment,
-    /// The agent log.
-    pub log: AgentLog,
+    /// The agent log; receipt id and attempt are filled in by the ledger where they are not there.
+    pub log: Arc<AgentLog>,
     /// Events in addition, before the terminal one.
     pub events: Vec<EventBody>,
     /// The terminal event; receipt digest and log digest are filled in by the ledger.
@@ -278,7 +279,7 @@ pub struct Pruned {
 #[derive(Debug, Clone)]
 pub struct Refusal {
     /// The agent log.
-    pub log: AgentLog,
+    pub log: Arc<AgentLog>,
     /// The terminal event; the log digest is filled in by the ledger.
     pub terminal: EventBody,
 }
@@ -314,7 +315,7 @@ pub trait Ledger: Send + Sync {
     /// # Errors
     /// [`LedgerError::Stale`] where the claim was taken over, [`LedgerError::Unavailable`] where
     /// it is not written.
-    async fn settle(&self, settlement: std::sync::Arc<Settlement>) -> Result<Receipt, LedgerError>;
+    async fn settle(&self, settlement: Arc<Settlement>) -> Result<Arc<Receipt>, LedgerError>;
 
     /// Writes agent log and audit event of a call that was refused or replayed.
     ///
@@ -351,7 +352,7 @@ pub trait Ledger: Send + Sync {
     /// # Errors
     /// [`LedgerError::NotFound`], [`LedgerError::Stale`] where the claim is not in doubt,
     /// [`LedgerError::Unavailable`].
-    async fn resolve(&self, resolution: Resolution) -> Result<Receipt, LedgerError>;
+    async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError>;
 
     /// Removes a bounded number of old records; nothing left to remove is `0`.
     ///

@@ -15,12 +15,17 @@ pub mod note;
 pub mod proof;
 pub mod queue;
 pub mod reads;
+pub mod recorder;
 pub mod redact;
 pub mod stats;
 pub mod steps;
 pub mod verify;
+pub mod watch;
+pub mod working;
+pub mod writer;
 
 pub use digest::Digester;
 pub use ledger::{Ledger, LedgerError};
 pub use queue::CallQueue;
 pub use reads::LedgerReads;
+pub use recorder::Recorder;

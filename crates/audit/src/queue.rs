@@ -38,6 +38,12 @@ impl QueueState {
             Self::Done => "done",
         }
     }
+
+    /// The state that is written as `text`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Queued, Self::Running, Self::Done].into_iter().find(|state| state.as_str() == text)
+    }
 }
 
 /// One asynchronous call.

@@ -8,6 +8,7 @@ use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 use toolbooth_contracts::receipt::Receipt;
 
 use crate::ledger::LedgerError;
+use crate::queue::QueuedCall;
 
 /// Which receipts.
 #[derive(Debug, Clone, Default)]
@@ -192,6 +193,12 @@ pub trait LedgerReads: Send + Sync {
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn unaccounted(&self) -> Result<Unaccounted, LedgerError>;
+
+    /// One asynchronous call.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError>;
 
     /// Whether the store takes records at the moment.
     ///

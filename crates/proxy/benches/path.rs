@@ -52,9 +52,9 @@ impl Ledger for NoStore {
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, LedgerError> {
         Ok(Claimed::Fresh(Claim::granted(request.receipt_id, 1, 1)))
     }
-    async fn settle(&self, settlement: Arc<Settlement>) -> Result<Receipt, LedgerError> {
+    async fn settle(&self, settlement: Arc<Settlement>) -> Result<Arc<Receipt>, LedgerError> {
         let log = &settlement.log;
-        Ok(Receipt {
+        Ok(Arc::new(Receipt {
             receipt_id: settlement.claim.receipt_id().to_owned(),
             call_id: log.call_id.clone(),
             tool_id: log.tool_name.clone(),
@@ -81,7 +81,7 @@ impl Ledger for NoStore {
             approval_id: None,
             audit_seq: None,
             pruned_at: None,
-        })
+        }))
     }
     async fn refuse(&self, _: Refusal) -> Result<(), LedgerError> {
         Ok(())
@@ -101,7 +101,7 @@ impl Ledger for NoStore {
     async fn resume(&self, _: String, _: u64, _: Moment) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn resolve(&self, resolution: Resolution) -> Result<Receipt, LedgerError> {
+    async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError> {
         Err(LedgerError::NotFound(resolution.receipt_id))
     }
     async fn prune(&self, _: Prune) -> Result<Pruned, LedgerError> {

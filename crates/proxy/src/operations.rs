@@ -155,7 +155,7 @@ impl Operations {
                 None => Err(ResolveError::Missing),
             },
             Err(LedgerError::NotFound(_)) => Err(ResolveError::Missing),
-            done => Ok(done?),
+            done => Ok(Arc::unwrap_or_clone(done?)),
         }
     }
 }

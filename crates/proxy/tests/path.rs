@@ -55,14 +55,14 @@ mock! {
         fn writer(&self) -> &str;
         fn digester(&self) -> &Digester;
         async fn claim(&self, request: ClaimRequest) -> Result<Claimed, LedgerError>;
-        async fn settle(&self, settlement: Arc<Settlement>) -> Result<Receipt, LedgerError>;
+        async fn settle(&self, settlement: Arc<Settlement>) -> Result<Arc<Receipt>, LedgerError>;
         async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError>;
         async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError>;
         async fn renew(&self, at: Moment) -> Result<(), LedgerError>;
         async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError>;
         async fn park(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
         async fn resume(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
-        async fn resolve(&self, resolution: Resolution) -> Result<Receipt, LedgerError>;
+        async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError>;
         async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError>;
         async fn checkpoint(&self, due: Due, at: Moment) -> Result<Option<String>, LedgerError>;
         async fn close(&self, at: Moment) -> Result<Option<String>, LedgerError>;
@@ -653,7 +653,7 @@ impl Ledger for Taped<Arc<MemoryLedger>> {
         self.0.say("ledger.claim");
         self.1.claim(request).await
     }
-    async fn settle(&self, settlement: Arc<Settlement>) -> Result<Receipt, LedgerError> {
+    async fn settle(&self, settlement: Arc<Settlement>) -> Result<Arc<Receipt>, LedgerError> {
         self.0.say("ledger.settle");
         self.1.settle(settlement).await
     }
@@ -678,7 +678,7 @@ impl Ledger for Taped<Arc<MemoryLedger>> {
         self.0.say("ledger.resume");
         self.1.resume(id, fence, at).await
     }
-    async fn resolve(&self, resolution: Resolution) -> Result<Receipt, LedgerError> {
+    async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError> {
         self.1.resolve(resolution).await
     }
     async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError> {

@@ -438,7 +438,7 @@ impl Ledger for Memory {
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, LedgerError> {
         self.kept.claim(request).await
     }
-    async fn settle(&self, settlement: Arc<Settlement>) -> Result<Receipt, LedgerError> {
+    async fn settle(&self, settlement: Arc<Settlement>) -> Result<Arc<Receipt>, LedgerError> {
         self.kept.settle(settlement).await
     }
     async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError> {
@@ -458,7 +458,7 @@ impl Ledger for Memory {
     async fn resume(&self, id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
         self.kept.resume(id, fence, at).await
     }
-    async fn resolve(&self, resolution: Resolution) -> Result<Receipt, LedgerError> {
+    async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError> {
         self.kept.resolve(resolution).await
     }
     async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError> {

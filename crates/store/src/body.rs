@@ -3,7 +3,6 @@
 //! Doc: records.md#stores
 
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::digest::record_text;
 
 /// From so many bytes on a record is compressed; smaller ones gain nothing.
 const LARGE: usize = 4 << 10;
@@ -12,21 +11,14 @@ const LEVEL: i32 = 3;
 /// Most bytes that a record may have when it is unpacked: larger than any that was written.
 const UNPACKED_MAX: usize = 256 << 20;
 
-/// A record as columns: its text, or nothing and its compressed form.
-pub(crate) struct Body {
-    pub(crate) text: String,
-    pub(crate) packed: Option<Vec<u8>>,
-}
-
-/// A record as it is stored.
-pub(crate) fn pack(record: &impl serde::Serialize) -> Result<Body, LedgerError> {
-    let text = record_text(record);
+/// A record as it is stored: its text, or nothing and its compressed form.
+pub(crate) fn pack(text: &str) -> Result<(&str, Option<Vec<u8>>), LedgerError> {
     if text.len() < LARGE {
-        return Ok(Body { text, packed: None });
+        return Ok((text, None));
     }
     let packed = zstd::bulk::compress(text.as_bytes(), LEVEL)
         .map_err(|error| crate::corrupt("a record that is written", &error))?;
-    Ok(Body { text: String::new(), packed: Some(packed) })
+    Ok(("", Some(packed)))
 }
 
 /// The text of a stored record.

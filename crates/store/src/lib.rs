@@ -1,13 +1,11 @@
 #![doc = include_str!("../README.md")]
 
-mod asked;
 mod body;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod pruned;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-mod watch;
 
 use toolbooth_audit::LedgerError;
 

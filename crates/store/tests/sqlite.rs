@@ -11,10 +11,12 @@ use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_contracts::{Effect, ErrorCode};
-use toolbooth_store::sqlite::{DATABASE, OpenError, SqliteLedger, SqliteOptions, SqliteReads};
+use toolbooth_store::sqlite::{
+    self, DATABASE, OpenError, SqliteLedger, SqliteOptions, SqliteReads,
+};
 
 fn open(folder: &std::path::Path, writer: &str) -> SqliteLedger {
-    SqliteLedger::open(folder, writer, SqliteOptions::default(), &moment(0)).unwrap()
+    sqlite::open(folder, writer, SqliteOptions::default(), &moment(0)).unwrap()
 }
 
 #[tokio::test]
@@ -197,7 +199,7 @@ async fn a_database_that_was_put_back_is_refused_until_somebody_accepts_it() {
         let _ = std::fs::remove_file(data.join(name));
     }
     std::fs::copy(&copy, &file).unwrap();
-    let refused = SqliteLedger::open(&data, "three", SqliteOptions::default(), &moment(6));
+    let refused = sqlite::open(&data, "three", SqliteOptions::default(), &moment(6));
     assert!(
         matches!(&refused, Err(OpenError::RolledBack { writer, found: 0, .. }) if writer == "two"),
         "{refused:?}"
@@ -207,7 +209,7 @@ async fn a_database_that_was_put_back_is_refused_until_somebody_accepts_it() {
     let report = verify::store(&reads, known()).await.unwrap();
     assert_eq!(report.problems[0].kind, "missing", "{report:?}");
     let options = SqliteOptions { accept_restored: true, ..SqliteOptions::default() };
-    let ledger = SqliteLedger::open(&data, "three", options, &moment(6)).unwrap();
+    let ledger = sqlite::open(&data, "three", options, &moment(6)).unwrap();
     ledger.close(moment(7)).await.unwrap();
     let report = verify::store(&reads, known()).await.unwrap();
     assert!(report.ok, "{report:?}");
@@ -216,11 +218,11 @@ async fn a_database_that_was_put_back_is_refused_until_somebody_accepts_it() {
     for name in [DATABASE, "toolbooth.db-wal", "toolbooth.db-shm"] {
         let _ = std::fs::remove_file(data.join(name));
     }
-    let gone = SqliteLedger::open(&data, "five", SqliteOptions::default(), &moment(9));
+    let gone = sqlite::open(&data, "five", SqliteOptions::default(), &moment(9));
     assert!(matches!(gone, Err(OpenError::RolledBack { found: 0, .. })), "{gone:?}");
     assert!(!file.exists(), "a database that is gone is not made anew silently");
     std::fs::write(&file, "this is no database, whatever it is called").unwrap();
-    let damaged = SqliteLedger::open(&data, "six", SqliteOptions::default(), &moment(9));
+    let damaged = sqlite::open(&data, "six", SqliteOptions::default(), &moment(9));
     assert!(matches!(damaged, Err(OpenError::Database { .. })), "{damaged:?}");
     assert!(std::fs::read(&file).unwrap().starts_with(b"this is no database"));
 }
@@ -328,7 +330,7 @@ async fn a_digest_key_is_added_and_the_old_one_still_known() {
     assert!(matches!(again, Claimed::Replay { arguments_differ: false, .. }), "{again:?}");
     std::fs::write(&file, "no key\n").unwrap();
     drop(ledger);
-    let refused = SqliteLedger::open(&data, "three", SqliteOptions::default(), &moment(3));
+    let refused = sqlite::open(&data, "three", SqliteOptions::default(), &moment(3));
     assert!(matches!(refused, Err(OpenError::Key { .. })), "{refused:?}");
 }
 
@@ -348,6 +350,6 @@ async fn a_newer_database_is_refused_and_files_are_private() {
         .unwrap()
         .execute_batch("PRAGMA user_version = 99")
         .unwrap();
-    let refused = SqliteLedger::open(&data, "two", SqliteOptions::default(), &moment(2));
+    let refused = sqlite::open(&data, "two", SqliteOptions::default(), &moment(2));
     assert!(matches!(refused, Err(OpenError::Newer { found: 99, .. })), "{refused:?}");
 }

@@ -16,9 +16,9 @@ use toolbooth_audit::{CallQueue, Ledger, LedgerReads};
 use toolbooth_contracts::secret::SecretRef;
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::Operations;
-use toolbooth_store::postgres::{self, PostgresLedger, PostgresOptions, PostgresReads};
+use toolbooth_store::postgres::{self, PostgresOptions, PostgresReads};
 use toolbooth_store::sqlite::{
-    self, DATABASE, Durability, SqliteLedger, SqliteOptions, SqliteReads, StoreFolder,
+    self, DATABASE, Durability, SqliteOptions, SqliteReads, StoreFolder,
 };
 
 use crate::config::{self, Config, Loaded};
@@ -107,8 +107,7 @@ pub(crate) async fn open(
     };
     let folder = loaded.data.clone();
     let options = SqliteOptions { durability, signer, accept_restored };
-    let opening =
-        tokio::task::spawn_blocking(move || SqliteLedger::open(&folder, &writer, options, &at));
+    let opening = tokio::task::spawn_blocking(move || sqlite::open(&folder, &writer, options, &at));
     let opened = opening.await.map_err(|error| Failure::store(error.to_string()))?;
     opened.map(Records::of).map_err(|error| {
         let rolled_back = matches!(error, sqlite::OpenError::RolledBack { .. });
@@ -151,7 +150,7 @@ async fn open_postgres(
     let url = url.expose_secret().to_owned();
     let options =
         PostgresOptions { url, digest_key, older_digest_keys, signer, kept, accept_restored };
-    PostgresLedger::open(options, writer, &at).await.map(Records::of).map_err(|error| {
+    postgres::open(options, writer, &at).await.map(Records::of).map_err(|error| {
         let rolled_back = matches!(error, postgres::OpenError::RolledBack { .. });
         match error {
             postgres::OpenError::Key { .. } => {

@@ -648,7 +648,11 @@ async fn settle(inner: &Arc<Inner>, screened: Screened) -> ToolResult {
             if inner.gap.load(std::sync::atomic::Ordering::Relaxed) > 0 {
                 inner.tell_gap().await;
             }
-            ToolResult { receipt_id: Some(receipt.receipt_id), effect: receipt.effect, ..result }
+            ToolResult {
+                receipt_id: Some(receipt.receipt_id.clone()),
+                effect: receipt.effect,
+                ..result
+            }
         }
         Ok(Err(error)) => {
             tracing::error!(%error, receipt.id = settlement.claim.receipt_id(), "an outcome is not recorded");

@@ -245,7 +245,9 @@ pub(super) async fn refuse(inner: &Inner, refused: Refused) -> ToolResult {
         log.is_error = true;
         log.error_code = Some(code);
         log.internal = internal;
-        if let Err(error) = inner.parts.ledger.refuse(Refusal { log, terminal }).await {
+        if let Err(error) =
+            inner.parts.ledger.refuse(Refusal { log: Arc::new(log), terminal }).await
+        {
             inner.count_gap(&error);
         }
     } else {
@@ -290,7 +292,7 @@ pub(super) async fn replay(inner: &Inner, replayed: Replayed) -> ToolResult {
     let digest = receipt.result_digest.as_ref();
     let (content, structured) = (&kept.content, kept.structured_content.as_ref());
     log.output = logged_output(inner, &story.tool_id, digest, content, structured);
-    if let Err(error) = inner.parts.ledger.refuse(Refusal { log, terminal }).await {
+    if let Err(error) = inner.parts.ledger.refuse(Refusal { log: Arc::new(log), terminal }).await {
         inner.count_gap(&error);
     }
     let mut warnings = kept.warnings;
@@ -403,6 +405,8 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
     log.is_error = code.is_some();
     log.error_code = code;
     log.internal = internal.map(|text| inner.parts.shapes.redact(&text));
+    log.receipt_id = Some(claim.receipt_id().to_owned());
+    log.attempt = claim.attempt();
     let settlement = Settlement {
         claim,
         mode: tool.contract().idempotency.mode,
@@ -416,7 +420,7 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
         rate_per_min,
         duration_ms,
         at,
-        log,
+        log: Arc::new(log),
         events,
         terminal,
         sync: super::must_last(tool.contract()),
@@ -445,7 +449,7 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
 pub(super) async fn settle_until_done(
     inner: &Inner,
     settlement: &Arc<Settlement>,
-) -> Result<Receipt, LedgerError> {
+) -> Result<Arc<Receipt>, LedgerError> {
     let mut pause = RETRY_FIRST;
     loop {
         match inner.parts.ledger.settle(Arc::clone(settlement)).await {

@@ -2,6 +2,8 @@
 //!
 //! Path: 9. Doc: records.md#of-requests
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::ledger::Refusal;
@@ -96,5 +98,5 @@ async fn write(inner: &Inner, story: &Story, outcome: Outcome) -> Result<(), Led
         log.input = digest(&story.args_digest);
         log.output = digest(&outcome.result_digest);
     }
-    inner.parts.ledger.refuse(Refusal { log, terminal }).await
+    inner.parts.ledger.refuse(Refusal { log: Arc::new(log), terminal }).await
 }

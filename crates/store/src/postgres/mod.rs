@@ -5,15 +5,16 @@
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
+mod backend;
 mod connect;
-mod ledger;
-mod queue;
+mod open;
+mod prune;
 mod reads;
+mod rows;
 mod schema;
-mod working;
-mod writer;
+mod statements;
 
-pub use ledger::{PostgresLedger, PostgresOptions};
+pub use open::{Postgres, PostgresLedger, PostgresOptions, open};
 pub use reads::PostgresReads;
 
 use std::error::Error;

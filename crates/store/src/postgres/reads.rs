@@ -7,6 +7,7 @@ use deadpool_postgres::{Object, Pool};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use toolbooth_audit::LedgerError;
+use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::{
     EVENT_COLUMNS, EventFilter, Include, LOG_COLUMNS, LedgerReads, LogFilter, PlacedEvent,
     RECEIPT_COLUMNS, RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
@@ -15,12 +16,13 @@ use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::receipt::Receipt;
 
 use super::connect::Server;
-use super::writer::head_of;
+use super::rows::{call, head};
+use super::statements::CALL;
 use super::{OpenError, clean, schema, unavailable};
 use crate::{body, corrupt};
 
 /// The reads of a store, without a writer.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct PostgresReads {
     pool: Pool,
 }
@@ -95,19 +97,6 @@ impl PostgresReads {
         let client = self.client().await?;
         let statement = client.prepare_cached(sql).await.map_err(unavailable)?;
         client.query(&statement, &values).await.map_err(unavailable)
-    }
-
-    /// One asynchronous call.
-    pub(super) async fn queued(
-        &self,
-        caller: &str,
-        call_id: &str,
-    ) -> Result<Option<Row>, LedgerError> {
-        let mut conditions = Conditions::default();
-        conditions.text("caller =", Some(caller.to_owned()));
-        conditions.text("call_id =", Some(call_id.to_owned()));
-        let sql = format!("SELECT {} FROM queue {}", super::queue::COLUMNS, conditions.shown());
-        Ok(self.rows(&sql, &conditions).await?.into_iter().next())
     }
 }
 
@@ -290,7 +279,7 @@ impl LedgerReads for PostgresReads {
 
     async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError> {
         let sql = "SELECT writer, size, last_leaf, root, pruned FROM writers ORDER BY writer";
-        Ok(self.rows(sql, &Conditions::default()).await?.iter().map(head_of).collect())
+        Ok(self.rows(sql, &Conditions::default()).await?.iter().map(head).collect())
     }
 
     async fn unaccounted(&self) -> Result<Unaccounted, LedgerError> {
@@ -311,6 +300,14 @@ impl LedgerReads for PostgresReads {
             logs: ids(self.rows(logs, &none).await?),
             receipts: ids(self.rows(receipts, &other).await?),
         })
+    }
+
+    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError> {
+        let mut conditions = Conditions::default();
+        conditions.text("caller =", Some(caller.to_owned()));
+        conditions.text("call_id =", Some(call_id.to_owned()));
+        let sql = format!("SELECT {CALL} FROM queue {}", conditions.shown());
+        Ok(self.rows(&sql, &conditions).await?.first().map(call))
     }
 
     async fn healthy(&self) -> Result<(), LedgerError> {

@@ -2,18 +2,18 @@
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
+mod backend;
 mod folder;
-mod jobs;
-mod ledger;
 mod maintenance;
-mod queue;
+mod open;
+mod prune;
 mod reads;
-mod records;
+mod rows;
 mod schema;
 
 pub use folder::{DATABASE, StoreFolder};
-pub use ledger::{Durability, SqliteLedger, SqliteOptions};
 pub use maintenance::{MaintenanceError, backup, restore, vacuum};
+pub use open::{Durability, Sqlite, SqliteLedger, SqliteOptions, open};
 pub use reads::SqliteReads;
 
 use toolbooth_audit::LedgerError;

@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use rusqlite::types::ToSql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use toolbooth_audit::LedgerError;
+use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::{
     EVENT_COLUMNS, EventFilter, Include, LOG_COLUMNS, LedgerReads, LogFilter, PlacedEvent,
     RECEIPT_COLUMNS, RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
@@ -18,7 +19,7 @@ use toolbooth_audit::reads::{
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::receipt::Receipt;
 
-use super::records::{HEAD_COLUMNS, head_row};
+use super::rows::{CALL, HEAD, call, head};
 use super::{OpenError, schema, unavailable};
 use crate::{body, corrupt};
 
@@ -367,8 +368,8 @@ impl LedgerReads for SqliteReads {
 
     async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError> {
         self.run(|connection| {
-            let sql = format!("SELECT {HEAD_COLUMNS} FROM writers ORDER BY writer");
-            Conditions::default().rows(connection, &sql, head_row)
+            let sql = format!("SELECT {HEAD} FROM writers ORDER BY writer");
+            Conditions::default().rows(connection, &sql, head)
         })
         .await
     }
@@ -389,6 +390,15 @@ impl LedgerReads for SqliteReads {
                        ORDER BY receipt_id LIMIT 100";
             let ids = |sql| Conditions::default().rows(connection, sql, |row| row.get(0));
             Ok(Unaccounted { logs: ids(logs)?, receipts: ids(receipts)? })
+        })
+        .await
+    }
+
+    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError> {
+        let (caller, call_id) = (caller.to_owned(), call_id.to_owned());
+        self.run(move |connection| {
+            let sql = format!("SELECT {CALL} FROM queue WHERE caller = ?1 AND call_id = ?2");
+            connection.query_row(&sql, [caller, call_id], call).optional().map_err(unavailable)
         })
         .await
     }

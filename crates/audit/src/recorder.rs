@@ -1,0 +1,255 @@
+//! The ledger over any store: hands its steps to a writer and waits until they are durable.
+//!
+//! Path: 6, 9. Doc: records.md#the-ledger
+
+use std::future::Future;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::event::EventBody;
+use toolbooth_contracts::receipt::Receipt;
+
+use crate::checkpoint::Due;
+use crate::claim::Happening;
+use crate::digest::Digester;
+use crate::ledger::{
+    ClaimRequest, Claimed, Ledger, LedgerError, Moment, Prune, Pruned, Refusal, Resolution,
+    Settlement, Swept,
+};
+use crate::note::Signer;
+use crate::queue::{Beat, CallQueue, Enqueued, QueuedCall};
+use crate::reads::{
+    EventFilter, Include, LedgerReads, LogFilter, PlacedEvent, RawEntry, ReceiptFilter,
+    Unaccounted, WriterHead,
+};
+use crate::steps::{
+    BeatCall, CancelCall, Enqueue, FinishCall, ForgetCalls, Note, ReleaseCall, Renew,
+    SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
+};
+
+/// What runs the steps of one writer, and reads what they have written.
+pub trait Runner: Send + Sync + 'static {
+    /// What reads.
+    type Reads: LedgerReads;
+
+    /// Runs a step; it is durable when this returns.
+    fn run<S: Step>(&self, step: S) -> impl Future<Output = Result<S::Answer, LedgerError>> + Send;
+
+    /// What reads.
+    fn reads(&self) -> &Self::Reads;
+
+    /// Whether records are taken at the moment.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`] that says why not.
+    fn healthy(&self) -> Result<(), LedgerError>;
+
+    /// Keeps the newest checkpoint outside of the records, where that is this store's to do.
+    fn keep(&self, _note: &str) {}
+
+    /// The writer's log has ended: releases what the writer holds.
+    fn ended(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+}
+
+/// A ledger: one writer, its keys, and what runs its steps.
+#[derive(Debug)]
+pub struct Recorder<R> {
+    writer: String,
+    digester: Digester,
+    signer: Signer,
+    runner: R,
+}
+
+impl<R: Runner> Recorder<R> {
+    /// The ledger of the writer `writer`.
+    #[must_use]
+    pub fn over(writer: String, digester: Digester, signer: Signer, runner: R) -> Self {
+        Self { writer, digester, signer, runner }
+    }
+
+    /// What checks the checkpoints of this writer.
+    #[must_use]
+    pub fn signer(&self) -> &Signer {
+        &self.signer
+    }
+
+    /// What runs the steps.
+    #[must_use]
+    pub fn runner(&self) -> &R {
+        &self.runner
+    }
+
+    fn kept(&self, note: Option<String>) -> Option<String> {
+        if let Some(note) = &note {
+            self.runner.keep(note);
+        }
+        note
+    }
+}
+
+#[async_trait]
+impl<R: Runner> Ledger for Recorder<R> {
+    fn writer(&self) -> &str {
+        &self.writer
+    }
+
+    fn digester(&self) -> &Digester {
+        &self.digester
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Claimed, LedgerError> {
+        self.runner.run(request).await
+    }
+
+    async fn settle(&self, settlement: Arc<Settlement>) -> Result<Arc<Receipt>, LedgerError> {
+        self.runner.run(settlement).await
+    }
+
+    async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError> {
+        self.runner.run(refusal).await
+    }
+
+    async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {
+        self.runner.run(Note(events)).await
+    }
+
+    async fn renew(&self, at: Moment) -> Result<(), LedgerError> {
+        self.runner.run(Renew(at)).await
+    }
+
+    async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError> {
+        self.runner.run(Sweep(at)).await
+    }
+
+    async fn park(&self, receipt_id: String, fence: u64, _at: Moment) -> Result<(), LedgerError> {
+        self.runner.run(Wait { receipt_id, happening: Happening::Parked { fence } }).await
+    }
+
+    async fn resume(&self, receipt_id: String, fence: u64, _at: Moment) -> Result<(), LedgerError> {
+        self.runner.run(Wait { receipt_id, happening: Happening::Resumed { fence } }).await
+    }
+
+    async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError> {
+        self.runner.run(resolution).await
+    }
+
+    async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError> {
+        self.runner.run(prune).await
+    }
+
+    async fn checkpoint(&self, due: Due, at: Moment) -> Result<Option<String>, LedgerError> {
+        let step = SignCheckpoint { signer: self.signer.clone(), due, at };
+        Ok(self.kept(self.runner.run(step).await?))
+    }
+
+    async fn close(&self, at: Moment) -> Result<Option<String>, LedgerError> {
+        let note = self.runner.run(Stop { signer: self.signer.clone(), at }).await?;
+        self.runner.ended().await;
+        Ok(self.kept(note))
+    }
+}
+
+fn name(caller: &str, call_id: &str) -> (String, String) {
+    (caller.to_owned(), call_id.to_owned())
+}
+
+#[async_trait]
+impl<R: Runner> CallQueue for Recorder<R> {
+    async fn enqueue(&self, call: QueuedCall, waiting_max: usize) -> Result<Enqueued, LedgerError> {
+        self.runner.run(Enqueue { call, waiting_max }).await
+    }
+
+    async fn release(&self, caller: &str, call_id: &str) -> Result<(), LedgerError> {
+        self.runner.run(ReleaseCall(name(caller, call_id))).await
+    }
+
+    async fn take(
+        &self,
+        running: Vec<(String, String)>,
+    ) -> Result<Option<QueuedCall>, LedgerError> {
+        self.runner.run(TakeCall { running: running.into_iter().collect() }).await
+    }
+
+    async fn beat(
+        &self,
+        caller: &str,
+        call_id: &str,
+        progress: Option<Value>,
+    ) -> Result<Beat, LedgerError> {
+        self.runner.run(BeatCall { call: name(caller, call_id), progress }).await
+    }
+
+    async fn finish(
+        &self,
+        caller: &str,
+        call_id: &str,
+        result: String,
+        at: Moment,
+    ) -> Result<(), LedgerError> {
+        self.runner.run(FinishCall { call: name(caller, call_id), result, at }).await
+    }
+
+    async fn cancel(&self, caller: &str, call_id: &str) -> Result<bool, LedgerError> {
+        self.runner.run(CancelCall(name(caller, call_id))).await
+    }
+
+    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError> {
+        self.runner.reads().queued(caller, call_id).await
+    }
+
+    async fn forget(&self, before: String) -> Result<u64, LedgerError> {
+        self.runner.run(ForgetCalls(before)).await
+    }
+}
+
+#[async_trait]
+impl<R: Runner> LedgerReads for Recorder<R> {
+    async fn receipt(&self, receipt_id: &str) -> Result<Option<Receipt>, LedgerError> {
+        self.runner.reads().receipt(receipt_id).await
+    }
+
+    async fn receipts(&self, filter: ReceiptFilter) -> Result<(Vec<Receipt>, bool), LedgerError> {
+        self.runner.reads().receipts(filter).await
+    }
+
+    async fn agent_log(&self, id: &str) -> Result<Option<AgentLog>, LedgerError> {
+        self.runner.reads().agent_log(id).await
+    }
+
+    async fn agent_logs(&self, filter: LogFilter) -> Result<Vec<AgentLog>, LedgerError> {
+        self.runner.reads().agent_logs(filter).await
+    }
+
+    async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {
+        self.runner.reads().events(filter).await
+    }
+
+    async fn log_page(
+        &self,
+        after: Option<(String, u64)>,
+        limit: usize,
+        include: Include,
+    ) -> Result<Vec<RawEntry>, LedgerError> {
+        self.runner.reads().log_page(after, limit, include).await
+    }
+
+    async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError> {
+        self.runner.reads().heads().await
+    }
+
+    async fn unaccounted(&self) -> Result<Unaccounted, LedgerError> {
+        self.runner.reads().unaccounted().await
+    }
+
+    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError> {
+        self.runner.reads().queued(caller, call_id).await
+    }
+
+    async fn healthy(&self) -> Result<(), LedgerError> {
+        self.runner.healthy()
+    }
+}

@@ -1,0 +1,96 @@
+//! Approvals and charges: what a claim takes, and what a call that did not start gives back.
+//!
+//! Path: 6, 9. Doc: policy.md#approval
+
+use toolbooth_contracts::approval::{Approval, ApprovalState};
+use toolbooth_contracts::receipt::Receipt;
+
+use crate::claim;
+use crate::ledger::{ClaimRequest, Claimed, LedgerError};
+use crate::working::{ApprovalName, Changes, WorkingSet};
+
+impl ClaimRequest {
+    pub(super) fn approval_name(&self) -> ApprovalName {
+        ApprovalName {
+            tool: self.tool_id.clone(),
+            caller: self.caller.clone(),
+            args_digest: self.args_digest.clone(),
+            contract_digest: self.contract_digest.clone(),
+        }
+    }
+}
+
+/// The approval that the call spends; else what the caller is told, and what is written then.
+pub(super) fn spend(
+    set: &WorkingSet,
+    request: &ClaimRequest,
+) -> Result<Result<Approval, (Claimed, Changes)>, LedgerError> {
+    let mut changes = Changes::default();
+    let refused = match set.approval(&request.approval_name())? {
+        Some(approval) if approval.state == ApprovalState::Granted => {
+            let approval = Approval { state: ApprovalState::Spent, ..approval.clone() };
+            return Ok(Ok(approval));
+        }
+        Some(Approval { approval_id, state: ApprovalState::Rejected, .. }) => {
+            Claimed::ApprovalRejected { approval_id: approval_id.clone() }
+        }
+        Some(Approval { approval_id, .. }) => {
+            Claimed::ApprovalRequired { approval_id: approval_id.clone() }
+        }
+        None => {
+            let approval_id = request.approval_id.clone();
+            changes.approvals.push(Approval {
+                approval_id: approval_id.clone(),
+                tool_id: request.tool_id.clone(),
+                caller: request.caller.clone(),
+                args_digest: request.args_digest.clone(),
+                contract_digest: request.contract_digest.clone(),
+                state: ApprovalState::Pending,
+                requested_at: request.at.text.clone(),
+            });
+            Claimed::ApprovalRequired { approval_id }
+        }
+    };
+    Ok(Err((refused, changes)))
+}
+
+/// Charges the limits; what the caller is told where one is reached.
+pub(super) fn charge(
+    set: &WorkingSet,
+    request: &ClaimRequest,
+    changes: &mut Changes,
+) -> Result<Option<Claimed>, LedgerError> {
+    if let Some(max) = request.concurrency_max
+        && set.running(&request.tool_id)? >= max
+    {
+        return Ok(Some(Claimed::TooManyInFlight));
+    }
+    if let Some(per_min) = request.rate_per_min {
+        let name = (request.tool_id.clone(), request.caller.clone());
+        match claim::rate(set.rate(&name)?, request.at.epoch_ms, per_min) {
+            Ok(next) => changes.rates.push((name, next)),
+            Err(retry_after_ms) => return Ok(Some(Claimed::RateLimited { retry_after_ms })),
+        }
+    }
+    Ok(None)
+}
+
+/// What a call that did not start took from limits comes back.
+pub(super) fn give_back(
+    set: &WorkingSet,
+    receipt: &Receipt,
+    rate_per_min: Option<u64>,
+    changes: &mut Changes,
+) -> Result<(), LedgerError> {
+    if let Some(per_min) = rate_per_min.and_then(|n| i64::try_from(n).ok()).filter(|n| *n > 0) {
+        let name = (receipt.tool_id.clone(), receipt.caller.clone());
+        if let Some(tat) = set.rate(&name)? {
+            let interval = (60_000 / per_min).max(1);
+            changes.rates.push((name, tat.saturating_sub(interval)));
+        }
+    }
+    if let Some(approval) = receipt.approval_id.as_ref().and_then(|id| set.spent(id)) {
+        changes.approvals.push(Approval { state: ApprovalState::Granted, ..approval.clone() });
+    }
+    Ok(())
+}

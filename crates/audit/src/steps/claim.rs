@@ -1,0 +1,170 @@
+//! Stage 6: the earlier outcome for a key; else the approval, the charges and the claim.
+//!
+//! Path: 6. Doc: call-path.md#idempotency
+
+use toolbooth_contracts::Effect;
+use toolbooth_contracts::receipt::{Receipt, ReceiptKey};
+
+use super::{Step, approvals, plain, standing};
+use crate::claim::{self, Happening, Meaning, Standing};
+use crate::ledger::{Claim, ClaimRequest, Claimed, LedgerError};
+use crate::working::{Changes, Needs, Stored, WorkingSet};
+
+impl Step for ClaimRequest {
+    type Answer = Claimed;
+
+    fn needs(&self) -> Needs {
+        let mut needs = Needs::default();
+        needs.keys.extend(self.keys.iter().cloned());
+        if self.rate_per_min.is_some() {
+            needs.rates.insert((self.tool_id.clone(), self.caller.clone()));
+        }
+        if self.concurrency_max.is_some() {
+            needs.running.insert(self.tool_id.clone());
+        }
+        if self.approval_rule.is_some() {
+            needs.approvals.insert(self.approval_name());
+        }
+        needs
+    }
+
+    fn sync(&self) -> bool {
+        self.sync
+    }
+
+    fn decide(&self, set: &WorkingSet) -> Result<(Claimed, Changes), LedgerError> {
+        let mut again = None;
+        for key in &self.keys {
+            let Some(stored) = set.held(key)? else { continue };
+            match earlier(self, set, stored) {
+                Ok(standing) => {
+                    again = Some((Receipt::clone(&stored.receipt), standing));
+                    break;
+                }
+                Err(claimed) => return Ok((claimed, Changes::default())),
+            }
+        }
+        // A claim that is taken over has spent its approval already, where it was for the same
+        // call.
+        let spent = again.as_ref().is_some_and(|(receipt, _)| {
+            receipt.approval_id.is_some()
+                && receipt.caller == self.caller
+                && receipt.contract_digest == self.contract_digest
+        });
+        let approved = match &self.approval_rule {
+            Some(_) if !spent => match approvals::spend(set, self)? {
+                Ok(approval) => Some(approval),
+                Err(refused) => return Ok(refused),
+            },
+            _ => None,
+        };
+        let mut changes = Changes::default();
+        if let Some(refused) = approvals::charge(set, self, &mut changes)? {
+            return Ok((refused, Changes::default()));
+        }
+        let approval_id = approved.as_ref().map(|approval| approval.approval_id.clone());
+        changes.approvals.extend(approved);
+        let (receipt, fence) = match again {
+            Some((receipt, standing)) => {
+                (run_again(self, set, receipt, standing, approval_id), standing.fence)
+            }
+            None => (fresh(self, set, approval_id), Standing::FIRST.fence),
+        };
+        let id = receipt.receipt_id.clone();
+        let key = receipt.idempotency.key_digest.clone();
+        let claim = Claim::granted(id.clone(), fence, receipt.attempt).under(key);
+        changes.put(receipt, fence);
+        changes.begun.push((id.clone(), fence, self.at.clone()));
+        changes.held.extend(self.keys.iter().map(|key| (key.clone(), id.clone())));
+        let mut dispatched = self.dispatched.clone();
+        dispatched.receipt_id = Some(id);
+        changes.events.push(plain(dispatched));
+        Ok((Claimed::Fresh(claim), changes))
+    }
+}
+
+/// What an earlier claim on a key means: how the claim stands once it is taken over, or what the
+/// caller is told.
+fn earlier(request: &ClaimRequest, set: &WorkingSet, stored: &Stored) -> Result<Standing, Claimed> {
+    let receipt = &stored.receipt;
+    let receipt_id = receipt.receipt_id.clone();
+    let called = Happening::Called {
+        rules: request.rules,
+        same_args: receipt.args_digest == request.args_digest
+            || request.older_args_digests.contains(&receipt.args_digest),
+        owner_lost: stored.owner_lost,
+    };
+    match claim::step(standing(stored), called) {
+        Meaning::Dispatch(standing) => Ok(standing),
+        Meaning::Replay { arguments_differ } => {
+            let receipt = Box::new(Receipt::clone(receipt));
+            Err(Claimed::Replay { receipt, arguments_differ })
+        }
+        Meaning::InFlight => Err(Claimed::InFlight { receipt_id, settled: set.watch(stored) }),
+        Meaning::Conflict => Err(Claimed::Conflict { receipt_id }),
+        // Nothing else comes of a call; were it to, nothing would be dispatched.
+        Meaning::InDoubt | Meaning::Now { .. } | Meaning::Already | Meaning::Stale => {
+            Err(Claimed::InDoubt { receipt_id })
+        }
+    }
+}
+
+fn run_again(
+    request: &ClaimRequest,
+    set: &WorkingSet,
+    receipt: Receipt,
+    standing: Standing,
+    approval_id: Option<String>,
+) -> Receipt {
+    Receipt {
+        state: standing.state,
+        attempt: standing.attempt,
+        status: None,
+        effect: Effect::Unknown,
+        error_code: None,
+        result: None,
+        result_digest: None,
+        settled_at: None,
+        audit_seq: None,
+        writer: set.writer().to_owned(),
+        policy_version: request.policy_version.clone(),
+        approval_id: approval_id.or(receipt.approval_id),
+        ..receipt
+    }
+}
+
+fn fresh(request: &ClaimRequest, set: &WorkingSet, approval_id: Option<String>) -> Receipt {
+    let key_digest = request.keys.first().cloned();
+    Receipt {
+        receipt_id: request.receipt_id.clone(),
+        call_id: request.call_id.clone(),
+        tool_id: request.tool_id.clone(),
+        contract_digest: request.contract_digest.clone(),
+        caller: request.caller.clone(),
+        idempotency: ReceiptKey {
+            mode: request.mode,
+            key_id: key_digest.as_ref().map(|_| set.key_id().to_owned()),
+            key_digest,
+        },
+        args_digest: request.args_digest.clone(),
+        state: Standing::FIRST.state,
+        status: None,
+        effect: Effect::Unknown,
+        error_code: None,
+        fields: serde_json::Map::new(),
+        result_digest: None,
+        result: None,
+        attempt: Standing::FIRST.attempt,
+        started_at: request.at.text.clone(),
+        settled_at: None,
+        duration_ms: None,
+        writer: set.writer().to_owned(),
+        policy_version: request.policy_version.clone(),
+        sandbox_digest: None,
+        sandbox_missing: Vec::new(),
+        egress: Vec::new(),
+        approval_id,
+        audit_seq: None,
+        pruned_at: None,
+    }
+}

@@ -1,0 +1,190 @@
+//! Events about the log itself: its beginning and end, checkpoints, restoring; and events that are
+//! no calls.
+//!
+//! Path: 9. Doc: records.md#checkpoints
+
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
+
+use super::{Step, plain};
+use crate::checkpoint::{self, Due};
+use crate::ledger::{LedgerError, Moment};
+use crate::note::Signer;
+use crate::reads::WriterHead;
+use crate::working::{Changes, Named, Needs, Survey, WorkingSet};
+
+/// Events that are no calls.
+#[derive(Debug)]
+pub struct Note(pub Vec<EventBody>);
+
+impl Step for Note {
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    fn decide(&self, _: &WorkingSet) -> Result<((), Changes), LedgerError> {
+        let mut changes = Changes::default();
+        changes.events.extend(self.0.iter().cloned().map(plain));
+        Ok(((), changes))
+    }
+}
+
+/// Signs a checkpoint over the writer's log, where one is due; gives the note.
+#[derive(Debug)]
+pub struct SignCheckpoint {
+    /// What signs.
+    pub signer: Signer,
+    /// When one is due.
+    pub due: Due,
+    /// Now.
+    pub at: Moment,
+}
+
+impl Step for SignCheckpoint {
+    type Answer = Option<String>;
+
+    fn needs(&self) -> Needs {
+        Needs::of(Survey::UnnamedHeads)
+    }
+
+    fn decide(&self, set: &WorkingSet) -> Result<(Option<String>, Changes), LedgerError> {
+        let mut changes = Changes { looked_ms: Some(self.at.epoch_ms), ..Changes::default() };
+        if !set.head().is_due(self.due, self.at.epoch_ms) {
+            return Ok((None, changes));
+        }
+        let others = &set.surveyed.heads;
+        let heads: Vec<WriterHead> = others.iter().map(|other| other.head.clone()).collect();
+        let body = checkpoint::event(set.head(), &heads, &self.signer, &self.at);
+        let note = body.facts.as_ref().and_then(|facts| facts.get("note")?.as_str());
+        let note = note.unwrap_or_default().to_owned();
+        changes.events.push(plain(body));
+        let ended = others
+            .iter()
+            .filter(|other| other.ended)
+            .map(|other| (other.head.writer.clone(), other.head.size))
+            .collect();
+        changes.checkpoint = Some(Named { note: note.clone(), ended });
+        Ok((Some(note), changes))
+    }
+}
+
+/// The last event of a writer's log: a checkpoint over all of it, and its end.
+#[derive(Debug)]
+pub struct Stop {
+    /// What signs.
+    pub signer: Signer,
+    /// Now.
+    pub at: Moment,
+}
+
+impl Step for Stop {
+    type Answer = Option<String>;
+
+    fn needs(&self) -> Needs {
+        Needs::of(Survey::UnnamedHeads)
+    }
+
+    fn decide(&self, set: &WorkingSet) -> Result<(Option<String>, Changes), LedgerError> {
+        let last =
+            SignCheckpoint { signer: self.signer.clone(), due: Due::NOW, at: self.at.clone() };
+        let (note, mut changes) = last.decide(set)?;
+        let size = set.head().next_seq() + changes.events.len() as u64 + 1;
+        let mut facts = serde_json::Map::new();
+        facts.insert("size".to_owned(), size.into());
+        let mut body = EventBody::new(AuditEventKind::WriterStopped, self.at.text.clone());
+        body.facts = Some(facts);
+        changes.events.push(plain(body));
+        changes.stopped = true;
+        Ok((note, changes))
+    }
+}
+
+/// The first event of a writer's log: the key that signs it, the id of the store's digest key, and
+/// where the log before ended.
+#[must_use]
+pub fn started(
+    signer: &Signer,
+    key_id: &str,
+    before: Option<(WriterHead, Option<String>)>,
+    at: &Moment,
+) -> EventBody {
+    let mut facts = serde_json::Map::new();
+    facts.insert("signingKey".to_owned(), signer.verifier().to_string().into());
+    facts.insert("digestKeyId".to_owned(), key_id.into());
+    if let Some((head, checkpoint)) = before {
+        facts.insert("before".to_owned(), head.writer.into());
+        facts.insert("size".to_owned(), head.size.into());
+        facts.insert("lastLeaf".to_owned(), head.last_leaf.into());
+        if let Some(note) = checkpoint {
+            facts.insert("checkpoint".to_owned(), note.into());
+        }
+    }
+    let mut body = EventBody::new(AuditEventKind::WriterStarted, at.text.clone());
+    body.facts = Some(facts);
+    body
+}
+
+/// The beginning of a writer's log. Where a person takes a restored database as it is, the log also
+/// says where every log ends now, and which checkpoint it lacks.
+#[derive(Debug)]
+pub struct Start {
+    /// What [`started`] gives.
+    pub started: EventBody,
+    /// The word of that person.
+    pub accepted: Option<AcceptRestored>,
+}
+
+/// A person takes a restored database as it is.
+#[derive(Debug)]
+pub struct AcceptRestored {
+    /// The writer of the checkpoint that it lacks, and how many events that covers.
+    pub lost: Option<(String, u64)>,
+    /// Now.
+    pub at: Moment,
+}
+
+impl Step for Start {
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs { survey: self.accepted.as_ref().map(|_| Survey::AllHeads), ..Needs::default() }
+    }
+
+    fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
+        let mut changes = Changes::default();
+        changes.events.push(plain(self.started.clone()));
+        if let Some(accepted) = &self.accepted {
+            changes.events.push(plain(accepted.event(set)));
+        }
+        Ok(((), changes))
+    }
+}
+
+impl AcceptRestored {
+    fn event(&self, set: &WorkingSet) -> EventBody {
+        let ends = set.surveyed.heads.iter().map(|other| &other.head);
+        let mut heads: Vec<serde_json::Value> = ends
+            .clone()
+            .map(|end| {
+                serde_json::json!({
+                    "writer": end.writer,
+                    "size": end.size,
+                    "root": end.root.as_deref().unwrap_or_default(),
+                })
+            })
+            .collect();
+        let mut facts = serde_json::Map::new();
+        if let Some((writer, size)) = &self.lost {
+            // A log that is gone whole has no head of its own any more.
+            if !ends.clone().any(|end| end.writer == *writer) {
+                heads.push(serde_json::json!({ "writer": writer, "size": 0, "root": "" }));
+            }
+            facts.insert("lacks".to_owned(), serde_json::json!({ "writer": writer, "size": size }));
+        }
+        facts.insert("heads".to_owned(), heads.into());
+        let mut body = EventBody::new(AuditEventKind::StoreRestored, self.at.text.clone());
+        body.facts = Some(facts);
+        body
+    }
+}

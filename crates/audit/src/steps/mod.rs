@@ -1,0 +1,112 @@
+//! What a ledger does, step by step: what each needs to look at, and what it changes.
+//!
+//! Steps are pure: every store runs the same ones. What a claim's story means is decided by
+//! [`crate::claim`].
+//!
+//! Path: 6, 9. Doc: records.md#the-ledger
+
+mod approvals;
+mod calls;
+mod claim;
+mod log;
+mod people;
+mod settle;
+mod upkeep;
+
+pub use calls::{BeatCall, CancelCall, Enqueue, FinishCall, ForgetCalls, ReleaseCall, TakeCall};
+pub use log::{AcceptRestored, Note, SignCheckpoint, Start, Stop, started};
+pub use settle::{Abandon, Wait};
+pub use upkeep::{PRUNE_MAX, Renew, Sweep};
+
+use std::sync::Arc;
+
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::receipt::{AuditPlace, Receipt};
+
+use crate::claim::Standing;
+use crate::ledger::{LedgerError, Moment};
+use crate::working::{Changes, Entry, Needs, Put, RecordText, Stored, WorkingSet};
+
+/// Something that a ledger does.
+pub trait Step: Send + 'static {
+    /// What comes of it.
+    type Answer: Send + 'static;
+
+    /// What it looks at.
+    fn needs(&self) -> Needs;
+
+    /// Whether its answer waits for the disk, where the store leaves the choice.
+    fn sync(&self) -> bool {
+        true
+    }
+
+    /// What comes of it, and what it changes. Where it refuses, nothing changes.
+    ///
+    /// # Errors
+    /// What the step refuses; [`LedgerError::Unavailable`] where it was not given what it needs.
+    fn decide(&self, set: &WorkingSet) -> Result<(Self::Answer, Changes), LedgerError>;
+}
+
+fn standing(stored: &Stored) -> Standing {
+    Standing {
+        state: stored.receipt.state,
+        fence: stored.fence,
+        attempt: stored.receipt.attempt,
+        settled: stored.receipt.settled_at.is_some(),
+    }
+}
+
+/// The event that comes after so many others of the same step.
+fn place(set: &WorkingSet, events: usize) -> AuditPlace {
+    AuditPlace { writer: set.writer().to_owned(), seq: set.head().next_seq() + events as u64 }
+}
+
+/// A receipt goes to where the rules say, and an event accounts for it.
+fn move_to(receipt: &mut Receipt, to: Standing, accounted: AuditPlace) {
+    receipt.state = to.state;
+    receipt.attempt = to.attempt;
+    receipt.audit_seq = Some(accounted);
+}
+
+/// An event about a receipt.
+fn about(receipt: &Receipt, kind: AuditEventKind, at: &Moment) -> EventBody {
+    let mut body = EventBody::new(kind, at.text.clone());
+    body.tool_name = Some(receipt.tool_id.clone());
+    body.caller = Some(receipt.caller.clone());
+    body.call_id = Some(receipt.call_id.clone());
+    body.receipt_id = Some(receipt.receipt_id.clone());
+    body.status = receipt.status;
+    body.error_code = receipt.error_code;
+    body.effect = Some(receipt.effect);
+    body.args_digest = Some(receipt.args_digest.clone());
+    body.result_digest.clone_from(&receipt.result_digest);
+    body
+}
+
+fn plain(body: EventBody) -> Entry {
+    Entry { body, log: None }
+}
+
+impl Changes {
+    /// Writes a receipt that no event names.
+    fn put(&mut self, receipt: Receipt, fence: u64) {
+        let text = crate::digest::record_text(&receipt);
+        self.receipts.push(Put { receipt: Arc::new(receipt), fence, text });
+    }
+
+    /// Writes a receipt; gives it, and the digest by which an event names it.
+    fn put_named(&mut self, receipt: Receipt, fence: u64) -> (Arc<Receipt>, String) {
+        let RecordText { text, digest } = RecordText::of(&receipt);
+        let receipt = Arc::new(receipt);
+        self.receipts.push(Put { receipt: Arc::clone(&receipt), fence, text });
+        (receipt, digest)
+    }
+
+    /// Writes a receipt and the event that accounts for it.
+    fn put_with(&mut self, receipt: Receipt, fence: u64, mut body: EventBody) -> Arc<Receipt> {
+        let (receipt, digest) = self.put_named(receipt, fence);
+        body.receipt_digest = Some(digest);
+        self.events.push(plain(body));
+        receipt
+    }
+}

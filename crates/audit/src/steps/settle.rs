@@ -1,0 +1,221 @@
+//! Stage 9: what came of a dispatched call; and calls that wait, or were never dispatched.
+//!
+//! Path: 9. Doc: records.md#of-one-call
+
+use std::sync::Arc;
+
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::receipt::{ClaimState, Receipt};
+use toolbooth_contracts::{Effect, ErrorCode};
+
+use super::{Step, about, approvals, move_to, place, plain, standing};
+use crate::claim::{self, Happening, Meaning, Standing};
+use crate::ledger::{LedgerError, Moment, Refusal, Settlement};
+use crate::working::{Changes, Entry, Needs, RecordText, WorkingSet};
+
+impl Step for Arc<Settlement> {
+    type Answer = Arc<Receipt>;
+
+    fn needs(&self) -> Needs {
+        let mut needs = Needs::of_receipt(self.claim.receipt_id());
+        if self.effect == Effect::NotStarted && self.rate_per_min.is_some() {
+            needs.rates.insert((self.log.tool_name.clone(), self.log.caller.clone()));
+        }
+        needs
+    }
+
+    fn sync(&self) -> bool {
+        self.sync
+    }
+
+    fn decide(&self, set: &WorkingSet) -> Result<(Arc<Receipt>, Changes), LedgerError> {
+        let id = self.claim.receipt_id();
+        let stored = set.require(id)?;
+        let arrives = Happening::Settled {
+            fence: self.claim.fence(),
+            mode: self.mode,
+            effect: self.effect,
+            code: self.error_code,
+        };
+        let (now, effect, holds_keys, late) = match claim::step(standing(stored), arrives) {
+            Meaning::Now { standing, effect, holds_keys, late } => {
+                (standing, effect, holds_keys, late)
+            }
+            // The same settlement again: its first answer was lost on the way.
+            Meaning::Already => return Ok((Arc::clone(&stored.receipt), Changes::default())),
+            _ => return Err(LedgerError::Stale),
+        };
+        let mut changes = Changes::default();
+        let mut receipt = settled(self, &stored.receipt, effect);
+        changes.events.extend(self.events.iter().cloned().map(plain));
+        if late {
+            let body = about(&receipt, AuditEventKind::ToolSettledLate, &self.at);
+            changes.events.push(plain(body));
+        }
+        move_to(&mut receipt, now, place(set, changes.events.len()));
+        if !holds_keys {
+            changes.freed.push(id.to_owned());
+        }
+        if effect == Effect::NotStarted {
+            approvals::give_back(set, &receipt, self.rate_per_min, &mut changes)?;
+        }
+        let mut log = Arc::clone(&self.log);
+        if log.receipt_id.as_deref() != Some(id) || log.attempt != receipt.attempt {
+            let log = Arc::make_mut(&mut log);
+            log.receipt_id = Some(id.to_owned());
+            log.attempt = receipt.attempt;
+        }
+        let (receipt, digest) = changes.put_named(receipt, now.fence);
+        let mut terminal = self.terminal.clone();
+        terminal.receipt_id = Some(id.to_owned());
+        terminal.effect = Some(effect);
+        terminal.receipt_digest = Some(digest);
+        changes.events.push(logged(log, terminal));
+        Ok((receipt, changes))
+    }
+}
+
+/// The receipt of a claim with its outcome.
+fn settled(settlement: &Settlement, before: &Receipt, effect: Effect) -> Receipt {
+    let mut receipt = before.clone();
+    receipt.status = Some(settlement.status);
+    receipt.effect = effect;
+    receipt.error_code = settlement.error_code;
+    receipt.fields = settlement.fields.clone();
+    receipt.result_digest.clone_from(&settlement.result_digest);
+    receipt.result.clone_from(&settlement.result);
+    if let Some(sandbox) = &settlement.sandbox {
+        receipt.sandbox_digest = Some(sandbox.digest.clone());
+        receipt.sandbox_missing.clone_from(&sandbox.missing);
+        receipt.egress.clone_from(&sandbox.reached);
+    }
+    receipt.settled_at = Some(settlement.at.text.clone());
+    receipt.duration_ms = Some(settlement.duration_ms);
+    receipt
+}
+
+/// A terminal event, and the agent log that it accounts for.
+fn logged(log: Arc<toolbooth_contracts::agent_log::AgentLog>, mut terminal: EventBody) -> Entry {
+    let RecordText { text, digest } = RecordText::of(&*log);
+    terminal.log_digest = Some(digest);
+    Entry { body: terminal, log: Some((log, text)) }
+}
+
+impl Step for Refusal {
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    fn sync(&self) -> bool {
+        false
+    }
+
+    fn decide(&self, _: &WorkingSet) -> Result<((), Changes), LedgerError> {
+        let mut changes = Changes::default();
+        changes.events.push(logged(Arc::clone(&self.log), self.terminal.clone()));
+        Ok(((), changes))
+    }
+}
+
+/// A running claim waits for somebody's input, or runs on after it.
+#[derive(Debug)]
+pub struct Wait {
+    /// The receipt.
+    pub receipt_id: String,
+    /// [`Happening::Parked`] or [`Happening::Resumed`].
+    pub happening: Happening,
+}
+
+impl Step for Wait {
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::of_receipt(&self.receipt_id)
+    }
+
+    fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
+        let stored = set.require(&self.receipt_id)?;
+        let mut changes = Changes::default();
+        match claim::step(standing(stored), self.happening) {
+            Meaning::Now { standing, .. } => {
+                let receipt = Receipt { state: standing.state, ..Receipt::clone(&stored.receipt) };
+                changes.put(receipt, standing.fence);
+                Ok(((), changes))
+            }
+            Meaning::Already => Ok(((), changes)),
+            _ => Err(LedgerError::Stale),
+        }
+    }
+}
+
+/// A claim whose writer learnt too late that it was durable, and so never dispatched it, is freed.
+#[derive(Debug)]
+pub struct Abandon {
+    /// The receipt.
+    pub receipt_id: String,
+    /// The fence of the dispatch that never was.
+    pub fence: u64,
+    /// When the claim was made.
+    pub at: Moment,
+}
+
+impl Step for Abandon {
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::of_receipt(&self.receipt_id)
+    }
+
+    fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
+        let mut changes = Changes::default();
+        let Some(stored) = set.receipt(&self.receipt_id)? else { return Ok(((), changes)) };
+        let Some((now, effect, holds_keys)) = self.given_up(set, stored) else {
+            return Ok(((), changes));
+        };
+        let mut receipt = Receipt::clone(&stored.receipt);
+        receipt.status = Some(ErrorCode::RecordUnavailable.status());
+        receipt.effect = effect;
+        receipt.error_code = Some(ErrorCode::RecordUnavailable);
+        receipt.settled_at = Some(self.at.text.clone());
+        move_to(&mut receipt, now, place(set, 0));
+        if !holds_keys {
+            changes.freed.push(self.receipt_id.clone());
+        }
+        if effect == Effect::NotStarted {
+            approvals::give_back(set, &receipt, None, &mut changes)?;
+        }
+        let body = about(&receipt, AuditEventKind::ToolSettledLate, &self.at);
+        changes.put_with(receipt, now.fence, body);
+        Ok(((), changes))
+    }
+}
+
+impl Abandon {
+    /// How the claim stands once it is given up; `None` where another has taken it up meanwhile.
+    fn given_up(
+        &self,
+        set: &WorkingSet,
+        stored: &crate::working::Stored,
+    ) -> Option<(Standing, Effect, bool)> {
+        let receipt = &stored.receipt;
+        let gone = Happening::Settled {
+            fence: self.fence,
+            mode: receipt.idempotency.mode,
+            effect: Effect::NotStarted,
+            code: Some(ErrorCode::RecordUnavailable),
+        };
+        // Another writer may have taken this one for lost meanwhile.
+        let own = receipt.writer == set.writer();
+        let runs = matches!(receipt.state, ClaimState::InFlight | ClaimState::InDoubt);
+        match claim::step(standing(stored), gone) {
+            Meaning::Now { standing, effect, holds_keys, .. }
+                if own && runs && receipt.settled_at.is_none() =>
+            {
+                Some((standing, effect, holds_keys))
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What a writer does from time to time: its lease, claims of lost writers, old records.
+//!
+//! Path: 9. Doc: records.md#retention
+
+use toolbooth_contracts::ErrorCode;
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::receipt::Receipt;
+
+use super::{Step, about, move_to, place, plain, standing};
+use crate::claim::{self, Happening, Meaning};
+use crate::ledger::{LedgerError, Moment, Prune, PruneKind, Pruned, Swept};
+use crate::working::{Changes, Needs, Survey, WorkingSet};
+
+/// The writer's lease is renewed.
+#[derive(Debug)]
+pub struct Renew(pub Moment);
+
+impl Step for Renew {
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    fn sync(&self) -> bool {
+        false
+    }
+
+    fn decide(&self, _: &WorkingSet) -> Result<((), Changes), LedgerError> {
+        Ok(((), Changes { renewed: Some(self.0.clone()), ..Changes::default() }))
+    }
+}
+
+/// Marks the running claims of lost writers as in doubt. The fence stays, so that an outcome
+/// that still arrives is taken.
+#[derive(Debug)]
+pub struct Sweep(pub Moment);
+
+impl Step for Sweep {
+    type Answer = Vec<Swept>;
+
+    fn needs(&self) -> Needs {
+        Needs::of(Survey::Lost)
+    }
+
+    fn decide(&self, set: &WorkingSet) -> Result<(Vec<Swept>, Changes), LedgerError> {
+        let (mut swept, mut changes) = (Vec::new(), Changes::default());
+        for stored in &set.surveyed.lost {
+            let now = claim::step(standing(stored), Happening::OwnerLost);
+            let Meaning::Now { standing, effect, .. } = now else { continue };
+            let mut receipt = Receipt::clone(&stored.receipt);
+            receipt.effect = effect;
+            receipt.error_code = Some(ErrorCode::CallInDoubt);
+            move_to(&mut receipt, standing, place(set, changes.events.len()));
+            let body = about(&receipt, AuditEventKind::ToolCallInDoubt, &self.0);
+            swept.push(Swept { receipt_id: receipt.receipt_id.clone() });
+            changes.put_with(receipt, standing.fence, body);
+        }
+        Ok((swept, changes))
+    }
+}
+
+/// Most records that one step of pruning looks at.
+pub const PRUNE_MAX: usize = 2_000;
+
+impl Step for Prune {
+    type Answer = Pruned;
+
+    fn needs(&self) -> Needs {
+        let before = self.before.clone();
+        Needs::of(match self.kind {
+            PruneKind::Receipts => Survey::Prunable(before, PRUNE_MAX),
+            PruneKind::Logs => Survey::RemoveLogs(before, PRUNE_MAX),
+            PruneKind::Events => Survey::RemoveEvents(before),
+        })
+    }
+
+    /// A receipt that holds a key leaves a tombstone, so that its key never silently runs again.
+    fn decide(&self, set: &WorkingSet) -> Result<(Pruned, Changes), LedgerError> {
+        let (mut pruned, mut changes) = (Pruned::default(), Changes::default());
+        let mut facts = serde_json::Map::new();
+        for (stored, holds) in &set.surveyed.prunable {
+            if *holds {
+                let receipt = Receipt {
+                    result: None,
+                    fields: serde_json::Map::new(),
+                    pruned_at: Some(self.at.text.clone()),
+                    ..Receipt::clone(&stored.receipt)
+                };
+                changes.put(receipt, stored.fence);
+                pruned.tombstones += 1;
+            } else {
+                changes.removed.push(stored.receipt.receipt_id.clone());
+                pruned.removed += 1;
+            }
+        }
+        if set.surveyed.removed > 0 {
+            pruned.removed = set.surveyed.removed;
+            changes.swept_rows = true;
+        }
+        if let Some(writer) = &set.surveyed.removed_of {
+            facts.insert("writer".to_owned(), writer.clone().into());
+        }
+        if pruned == Pruned::default() {
+            return Ok((pruned, Changes::default()));
+        }
+        facts.insert("records".to_owned(), self.kind.as_str().into());
+        facts.insert("before".to_owned(), self.before.clone().into());
+        facts.insert("removed".to_owned(), pruned.removed.into());
+        facts.insert("tombstones".to_owned(), pruned.tombstones.into());
+        let mut body = EventBody::new(AuditEventKind::ReceiptsPruned, self.at.text.clone());
+        body.facts = Some(facts);
+        changes.events.push(plain(body));
+        Ok((pruned, changes))
+    }
+}

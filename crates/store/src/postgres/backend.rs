@@ -1,0 +1,204 @@
+//! Batches of one writer: in the steady state one trip that locks and loads, and one that writes
+//! and commits.
+//!
+//! Statements are sent together and done in order. One that finds less than it must divides by zero,
+//! so that the commit sent behind it rolls back.
+//!
+//! Path: 6, 9. Doc: records.md#stores
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Error, Row, Statement};
+use toolbooth_audit::LedgerError;
+use toolbooth_audit::chain::Head;
+use toolbooth_audit::working::{Batch, Needs, WorkingSet};
+use toolbooth_audit::writer::{Backend, End, Failure};
+
+use super::connect::{Connection, Server};
+use super::statements::Statements;
+use super::unavailable;
+
+/// How long one batch may take to load, and to be written.
+const BATCH_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long connecting anew and reading the log's end may take.
+const RECOVER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection with its statements.
+pub(super) struct Session {
+    connection: Connection,
+    pub(super) statements: Statements,
+}
+
+/// What a statement is given.
+pub(super) type Parameters = Vec<Box<dyn ToSql + Sync + Send>>;
+
+impl Session {
+    async fn begin(server: &Server) -> Result<Self, Error> {
+        let connection = server.connect().await?;
+        let statements = Statements::prepare(&connection.client).await?;
+        Ok(Self { connection, statements })
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.connection.client
+    }
+
+    pub(super) async fn ask(
+        &self,
+        statement: &Statement,
+        parameters: &Parameters,
+    ) -> Result<Vec<Row>, Error> {
+        let parameters: Vec<&(dyn ToSql + Sync)> =
+            parameters.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect();
+        self.client().query(statement, &parameters).await
+    }
+
+    async fn roll_back(&self) -> Result<(), Failure> {
+        let ended = self.ask(&self.statements.rollback, &Parameters::new()).await;
+        ended.map(drop).map_err(|error| Failure::Unknown(unavailable(error)))
+    }
+
+    /// Sends all at once; what each gives, in order. The first error is that of the first statement
+    /// that failed.
+    pub(super) async fn ask_all(
+        &self,
+        asked: &[(&Statement, Parameters)],
+    ) -> Result<Vec<Vec<Row>>, Failure> {
+        let all = asked.iter().map(|(statement, parameters)| self.ask(statement, parameters));
+        join_all(all).await.into_iter().collect::<Result<_, Error>>().map_err(failed)
+    }
+}
+
+/// Why a statement failed, within a transaction that is not committed.
+pub(super) fn failed(error: Error) -> Failure {
+    let Some(code) = error.code().cloned() else {
+        return Failure::Unknown(unavailable(error));
+    };
+    let text = unavailable(error);
+    if [SqlState::DIVISION_BY_ZERO, SqlState::T_R_DEADLOCK_DETECTED].contains(&code)
+        || code == SqlState::T_R_SERIALIZATION_FAILURE
+    {
+        return Failure::Outdated;
+    }
+    match code.code().get(..2) {
+        // What it was given: data, constraints, limits of the program.
+        Some("22" | "23" | "42" | "54") => Failure::Refused(text),
+        // Locks that are not given, statements that take too long.
+        Some("55") => Failure::Away(text),
+        _ => Failure::Unknown(text),
+    }
+}
+
+/// The connection of a writer.
+pub(super) struct PostgresBackend {
+    server: Server,
+    writer: String,
+    /// `None` after a failed commit, until a fresh connection has told where the log ends.
+    session: Option<Session>,
+    /// Whether a transaction has begun.
+    begun: bool,
+}
+
+impl PostgresBackend {
+    pub(super) async fn new(server: Server, writer: String) -> Result<Self, Error> {
+        let session = Some(Session::begin(&server).await?);
+        Ok(Self { server, writer, session, begun: false })
+    }
+
+    fn session(&mut self) -> Result<Session, Failure> {
+        self.session.take().ok_or_else(|| Failure::Unknown(late()))
+    }
+
+    /// Keeps the connection after something was done within the transaction. After a failure nothing
+    /// of it is left, or the connection is not trusted any more.
+    async fn keep(
+        &mut self,
+        session: Session,
+        done: Result<Result<(), Failure>, Elapsed>,
+    ) -> Result<(), Failure> {
+        let failure = match done.unwrap_or_else(|_| Err(Failure::Unknown(late()))) {
+            Ok(()) => {
+                self.session = Some(session);
+                return Ok(());
+            }
+            Err(failure) => failure,
+        };
+        self.begun = false;
+        if matches!(failure, Failure::Unknown(_)) {
+            return Err(failure);
+        }
+        // A commit that was sent behind has rolled back already; this says the same again.
+        let ended = timeout(RECOVER_TIMEOUT, session.roll_back()).await;
+        match (ended, failure) {
+            (Ok(Ok(())), failure) => {
+                self.session = Some(session);
+                Err(failure)
+            }
+            (_, Failure::Away(error) | Failure::Refused(error)) => Err(Failure::Unknown(error)),
+            (_, _) => Err(Failure::Unknown(late())),
+        }
+    }
+}
+
+fn late() -> LedgerError {
+    LedgerError::Unavailable("the database did not answer in time".to_owned())
+}
+
+impl Backend for PostgresBackend {
+    async fn load(&mut self, needs: &Needs, _: bool, set: &mut WorkingSet) -> Result<(), Failure> {
+        let missing = set.missing(needs.clone());
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.begun = true;
+        let session = self.session()?;
+        let done = timeout(BATCH_TIMEOUT, session.load(missing, &self.writer, set)).await;
+        self.keep(session, done).await
+    }
+
+    async fn write(&mut self, batch: &Batch, from: &Head, to: &Head) -> Result<(), Failure> {
+        let begun = std::mem::take(&mut self.begun);
+        let session = self.session()?;
+        let done = timeout(BATCH_TIMEOUT, session.write(batch, begun, from, to)).await;
+        self.keep(session, done).await
+    }
+
+    async fn release(&mut self) -> Result<(), Failure> {
+        if !std::mem::take(&mut self.begun) {
+            return Ok(());
+        }
+        let session = self.session()?;
+        let done = timeout(BATCH_TIMEOUT, session.roll_back()).await;
+        self.keep(session, done).await
+    }
+
+    /// A fresh connection. The own row of `writers` is locked by a transaction that has not ended,
+    /// so that reading it for update waits for its end.
+    fn recover(&mut self, writer: &str) -> impl Future<Output = Result<End, LedgerError>> + Send {
+        let writer = writer.to_owned();
+        self.session = None;
+        self.begun = false;
+        async move {
+            let asking = async {
+                let session = Session::begin(&self.server).await?;
+                let sql = "SELECT size, last_leaf FROM writers WHERE writer = $1 FOR UPDATE";
+                let row = session.client().query_opt(sql, &[&writer]).await?;
+                Ok::<_, Error>((session, row))
+            };
+            let (session, row) =
+                timeout(RECOVER_TIMEOUT, asking).await.map_err(|_| late())?.map_err(unavailable)?;
+            let row = row.ok_or_else(|| {
+                let message = "the database does not know this writer; restart";
+                LedgerError::Unavailable(message.to_owned())
+            })?;
+            self.session = Some(session);
+            Ok(End { size: row.get::<_, i64>(0).unsigned_abs(), last_leaf: row.get(1) })
+        }
+    }
+}

@@ -1,0 +1,567 @@
+//! The rows of a batch: loaded into its working set, and written from what it has done.
+//!
+//! Path: 6, 9. Doc: records.md#stores
+
+use std::collections::{BTreeSet, HashMap};
+
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Row, Statement};
+use toolbooth_audit::LedgerError;
+use toolbooth_audit::chain::Head;
+use toolbooth_audit::checkpoint;
+use toolbooth_audit::digest::sha256_hex;
+use toolbooth_audit::queue::{QueueState, QueuedCall};
+use toolbooth_audit::reads::{MILESTONES, WriterHead};
+use toolbooth_audit::working::{
+    Batch, CallName, Moved, Needs, OtherHead, Put, Stored, Survey, WorkingSet,
+};
+use toolbooth_audit::writer::Failure;
+use toolbooth_contracts::approval::Approval;
+use toolbooth_contracts::receipt::{ClaimState, Receipt};
+
+use super::backend::{Parameters, Session, failed};
+use super::clean;
+use crate::{body, corrupt};
+
+fn unreadable(error: LedgerError) -> Failure {
+    Failure::Refused(error)
+}
+
+fn number(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn limited(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// Parameters of a statement.
+macro_rules! given {
+    ($($value:expr),* $(,)?) => {
+        vec![$(Box::new($value) as Box<dyn ToSql + Sync + Send>),*] as Parameters
+    };
+}
+
+pub(super) fn head(row: &Row) -> WriterHead {
+    let pruned: Option<String> = row.get(4);
+    WriterHead {
+        writer: row.get(0),
+        size: row.get::<_, i64>(1).unsigned_abs(),
+        last_leaf: row.get(2),
+        root: row.get(3),
+        pruned: pruned.and_then(|text| serde_json::from_str(&text).ok()),
+    }
+}
+
+pub(super) fn call(row: &Row) -> QueuedCall {
+    let state: String = row.get(3);
+    let progress: Option<String> = row.get(9);
+    QueuedCall {
+        call_id: row.get(0),
+        caller: row.get(1),
+        request: row.get(2),
+        state: QueueState::parse(&state).unwrap_or(QueueState::Queued),
+        enqueued_at: row.get(4),
+        finished_at: row.get(5),
+        worker: row.get(6),
+        deliveries: row.get::<_, i32>(7).unsigned_abs(),
+        cancel: row.get(8),
+        progress: progress.and_then(|text| serde_json::from_str(&text).ok()),
+        result: row.get(10),
+    }
+}
+
+fn stored(row: &Row, lost: bool) -> Result<Stored, Failure> {
+    let receipt: Receipt = body::read("a receipt", row.get(1), row.get(2)).map_err(unreadable)?;
+    let runs = matches!(receipt.state, ClaimState::InFlight | ClaimState::AwaitingInput);
+    let fence = row.get::<_, i64>(0).unsigned_abs();
+    Ok(Stored { fence, owner_lost: runs && lost, receipt: receipt.into() })
+}
+
+fn approval(row: &Row) -> Result<Approval, Failure> {
+    let text: String = row.get(0);
+    serde_json::from_str(&text).map_err(|error| unreadable(corrupt("an approval", &error)))
+}
+
+/// The number of an advisory lock. Two names that share one only wait for each other.
+fn lock(parts: &[&str]) -> i64 {
+    let digest = sha256_hex(parts.join("\u{1f}").as_bytes());
+    let head = digest.get(..16).unwrap_or_default();
+    u64::from_str_radix(head, 16).unwrap_or_default().cast_signed()
+}
+
+/// What is locked before anything is read, in one order for all replicas: rows that are not there
+/// yet have names too.
+fn locks(needs: &Needs) -> Vec<i64> {
+    let keys = needs.keys.iter().map(|key| lock(&["key", key]));
+    let rates = needs.rates.iter().map(|(tool, caller)| lock(&["rate", tool, caller]));
+    let running = needs.running.iter().map(|tool| lock(&["running", tool]));
+    let approvals = needs
+        .approvals
+        .iter()
+        .map(|name| lock(&["approval", &name.tool, &name.caller, &name.args_digest]));
+    let calls = needs.calls.iter().map(|(caller, id)| lock(&["call", caller, id]));
+    let all: BTreeSet<i64> =
+        keys.chain(rates).chain(running).chain(approvals).chain(calls).collect();
+    all.into_iter().collect()
+}
+
+/// Statements that are sent together.
+struct Asked<'s>(Vec<(&'s Statement, Parameters)>);
+
+impl<'s> Asked<'s> {
+    /// Adds one, where it is wanted; its place.
+    fn add(
+        &mut self,
+        wanted: bool,
+        statement: &'s Statement,
+        given: impl FnOnce() -> Parameters,
+    ) -> Option<usize> {
+        wanted.then(|| {
+            self.0.push((statement, given()));
+            self.0.len() - 1
+        })
+    }
+}
+
+fn cleaned<'n>(names: impl Iterator<Item = &'n String>) -> Vec<String> {
+    names.map(|name| clean(name)).collect()
+}
+
+impl Session {
+    /// Begins the transaction, locks, and reads what a batch needs: sent at once, done in order.
+    pub(super) async fn load(
+        &self,
+        mut needs: Needs,
+        writer: &str,
+        set: &mut WorkingSet,
+    ) -> Result<(), Failure> {
+        let s = &self.statements;
+        let survey = needs.survey.take();
+        let mut asked = Asked(vec![(&s.begin, Parameters::new())]);
+        let locks = locks(&needs);
+        asked.add(!locks.is_empty(), &s.locks, || given![locks]);
+        let keys: Vec<String> = needs.keys.iter().cloned().collect();
+        let receipts: Vec<String> = needs.receipts.iter().cloned().collect();
+        let by_key = asked.add(!keys.is_empty(), &s.keys, || given![keys.clone()]);
+        let by_id = asked.add(!(keys.is_empty() && receipts.is_empty()), &s.receipts, || {
+            given![keys.clone(), receipts.clone()]
+        });
+        let rates = asked.add(!needs.rates.is_empty(), &s.rates, || {
+            let tools = cleaned(needs.rates.iter().map(|(tool, _)| tool));
+            given![tools, cleaned(needs.rates.iter().map(|(_, caller)| caller))]
+        });
+        let running = asked
+            .add(!needs.running.is_empty(), &s.running, || given![cleaned(needs.running.iter())]);
+        let approvals = asked.add(!needs.approvals.is_empty(), &s.approvals, || {
+            let names = &needs.approvals;
+            given![
+                cleaned(names.iter().map(|name| &name.tool)),
+                cleaned(names.iter().map(|name| &name.caller)),
+                cleaned(names.iter().map(|name| &name.args_digest)),
+            ]
+        });
+        let calls = asked.add(!needs.calls.is_empty(), &s.calls, || {
+            let callers = cleaned(needs.calls.iter().map(|(caller, _)| caller));
+            given![callers, cleaned(needs.calls.iter().map(|(_, id)| id))]
+        });
+        let waiting = asked.add(needs.waiting, &s.waiting, || given![]);
+        let answers = self.ask_all(&asked.0).await?;
+        let rows = |place: Option<usize>| -> &[Row] {
+            place.and_then(|place| answers.get(place)).map_or(&[], Vec::as_slice)
+        };
+        let mut spent = Vec::new();
+        let mut found = HashMap::new();
+        for row in rows(by_id) {
+            let mut stored = stored(row, row.get(3))?;
+            stored.owner_lost &= stored.receipt.writer != writer;
+            spent.extend(stored.receipt.approval_id.clone());
+            found.insert(stored.receipt.receipt_id.clone(), stored);
+        }
+        let mut holders: HashMap<String, String> =
+            rows(by_key).iter().map(|row| (row.get(0), row.get(1))).collect();
+        for key in needs.keys {
+            let holder = holders.remove(&key);
+            if let Some(id) = &holder {
+                set.load_receipt(id.clone(), found.get(id).cloned());
+            }
+            set.load_key(key, holder);
+        }
+        for id in needs.receipts {
+            let stored = found.remove(&id);
+            set.load_receipt(id, stored);
+        }
+        let times: HashMap<(String, String), i64> =
+            rows(rates).iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
+        for name in needs.rates {
+            let tat_ms = times.get(&(clean(&name.0), clean(&name.1))).copied();
+            set.load_rate(name, tat_ms);
+        }
+        let counts: HashMap<String, i64> =
+            rows(running).iter().map(|row| (row.get(0), row.get(1))).collect();
+        for tool in needs.running {
+            let running = counts.get(&clean(&tool)).copied().unwrap_or_default();
+            set.load_running(tool, running.unsigned_abs());
+        }
+        for row in rows(approvals) {
+            set.load_approval(approval(row)?);
+        }
+        needs.approvals.into_iter().for_each(|name| set.load_asked(name));
+        let known: HashMap<CallName, QueuedCall> = rows(calls)
+            .iter()
+            .map(call)
+            .map(|call| ((call.caller.clone(), call.call_id.clone()), call))
+            .collect();
+        for name in needs.calls {
+            let call = known.get(&(clean(&name.0), clean(&name.1)));
+            let own = |call: &QueuedCall| QueuedCall {
+                caller: name.0.clone(),
+                call_id: name.1.clone(),
+                ..call.clone()
+            };
+            let call = call.map(own);
+            set.load_call(name, call);
+        }
+        if let Some(row) = rows(waiting).first() {
+            set.load_waiting(row.get::<_, i64>(0).unsigned_abs());
+        }
+        if !spent.is_empty() {
+            let found = self.ask(&s.approvals_by_id, &given![spent]).await.map_err(failed)?;
+            for row in &found {
+                set.load_approval(approval(row)?);
+            }
+        }
+        match survey {
+            Some(survey) => self.survey(survey, writer, set).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn survey(
+        &self,
+        survey: Survey,
+        writer: &str,
+        set: &mut WorkingSet,
+    ) -> Result<(), Failure> {
+        let s = &self.statements;
+        let own = writer.to_owned();
+        match survey {
+            Survey::Lost => {
+                for row in self.ask(&s.lost, &given![own]).await.map_err(failed)? {
+                    set.load_lost(stored(&row, true)?);
+                }
+            }
+            Survey::AllHeads => {
+                let rows = self.ask(&s.heads, &given![own]).await.map_err(failed)?;
+                set.surveyed.heads = rows.iter().map(other).collect();
+            }
+            Survey::UnnamedHeads => {
+                let parameters = given![own, limited(checkpoint::HEADS_MAX)];
+                let rows = self.ask(&s.unnamed, &parameters).await.map_err(failed)?;
+                set.surveyed.heads = rows.iter().map(other).collect();
+            }
+            Survey::Prunable(before, limit) => {
+                let parameters = given![before, limited(limit)];
+                for row in self.ask(&s.prunable, &parameters).await.map_err(failed)? {
+                    set.load_prunable(stored(&row, false)?, row.get(4));
+                }
+            }
+            Survey::RemoveLogs(before, limit) => {
+                let params: [&(dyn ToSql + Sync); 2] = [&before, &limited(limit)];
+                set.surveyed.removed =
+                    self.client().execute(&s.remove_logs, &params).await.map_err(failed)?;
+            }
+            Survey::RemoveEvents(before) => {
+                if let Some((of, removed)) = self.remove_events(&before).await? {
+                    set.surveyed.removed = removed;
+                    set.surveyed.removed_of = Some(of);
+                }
+            }
+            Survey::NextCall(running) => {
+                let running: Vec<String> = running
+                    .iter()
+                    .map(|(caller, id)| format!("{}\u{1f}{}", clean(caller), clean(id)))
+                    .collect();
+                let rows = self.ask(&s.next_call, &given![own, running]).await.map_err(failed)?;
+                set.surveyed.call = rows.first().map(call);
+            }
+            Survey::RemoveCalls(before) => {
+                let params: [&(dyn ToSql + Sync); 1] = [&before];
+                set.surveyed.removed =
+                    self.client().execute(&s.remove_calls, &params).await.map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what a batch has done and commits: sent at once, done in order.
+    pub(super) async fn write(
+        &self,
+        batch: &Batch,
+        begun: bool,
+        from: &Head,
+        to: &Head,
+    ) -> Result<(), Failure> {
+        let s = &self.statements;
+        let mut writes: Vec<(&Statement, Parameters)> = Vec::new();
+        if !begun {
+            writes.push((&s.begin, Vec::new()));
+        }
+        if !batch.freed.is_empty() {
+            let freed: Vec<String> = batch.freed.iter().cloned().collect();
+            writes.push((&s.free_keys, given![freed]));
+        }
+        self.receipts(batch, &mut writes)?;
+        if !batch.held.is_empty() {
+            let (keys, ids): (Vec<String>, Vec<String>) =
+                batch.held.iter().map(|(key, id)| (key.clone(), id.clone())).unzip();
+            writes.push((&s.hold_keys, given![keys, ids]));
+        }
+        if !batch.rates.is_empty() {
+            let tools = cleaned(batch.rates.keys().map(|(tool, _)| tool));
+            let callers = cleaned(batch.rates.keys().map(|(_, caller)| caller));
+            let times: Vec<i64> = batch.rates.values().copied().collect();
+            writes.push((&s.put_rates, given![tools, callers, times]));
+        }
+        if !batch.approvals.is_empty() {
+            writes.push((&s.put_approvals, approval_columns(batch.approvals.values())?));
+        }
+        if !batch.events.is_empty() {
+            writes.push((&s.put_events, event_columns(to.writer(), batch)));
+        }
+        if !batch.logs.is_empty() {
+            writes.push((&s.put_logs, log_columns(to.writer(), batch)?));
+        }
+        if !batch.calls.is_empty() {
+            writes.push((&s.put_calls, call_columns(batch)));
+        }
+        let own = || to.writer().to_owned();
+        if let Some(named) = &batch.checkpoint {
+            let (ended, sizes): (Vec<String>, Vec<i64>) =
+                named.ended.iter().map(|(writer, size)| (writer.clone(), number(*size))).unzip();
+            writes.push((&s.name_writers, given![ended, sizes]));
+            writes.push((&s.set_checkpoint, given![own(), named.note.clone()]));
+        }
+        if batch.renewed.is_some() {
+            // By the database's clock, and on the writer's own connection: a writer that cannot
+            // write must not look alive.
+            writes.push((&s.renew, given![own()]));
+        }
+        if to.next_seq() != from.next_seq() {
+            let (was, is) = (number(from.next_seq()), number(to.next_seq()));
+            let root = to.frontier().root().to_string();
+            writes.push((&s.advance, given![own(), was, is, to.last_leaf(), root]));
+        }
+        if batch.stopped {
+            writes.push((&s.stop, given![own()]));
+        }
+        let commit = async {
+            let answer = self.ask(&s.commit, &Vec::new()).await;
+            answer.map_err(|error| Failure::Unknown(super::unavailable(error)))
+        };
+        let (written, committed) = futures_util::future::join(self.ask_all(&writes), commit).await;
+        // The commit rolls back where a statement before has failed.
+        written?;
+        committed.map(drop)
+    }
+
+    fn receipts<'s>(
+        &'s self,
+        batch: &Batch,
+        writes: &mut Vec<(&'s Statement, Parameters)>,
+    ) -> Result<(), Failure> {
+        let s = &self.statements;
+        let of = |changed: bool| {
+            batch.receipts.iter().filter(move |(_, moved)| {
+                moved.after.is_some() && moved.before.is_some() == changed
+            })
+        };
+        let fresh = Columns::of(of(false))?;
+        if !fresh.ids.is_empty() {
+            let Columns {
+                ids, calls, tools, states, writers, fences, settled, texts, packed, ..
+            } = fresh;
+            let given = given![ids, calls, tools, states, writers, fences, settled, texts, packed];
+            writes.push((&s.insert_receipts, given));
+        }
+        let changed = Columns::of(of(true))?;
+        if !changed.ids.is_empty() {
+            let Columns { ids, was, held, states, writers, fences, settled, texts, packed, .. } =
+                changed;
+            let count = limited(ids.len());
+            let given =
+                given![ids, was, held, states, writers, fences, settled, texts, packed, count];
+            writes.push((&s.update_receipts, given));
+        }
+        let removed: Vec<String> = batch
+            .receipts
+            .iter()
+            .filter(|(_, moved)| moved.after.is_none())
+            .map(|(id, _)| id.clone())
+            .collect();
+        if !removed.is_empty() {
+            writes.push((&s.remove_receipts, given![removed]));
+        }
+        Ok(())
+    }
+}
+
+fn other(row: &Row) -> OtherHead {
+    OtherHead { head: head(row), ended: row.get(5) }
+}
+
+/// Receipts, column by column.
+#[derive(Default)]
+struct Columns {
+    ids: Vec<String>,
+    was: Vec<&'static str>,
+    held: Vec<i64>,
+    calls: Vec<String>,
+    tools: Vec<String>,
+    states: Vec<&'static str>,
+    writers: Vec<String>,
+    fences: Vec<i64>,
+    settled: Vec<Option<String>>,
+    texts: Vec<String>,
+    packed: Vec<Option<Vec<u8>>>,
+}
+
+impl Columns {
+    fn of<'m>(all: impl Iterator<Item = (&'m String, &'m Moved)>) -> Result<Self, Failure> {
+        let mut columns = Self::default();
+        for (id, moved) in all {
+            let Some(Put { receipt, fence, text }) = &moved.after else { continue };
+            let (text, packed) = body::pack(text).map_err(unreadable)?;
+            if let Some((state, fence)) = moved.before {
+                columns.was.push(state.as_str());
+                columns.held.push(number(fence));
+            }
+            columns.ids.push(id.clone());
+            columns.calls.push(clean(&receipt.call_id));
+            columns.tools.push(clean(&receipt.tool_id));
+            columns.states.push(receipt.state.as_str());
+            columns.writers.push(receipt.writer.clone());
+            columns.fences.push(number(*fence));
+            columns.settled.push(match receipt.state {
+                ClaimState::Succeeded | ClaimState::Failed if receipt.pruned_at.is_none() => {
+                    receipt.settled_at.clone()
+                }
+                _ => None,
+            });
+            columns.texts.push(text.to_owned());
+            columns.packed.push(packed);
+        }
+        Ok(columns)
+    }
+}
+
+fn approval_columns<'a>(
+    approvals: impl Iterator<Item = &'a Approval>,
+) -> Result<Parameters, Failure> {
+    let mut columns: [Vec<String>; 7] = Default::default();
+    for approval in approvals {
+        let state = serde_json::to_value(approval.state).unwrap_or_default();
+        let text = serde_json::to_string(approval)
+            .map_err(|error| unreadable(corrupt("a record", &error)))?;
+        let values = [
+            approval.approval_id.clone(),
+            clean(&approval.tool_id),
+            clean(&approval.caller),
+            approval.args_digest.clone(),
+            approval.contract_digest.clone(),
+            state.as_str().unwrap_or_default().to_owned(),
+            text,
+        ];
+        for (column, value) in columns.iter_mut().zip(values) {
+            column.push(value);
+        }
+    }
+    Ok(columns.into_iter().map(|column| Box::new(column) as Box<dyn ToSql + Sync + Send>).collect())
+}
+
+fn event_columns(writer: &str, batch: &Batch) -> Parameters {
+    let mut seqs = Vec::new();
+    let mut texts: [Vec<Option<String>>; 7] = Default::default();
+    let (mut has_log, mut milestones, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
+    for placed in &batch.events {
+        let body = &placed.event.body;
+        seqs.push(number(placed.event.seq));
+        let values = [
+            Some(body.time.clone()),
+            body.tool_name.as_deref().map(clean),
+            body.agent_id.as_deref().map(clean),
+            body.call_id.as_deref().map(clean),
+            body.status.map(|status| status.as_str().to_owned()),
+            body.error_code.map(|code| code.as_str().to_owned()),
+            body.receipt_id.clone(),
+        ];
+        for (column, value) in texts.iter_mut().zip(values) {
+            column.push(value);
+        }
+        has_log.push(body.log_digest.is_some());
+        milestones.push(MILESTONES.contains(&body.event));
+        bodies.push(placed.bytes.clone());
+    }
+    let mut parameters = given![writer.to_owned(), seqs];
+    parameters
+        .extend(texts.into_iter().map(|column| Box::new(column) as Box<dyn ToSql + Sync + Send>));
+    parameters.extend(given![has_log, milestones, bodies]);
+    parameters
+}
+
+fn log_columns(writer: &str, batch: &Batch) -> Result<Parameters, Failure> {
+    let of = |read: &dyn Fn(&toolbooth_contracts::agent_log::AgentLog) -> Option<String>| {
+        batch.logs.iter().map(|(log, ..)| read(log).map(|text| clean(&text))).collect::<Vec<_>>()
+    };
+    let mut texts = Vec::new();
+    let mut packed = Vec::new();
+    for (_, text, _) in &batch.logs {
+        let (text, zipped) = body::pack(text).map_err(unreadable)?;
+        texts.push(text.to_owned());
+        packed.push(zipped);
+    }
+    let seqs: Vec<i64> = batch.logs.iter().map(|(.., seq)| number(*seq)).collect();
+    let turns: Vec<Option<i64>> =
+        batch.logs.iter().map(|(log, ..)| log.turn_index.map(number)).collect();
+    let errors: Vec<bool> = batch.logs.iter().map(|(log, ..)| log.is_error).collect();
+    Ok(given![
+        writer.to_owned(),
+        of(&|log| Some(log.id.clone())),
+        seqs,
+        of(&|log| Some(log.timestamp.clone())),
+        of(&|log| Some(log.tool_name.clone())),
+        of(&|log| log.agent_id.clone()),
+        turns,
+        of(&|log| log.phase_id.clone()),
+        of(&|log| log.epic_id.clone()),
+        of(&|log| Some(log.call_id.clone())),
+        errors,
+        texts,
+        packed,
+    ])
+}
+
+fn call_columns(batch: &Batch) -> Parameters {
+    let of = |read: &dyn Fn(&QueuedCall) -> Option<String>| {
+        batch.calls.values().map(read).collect::<Vec<Option<String>>>()
+    };
+    let deliveries: Vec<i32> = batch
+        .calls
+        .values()
+        .map(|call| i32::try_from(call.deliveries).unwrap_or(i32::MAX))
+        .collect();
+    let cancels: Vec<bool> = batch.calls.values().map(|call| call.cancel).collect();
+    given![
+        of(&|call| Some(clean(&call.caller))),
+        of(&|call| Some(clean(&call.call_id))),
+        of(&|call| Some(call.request.clone())),
+        of(&|call| Some(call.enqueued_at.clone())),
+        of(&|call| Some(call.state.as_str().to_owned())),
+        of(&|call| call.finished_at.clone()),
+        of(&|call| call.worker.clone()),
+        deliveries,
+        cancels,
+        of(&|call| call.progress.as_ref().map(serde_json::Value::to_string)),
+        of(&|call| call.result.clone()),
+    ]
+}

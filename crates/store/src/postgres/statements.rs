@@ -1,0 +1,162 @@
+//! The statements of a writer, prepared once for each connection.
+//!
+//! Doc: records.md#stores
+
+use tokio_postgres::{Client, Error, Statement};
+
+/// After how long without renewal a writer is lost, in the database's words.
+const LOST: &str = "interval '15 seconds'";
+/// Columns of `receipts` as a stored receipt is read from.
+const RECEIPT: &str = "r.fence, r.body, r.zbody";
+/// Columns of `queue` as a call is read from.
+pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finished, worker, \
+                               deliveries, cancel, progress, result";
+
+macro_rules! statements {
+    ($($name:ident = $sql:expr;)+) => {
+        pub(super) struct Statements { $(pub(super) $name: Statement,)+ }
+
+        impl Statements {
+            pub(super) async fn prepare(client: &Client) -> Result<Self, Error> {
+                $(let $name = client.prepare(&$sql).await?;)+
+                Ok(Self { $($name,)+ })
+            }
+        }
+    };
+}
+
+/// Whether the writer `w` of a row is lost.
+fn is_lost() -> String {
+    format!("(w.writer IS NULL OR w.stopped OR w.renewed < clock_timestamp() - {LOST})")
+}
+
+/// A change that must touch so many rows, or fails.
+fn exactly(change: &str, count: &str) -> String {
+    format!(
+        "WITH changed AS ({change} RETURNING 1) SELECT 1 / (count(*) = {count})::int FROM changed"
+    )
+}
+
+statements! {
+    begin = "BEGIN";
+    commit = "COMMIT";
+    rollback = "ROLLBACK";
+    locks = "SELECT pg_advisory_xact_lock(l) FROM unnest($1::bigint[]) AS l";
+    keys = "SELECT key, receipt_id FROM keys WHERE key = ANY($1)";
+    receipts = format!(
+        "SELECT {RECEIPT}, {} AS owner_lost FROM receipts r
+         LEFT JOIN writers w ON w.writer = r.writer
+         WHERE r.receipt_id IN (SELECT k.receipt_id FROM keys k WHERE k.key = ANY($1)
+                                UNION SELECT unnest($2::text[]))
+         ORDER BY r.receipt_id FOR UPDATE OF r", is_lost());
+    rates = "SELECT r.tool, r.caller, r.tat_ms FROM rates r
+             JOIN unnest($1::text[], $2::text[]) AS n (tool, caller)
+                 ON n.tool = r.tool AND n.caller = r.caller";
+    running = format!(
+        "SELECT r.tool, count(*) FROM receipts r JOIN writers w ON w.writer = r.writer
+         WHERE r.state = 'in_flight' AND r.tool = ANY($1)
+             AND NOT w.stopped AND w.renewed >= clock_timestamp() - {LOST}
+         GROUP BY r.tool");
+    approvals = "SELECT a.body FROM approvals a
+                 JOIN unnest($1::text[], $2::text[], $3::text[]) AS n (tool, caller, args)
+                     ON n.tool = a.tool AND n.caller = a.caller AND n.args = a.args_digest
+                 WHERE a.state <> 'spent'";
+    approvals_by_id = "SELECT body FROM approvals WHERE approval_id = ANY($1)";
+    calls = format!(
+        "SELECT {CALL} FROM queue q JOIN unnest($1::text[], $2::text[]) AS n (own, id)
+             ON n.own = q.caller AND n.id = q.call_id
+         ORDER BY q.place FOR UPDATE OF q");
+    waiting = "SELECT count(*) FROM queue WHERE state = 'queued'";
+    lost = format!(
+        "SELECT {RECEIPT}, true FROM receipts r LEFT JOIN writers w ON w.writer = r.writer
+         WHERE r.state IN ('in_flight', 'awaiting_input') AND r.writer <> $1 AND {}
+         ORDER BY r.receipt_id LIMIT 1000 FOR UPDATE OF r SKIP LOCKED", is_lost());
+    heads = format!(
+        "SELECT w.writer, w.size, w.last_leaf, w.root, w.pruned, {} FROM writers w
+         WHERE w.writer <> $1 ORDER BY w.writer", is_lost());
+    unnamed = format!(
+        "SELECT w.writer, w.size, w.last_leaf, w.root, w.pruned, {} FROM writers w
+         WHERE w.writer <> $1 AND NOT w.named ORDER BY w.writer LIMIT $2", is_lost());
+    prunable = format!(
+        "SELECT {RECEIPT}, false, EXISTS (SELECT 1 FROM keys k WHERE k.receipt_id = r.receipt_id)
+         FROM receipts r WHERE r.settled < $1 ORDER BY r.settled LIMIT $2
+         FOR UPDATE OF r SKIP LOCKED");
+    remove_logs = "DELETE FROM agent_logs WHERE id IN
+                       (SELECT id FROM agent_logs WHERE time < $1 ORDER BY time LIMIT $2)";
+    // Those whose worker is lost were there first.
+    next_call = format!(
+        "SELECT {CALL} FROM queue WHERE place = (
+             SELECT q.place FROM queue q LEFT JOIN writers w ON w.writer = q.worker
+             WHERE q.state = 'queued' OR (q.state = 'running' AND ({}
+                 OR (q.worker = $1 AND NOT (q.caller || chr(31) || q.call_id = ANY($2)))))
+             ORDER BY q.state DESC, q.place LIMIT 1 FOR UPDATE OF q SKIP LOCKED)", is_lost());
+    remove_calls = "DELETE FROM queue WHERE place IN (
+                        SELECT place FROM queue WHERE finished < $1 ORDER BY finished LIMIT 1000)";
+    insert_receipts = "INSERT INTO receipts
+                           (receipt_id, call_id, tool, state, writer, fence, settled, body, zbody)
+                       SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[],
+                           $5::text[], $6::bigint[], $7::text[], $8::text[], $9::bytea[])";
+    // What a claim left in memory is only worth something while the row says the same.
+    update_receipts = exactly(
+        "UPDATE receipts r SET state = n.state, writer = n.writer, fence = n.fence,
+             settled = n.settled, body = n.body, zbody = n.zbody
+         FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
+             $7::text[], $8::text[], $9::bytea[])
+             AS n (id, was, held, state, writer, fence, settled, body, zbody)
+         WHERE r.receipt_id = n.id AND r.state = n.was AND r.fence = n.held", "$10::bigint");
+    remove_receipts = "DELETE FROM receipts WHERE receipt_id = ANY($1)";
+    free_keys = "DELETE FROM keys WHERE receipt_id = ANY($1)";
+    hold_keys = "INSERT INTO keys (key, receipt_id) SELECT * FROM unnest($1::text[], $2::text[])
+                 ON CONFLICT (key) DO UPDATE SET receipt_id = excluded.receipt_id";
+    put_rates = "INSERT INTO rates (tool, caller, tat_ms)
+                 SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[])
+                 ON CONFLICT (tool, caller) DO UPDATE SET tat_ms = excluded.tat_ms";
+    put_approvals = "INSERT INTO approvals
+                         (approval_id, tool, caller, args_digest, contract_digest, state, body)
+                     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[],
+                         $5::text[], $6::text[], $7::text[])
+                     ON CONFLICT (approval_id) DO UPDATE SET
+                         state = excluded.state, body = excluded.body";
+    // Places grow with transactions, and no transaction waits for another's.
+    put_events = "INSERT INTO events (writer, seq, place, time, tool, agent, call_id, status, code,
+                      receipt_id, has_log, milestone, body)
+                  SELECT $1::text, n.seq,
+                      ((pg_current_xact_id()::text::bigint << 20) + n.ord),
+                      n.time, n.tool, n.agent, n.call_id, n.status, n.code, n.receipt_id, n.has_log,
+                      n.milestone, n.body
+                  FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[],
+                      $7::text[], $8::text[], $9::text[], $10::boolean[], $11::boolean[],
+                      $12::text[])
+                      WITH ORDINALITY AS n (seq, time, tool, agent, call_id, status, code,
+                          receipt_id, has_log, milestone, body, ord)";
+    put_logs = "INSERT INTO agent_logs (id, writer, seq, time, tool, agent, turn, phase, epic,
+                    call_id, is_error, body, zbody)
+                SELECT n.id, $1::text, n.seq, n.time, n.tool, n.agent, n.turn, n.phase, n.epic,
+                    n.call_id, n.is_error, n.body, n.zbody
+                FROM unnest($2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[],
+                    $7::bigint[], $8::text[], $9::text[], $10::text[], $11::boolean[],
+                    $12::text[], $13::bytea[])
+                    AS n (id, seq, time, tool, agent, turn, phase, epic, call_id, is_error, body,
+                        zbody)";
+    put_calls = "INSERT INTO queue (caller, call_id, request, enqueued, state, finished, worker,
+                     deliveries, cancel, progress, result)
+                 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[],
+                     $6::text[], $7::text[], $8::integer[], $9::boolean[], $10::text[], $11::text[])
+                 ON CONFLICT (caller, call_id) DO UPDATE SET
+                     state = excluded.state, finished = excluded.finished,
+                     worker = excluded.worker, deliveries = excluded.deliveries,
+                     cancel = excluded.cancel, progress = excluded.progress,
+                     result = excluded.result";
+    // One that has grown since its head was read is named by a later checkpoint.
+    name_writers = "UPDATE writers w SET named = true
+                    FROM unnest($1::text[], $2::bigint[]) AS n (writer, size)
+                    WHERE w.writer = n.writer AND w.size = n.size";
+    set_checkpoint = "UPDATE writers SET checkpoint = $2 WHERE writer = $1";
+    renew = "UPDATE writers SET renewed = clock_timestamp() WHERE writer = $1 AND NOT stopped";
+    // A writer that others took for lost and named for good comes back.
+    advance = exactly(
+        "UPDATE writers SET size = $3, last_leaf = $4, root = $5, named = false,
+             renewed = clock_timestamp()
+         WHERE writer = $1 AND size = $2 AND NOT stopped", "1");
+    stop = "UPDATE writers SET stopped = true WHERE writer = $1";
+}

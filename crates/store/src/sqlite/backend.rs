@@ -1,0 +1,197 @@
+//! Batches of one writer: begun, loaded, written and committed.
+//!
+//! Path: 6, 9. Doc: records.md#stores
+
+use std::path::PathBuf;
+
+use rusqlite::{Connection, ErrorCode, Params};
+use toolbooth_audit::LedgerError;
+use toolbooth_audit::chain::Head;
+use toolbooth_audit::working::{Batch, Needs, WorkingSet};
+use toolbooth_audit::writer::{Backend, End, Failure};
+
+use super::folder::StoreFolder;
+use super::open::{Durability, connect};
+use super::unavailable;
+
+/// The connection of a writer.
+pub(super) struct SqliteBackend {
+    pub(super) path: PathBuf,
+    pub(super) durability: Durability,
+    pub(super) folder: StoreFolder,
+    pub(super) writer: String,
+    /// `None` after a failed commit, until a fresh connection has proven sound.
+    pub(super) connection: Option<Connection>,
+    /// Changes when another connection has written.
+    pub(super) data_version: i64,
+}
+
+/// Why a statement failed: what was wrong with what it was given, or else with the store.
+pub(super) fn failed(error: rusqlite::Error) -> Failure {
+    let refused = match &error {
+        rusqlite::Error::SqliteFailure(failure, _) => matches!(
+            failure.code,
+            ErrorCode::TooBig | ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch
+        ),
+        // A row that says what no row says.
+        rusqlite::Error::FromSqlConversionFailure(..)
+        | rusqlite::Error::IntegralValueOutOfRange(..)
+        | rusqlite::Error::InvalidColumnType(..)
+        | rusqlite::Error::Utf8Error(..) => true,
+        _ => false,
+    };
+    match refused {
+        true => Failure::Refused(unavailable(error)),
+        false => Failure::Unknown(unavailable(error)),
+    }
+}
+
+/// One transaction of a writer.
+pub(super) struct Transaction<'c> {
+    pub(super) connection: &'c Connection,
+    pub(super) folder: &'c StoreFolder,
+    pub(super) writer: &'c str,
+}
+
+impl Transaction<'_> {
+    pub(super) fn execute(&self, sql: &str, params: impl Params) -> Result<usize, Failure> {
+        self.connection
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.execute(params))
+            .map_err(failed)
+    }
+
+    /// Whether another writer is known to be dead.
+    pub(super) fn is_lost(&self, writer: &str) -> bool {
+        writer != self.writer && self.folder.writer_lost(writer)
+    }
+}
+
+impl SqliteBackend {
+    /// Runs within the transaction; after a failure nothing of it is left, or the connection is not
+    /// trusted any more.
+    fn within<T>(
+        &mut self,
+        run: impl FnOnce(&Transaction<'_>) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let Some(connection) = self.connection.take() else {
+            let message = "there is no connection".to_owned();
+            return Err(Failure::Unknown(LedgerError::Unavailable(message)));
+        };
+        let transaction =
+            Transaction { connection: &connection, folder: &self.folder, writer: &self.writer };
+        match run(&transaction) {
+            Err(Failure::Unknown(error)) => Err(Failure::Unknown(error)),
+            Err(refused) => {
+                let ended =
+                    connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok();
+                if ended {
+                    self.connection = Some(connection);
+                }
+                match (ended, refused) {
+                    (true, refused) => Err(refused),
+                    (false, Failure::Away(error) | Failure::Refused(error)) => {
+                        Err(Failure::Unknown(error))
+                    }
+                    (false, refused) => Err(refused),
+                }
+            }
+            Ok(done) => {
+                self.connection = Some(connection);
+                Ok(done)
+            }
+        }
+    }
+
+    fn begin(&mut self, sync: bool, set: &mut WorkingSet) -> Result<(), Failure> {
+        let choice = self.durability == Durability::Process;
+        let before = self.data_version;
+        let now = self.within(|transaction| {
+            if choice {
+                let level = if sync { "FULL" } else { "NORMAL" };
+                let connection = transaction.connection;
+                connection.pragma_update(None, "synchronous", level).map_err(failed)?;
+            }
+            transaction
+                .connection
+                .prepare_cached("BEGIN IMMEDIATE")
+                .and_then(|mut begin| begin.execute([]))
+                .map_err(|error| match error.sqlite_error_code() {
+                    // Another process writes for long: nothing was begun.
+                    Some(ErrorCode::DatabaseBusy) => Failure::Away(unavailable(error)),
+                    _ => failed(error),
+                })?;
+            let version = "PRAGMA data_version";
+            transaction
+                .connection
+                .prepare_cached(version)
+                .and_then(|mut version| version.query_row([], |row| row.get(0)))
+                .map_err(failed)
+        })?;
+        if before != now {
+            self.data_version = now;
+            set.forget();
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, how: &str) -> Result<(), Failure> {
+        self.within(|transaction| match transaction.execute(how, []) {
+            Ok(_) => Ok(()),
+            Err(Failure::Refused(error)) => Err(Failure::Unknown(error)),
+            Err(failure) => Err(failure),
+        })
+    }
+}
+
+impl Backend for SqliteBackend {
+    async fn load(
+        &mut self,
+        needs: &Needs,
+        sync: bool,
+        set: &mut WorkingSet,
+    ) -> Result<(), Failure> {
+        self.begin(sync, set)?;
+        let missing = set.missing(needs.clone());
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.within(|transaction| transaction.load(missing, set))
+    }
+
+    async fn write(&mut self, batch: &Batch, from: &Head, to: &Head) -> Result<(), Failure> {
+        self.within(|transaction| transaction.write(batch, from, to))?;
+        self.end("COMMIT")
+    }
+
+    async fn release(&mut self) -> Result<(), Failure> {
+        self.end("ROLLBACK")
+    }
+
+    /// A fresh connection, trusted only after what is in the log was carried over into the
+    /// database and that was found sound.
+    async fn recover(&mut self, writer: &str) -> Result<End, LedgerError> {
+        let red = |what: String| Err(LedgerError::Unavailable(what));
+        self.connection = None;
+        let connection = connect(&self.path, self.durability).map_err(unavailable)?;
+        let busy: i64 = connection
+            .query_row("PRAGMA wal_checkpoint(FULL)", [], |row| row.get(0))
+            .map_err(unavailable)?;
+        if busy != 0 {
+            return red("the database cannot be brought up to date yet".to_owned());
+        }
+        let verdict: String = connection
+            .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+            .map_err(unavailable)?;
+        if verdict != "ok" {
+            return red(format!("the database is damaged: {verdict}"));
+        }
+        let end = connection
+            .query_row("SELECT size, last_leaf FROM writers WHERE writer = ?1", [writer], |row| {
+                Ok(End { size: row.get::<_, i64>(0)?.unsigned_abs(), last_leaf: row.get(1)? })
+            })
+            .map_err(unavailable)?;
+        self.connection = Some(connection);
+        Ok(end)
+    }
+}

@@ -1,0 +1,272 @@
+//! Opening the embedded ledger: its folder, its database, its keys, and the thread of its writer.
+//!
+//! Path: 6, 9. Doc: records.md#stores
+
+use std::fs::File;
+use std::future::Future;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+use toolbooth_audit::LedgerError;
+use toolbooth_audit::chain::Head;
+use toolbooth_audit::ledger::Moment;
+use toolbooth_audit::note::Signer;
+use toolbooth_audit::reads::WriterHead;
+use toolbooth_audit::recorder::{Recorder, Runner};
+use toolbooth_audit::steps::{self, AcceptRestored, Start, Step};
+use toolbooth_audit::watch::Watch;
+use toolbooth_audit::working::WorkingSet;
+use toolbooth_audit::writer::{Steps, Writer};
+
+use super::backend::SqliteBackend;
+use super::folder::StoreFolder;
+use super::reads::SqliteReads;
+use super::rows::{HEAD, head};
+use super::{OpenError, schema};
+
+/// How long a statement waits for another process that writes.
+const BUSY: Duration = Duration::from_secs(5);
+/// How long to wait before what SQLite itself does not wait for is tried again.
+const BUSY_STEP: Duration = Duration::from_millis(5);
+
+/// When an answer is given.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// After fsync: survives the loss of power.
+    #[default]
+    Full,
+    /// After the write, where the request allows it: survives the process, may lose the last
+    /// second with the power.
+    Process,
+}
+
+/// How a store is opened.
+#[derive(Debug, Default)]
+pub struct SqliteOptions {
+    /// When an answer is given.
+    pub durability: Durability,
+    /// What signs checkpoints; else the key in the folder, made when it is not there.
+    pub signer: Option<Signer>,
+    /// Whether a database that is older than its last checkpoint is taken as it is; the log says
+    /// so then.
+    pub accept_restored: bool,
+}
+
+/// The embedded ledger.
+pub type SqliteLedger = Recorder<Sqlite>;
+
+/// Runs the steps of one writer in a thread of its own, over one file.
+#[derive(Debug)]
+pub struct Sqlite {
+    writer: String,
+    steps: Steps,
+    reads: SqliteReads,
+    folder: StoreFolder,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// Says to other processes that this writer lives.
+    _lock: File,
+}
+
+impl Runner for Sqlite {
+    type Reads = SqliteReads;
+
+    async fn run<S: Step>(&self, step: S) -> Result<S::Answer, LedgerError> {
+        self.steps.run(step).await
+    }
+
+    fn reads(&self) -> &SqliteReads {
+        &self.reads
+    }
+
+    fn healthy(&self) -> Result<(), LedgerError> {
+        self.steps.healthy()
+    }
+
+    fn keep(&self, note: &str) {
+        if let Err(error) = self.folder.keep_checkpoint(note) {
+            tracing::warn!(%error, "a checkpoint is not kept beside the database");
+        }
+    }
+
+    async fn ended(&self) {
+        self.steps.close();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // The queue is closed, so the thread ends after what it holds.
+            let _ = thread.join();
+        }
+        self.folder.unlock_writer(&self.writer);
+    }
+}
+
+/// A connection for the writer.
+pub(super) fn connect(path: &Path, durability: Durability) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(BUSY)?;
+    keep_a_log(&connection)?;
+    let synchronous = match durability {
+        Durability::Full => "FULL",
+        Durability::Process => "NORMAL",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+/// Turns to a write-ahead log. SQLite does not wait where another process turns at the same time.
+fn keep_a_log(connection: &Connection) -> rusqlite::Result<()> {
+    let since = Instant::now();
+    loop {
+        let turned = connection
+            .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0));
+        match turned {
+            Err(error) if is_busy(&error) && since.elapsed() < BUSY => {
+                std::thread::sleep(BUSY_STEP);
+            }
+            turned => return turned.map(drop),
+        }
+    }
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
+}
+
+/// Opens the store in `folder`, which is made when it is not there, and begins the log of the
+/// writer `writer` (an id that was never used) at `at`.
+///
+/// # Errors
+/// [`OpenError`]; nothing is begun then.
+pub fn open(
+    folder: &Path,
+    writer: &str,
+    options: SqliteOptions,
+    at: &Moment,
+) -> Result<SqliteLedger, OpenError> {
+    let SqliteOptions { durability, signer, accept_restored } = options;
+    let folder = StoreFolder::create(folder)?;
+    let path = folder.database();
+    if let (Some(kept), false, false) = (folder.kept_checkpoint()?, path.exists(), accept_restored)
+    {
+        // A database that is gone is not made anew as if there had been none.
+        return Err(OpenError::RolledBack { writer: kept.writer, size: kept.size, found: 0 });
+    }
+    folder.touch_database()?;
+    let database = |source| OpenError::Database { path: path.display().to_string(), source };
+    let mut connection = connect(&path, durability).map_err(database)?;
+    let found = schema::migrate(&mut connection).map_err(database)?;
+    if found > schema::VERSION {
+        return Err(OpenError::Newer { found, known: schema::VERSION });
+    }
+    let used: bool = connection
+        .query_row("SELECT EXISTS (SELECT 1 FROM writers)", [], |row| row.get(0))
+        .map_err(database)?;
+    // Receipts depend on the key: a database that was used never gets another one silently.
+    let digester = folder.digester(!used)?;
+    let signer = match signer {
+        Some(signer) => signer,
+        None => folder.signer()?,
+    };
+    let lost = rolled_back(&folder, &connection)?;
+    if let (Some(Shorter { writer, size, found }), false) = (&lost, accept_restored) {
+        let (writer, size, found) = (writer.clone(), *size, *found);
+        return Err(OpenError::RolledBack { writer, size, found });
+    }
+    let lock = folder.lock_writer(writer)?;
+    let before: Option<(WriterHead, Option<String>)> = {
+        let sql = format!("SELECT {HEAD}, checkpoint FROM writers ORDER BY rowid DESC LIMIT 1");
+        connection
+            .query_row(&sql, [], |row| Ok((head(row)?, row.get(5)?)))
+            .optional()
+            .map_err(database)?
+    };
+    let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(
+        |transaction| {
+            transaction.execute(
+                "INSERT INTO writers (writer, started, renewed_ms) VALUES (?1, ?2, ?3)",
+                (writer, &at.text, at.epoch_ms),
+            )?;
+            transaction.commit()
+        },
+    );
+    begun.map_err(database)?;
+    let watch = Arc::new(Watch::default());
+    let (steps, queue) = Steps::new(Arc::clone(&watch));
+    let backend = SqliteBackend {
+        path: path.clone(),
+        durability,
+        folder: folder.clone(),
+        writer: writer.to_owned(),
+        connection: Some(connection),
+        data_version: 0,
+    };
+    let key_id = digester.key_id().to_owned();
+    let set = WorkingSet::new(Head::new(writer.to_owned()), key_id, Arc::clone(&watch));
+    let serving = Writer::new(backend, set, watch).serve(queue);
+    let thread = std::thread::Builder::new()
+        .name("toolbooth-store".to_owned())
+        .spawn(move || block_on(serving))
+        .map_err(|source| OpenError::Folder { path: path.display().to_string(), source })?;
+    let reads = SqliteReads::open(&path)?;
+    let accepted = accept_restored.then(|| AcceptRestored {
+        lost: lost.map(|lost| (lost.writer, lost.size)),
+        at: at.clone(),
+    });
+    let started = steps::started(&signer, digester.key_id(), before, at);
+    let runner = Sqlite {
+        writer: writer.to_owned(),
+        steps,
+        reads,
+        folder,
+        thread: Mutex::new(Some(thread)),
+        _lock: lock,
+    };
+    block_on(runner.run(Start { started, accepted })).map_err(OpenError::Ledger)?;
+    Ok(Recorder::over(writer.to_owned(), digester, signer, runner))
+}
+
+/// Waits in this thread until a future is done.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(done) => return done,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+/// A log that is shorter than its last checkpoint says.
+struct Shorter {
+    writer: String,
+    size: u64,
+    found: u64,
+}
+
+/// Compares the newest checkpoint that was kept beside the database with the database.
+fn rolled_back(
+    folder: &StoreFolder,
+    connection: &Connection,
+) -> Result<Option<Shorter>, OpenError> {
+    let Some(kept) = folder.kept_checkpoint()? else { return Ok(None) };
+    let path = folder.database();
+    let found: Option<i64> = connection
+        .query_row("SELECT size FROM writers WHERE writer = ?1", [&kept.writer], |row| row.get(0))
+        .optional()
+        .map_err(|source| OpenError::Database { path: path.display().to_string(), source })?;
+    let found = found.unwrap_or_default().unsigned_abs();
+    Ok((found < kept.size).then_some(Shorter { writer: kept.writer, size: kept.size, found }))
+}
