@@ -5,14 +5,13 @@
 //! Path: 9. Doc: records.md#tamper-evidence
 
 use toolbooth_contracts::event::{AuditEvent, EventBody};
-use toolbooth_contracts::json::canonical;
 
 use crate::merkle::{Frontier, Hash, leaf_hash};
 
 /// The bytes of an event that are hashed: its canonical form.
 #[must_use]
 pub fn bytes_of(event: &AuditEvent) -> String {
-    canonical(&serde_json::to_value(event).unwrap_or_default())
+    event.canonical()
 }
 
 /// The leaf hash of an event, `SHA-256(0x00 ‖ event)`, in hex.

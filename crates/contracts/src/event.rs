@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::code::{Effect, ErrorCode, Status};
+use crate::json::CanonicalObject;
 
 macro_rules! events {
     ($($(#[doc = $doc:literal])+ $name:ident $wire:literal;)+) => {
@@ -241,6 +242,68 @@ pub struct AuditEvent {
     pub body: EventBody,
 }
 
+impl AuditEvent {
+    /// The canonical form (RFC 8785), as it is hashed: the members in the order of their names.
+    #[must_use]
+    pub fn canonical(&self) -> String {
+        // All members by name: one that is new to the type does not compile without its place here.
+        let Self { writer, seq, prev, body } = self;
+        let EventBody {
+            event,
+            time,
+            tool_name,
+            agent_id,
+            turn_index,
+            caller,
+            call_id,
+            receipt_id,
+            status,
+            error_code,
+            error,
+            effect,
+            duration_ms,
+            decision,
+            policy_version,
+            args_digest,
+            result_digest,
+            receipt_digest,
+            log_digest,
+            facts,
+        } = body;
+        let decision = decision.as_ref().map(|note| {
+            let mut out = CanonicalObject::new();
+            out.text("reason", Some(&note.reason));
+            out.text("rule", Some(&note.rule));
+            out
+        });
+        let mut out = CanonicalObject::new();
+        out.text("agentId", agent_id.as_deref());
+        out.text("argsDigest", args_digest.as_deref());
+        out.text("callId", call_id.as_deref());
+        out.text("caller", caller.as_deref());
+        out.object("decision", decision);
+        out.double("durationMs", *duration_ms);
+        out.text("effect", effect.map(Effect::as_str));
+        out.text("error", error.as_deref());
+        out.text("errorCode", error_code.map(ErrorCode::as_str));
+        out.text("event", Some(event.as_str()));
+        out.members("facts", facts.as_ref());
+        out.text("logDigest", log_digest.as_deref());
+        out.text("policyVersion", policy_version.as_deref());
+        out.text("prev", prev.as_deref());
+        out.text("receiptDigest", receipt_digest.as_deref());
+        out.text("receiptId", receipt_id.as_deref());
+        out.text("resultDigest", result_digest.as_deref());
+        out.number("seq", Some(*seq));
+        out.text("status", status.map(Status::as_str));
+        out.text("time", Some(time));
+        out.text("toolName", tool_name.as_deref());
+        out.number("turnIndex", *turn_index);
+        out.text("writer", Some(writer));
+        out.end()
+    }
+}
+
 // By hand, because a flattened member is buffered, and buffered numbers with a fraction cannot be
 // read back while `serde_json` keeps their digits.
 impl<'de> Deserialize<'de> for AuditEvent {
@@ -262,6 +325,9 @@ impl<'de> Deserialize<'de> for AuditEvent {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -272,6 +338,76 @@ mod tests {
         let event = AuditEvent { writer: "w".into(), seq: 3, prev: None, body };
         let text = serde_json::to_string(&event).unwrap();
         assert_eq!(serde_json::from_str::<AuditEvent>(&text).unwrap(), event);
+    }
+
+    prop_compose! {
+        fn events()(
+            texts in proptest::collection::vec(proptest::option::of(any::<String>()), 14),
+            numbers in proptest::collection::vec(proptest::option::of(any::<u64>()), 2),
+            duration_ms in proptest::option::of(any::<f64>()),
+            kind in 0..AuditEventKind::ALL.len(),
+            code in proptest::option::of(0..ErrorCode::ALL.len()),
+            status in proptest::option::of(0usize..4),
+            effect in proptest::option::of(0usize..3),
+        ) -> AuditEvent {
+            let mut texts = texts.into_iter();
+            let mut text = || texts.next().flatten();
+            let mut body = EventBody::new(AuditEventKind::ALL[kind], text().unwrap_or_default());
+            body.tool_name = text();
+            body.agent_id = text();
+            body.turn_index = numbers[0];
+            body.caller = text();
+            body.call_id = text();
+            body.receipt_id = text();
+            let all = [Status::Succeeded, Status::Failed, Status::Denied, Status::NotConfigured];
+            body.status = status.map(|at| all[at]);
+            body.error_code = code.map(|at| ErrorCode::ALL[at]);
+            body.error = text();
+            let all = [Effect::NotStarted, Effect::Completed, Effect::Unknown];
+            body.effect = effect.map(|at| all[at]);
+            body.duration_ms = duration_ms;
+            let reason = text();
+            body.decision =
+                reason.map(|reason| DecisionNote { rule: text().unwrap_or_default(), reason });
+            body.policy_version = text();
+            body.args_digest = text();
+            let fact = text();
+            body.facts = fact.map(|fact| {
+                let mut facts = serde_json::Map::new();
+                facts.insert(fact.clone(), json!({ "b": [1.5, -0.0, 1e300], "a": fact }));
+                facts
+            });
+            body.log_digest = text();
+            let prev = text();
+            AuditEvent { writer: text().unwrap_or_default(), seq: numbers[1].unwrap_or(7), prev, body }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_canonical_form_is_that_of_the_document(event in events()) {
+            let document = serde_json::to_value(&event).unwrap();
+            prop_assert_eq!(event.canonical(), crate::json::canonical(&document));
+        }
+    }
+
+    #[test]
+    fn each_member_has_its_place_in_the_canonical_form() {
+        let mut body = EventBody::new(AuditEventKind::ToolExecuted, "t".into());
+        let text = || Some("x".to_owned());
+        (body.tool_name, body.agent_id, body.caller) = (text(), text(), text());
+        (body.call_id, body.receipt_id, body.error) = (text(), text(), text());
+        (body.policy_version, body.args_digest) = (text(), text());
+        (body.result_digest, body.receipt_digest, body.log_digest) = (text(), text(), text());
+        (body.turn_index, body.duration_ms) = (Some(1), Some(2.5));
+        (body.status, body.error_code) = (Some(Status::Failed), Some(ErrorCode::ToolError));
+        body.effect = Some(Effect::Completed);
+        body.decision = Some(DecisionNote { rule: "r".into(), reason: "s".into() });
+        body.facts = Some(serde_json::Map::new());
+        let event = AuditEvent { writer: "w".into(), seq: 1, prev: text(), body };
+        let document = serde_json::to_value(&event).unwrap();
+        assert_eq!(event.canonical(), crate::json::canonical(&document));
+        assert_eq!(document.as_object().unwrap().len(), 23);
     }
 
     #[test]
