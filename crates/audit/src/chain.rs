@@ -8,6 +8,9 @@ use toolbooth_contracts::event::{AuditEvent, EventBody};
 
 use crate::merkle::{Frontier, Hash, leaf_hash};
 
+/// How old the first event of a log becomes without a checkpoint, in milliseconds.
+const FIRST_AGE_MS: i64 = 1_000;
+
 /// The bytes of an event that are hashed: its canonical form.
 #[must_use]
 pub fn bytes_of(event: &AuditEvent) -> String {
@@ -110,8 +113,13 @@ impl Head {
     /// Whether a checkpoint is due at `now_ms`; to be asked whenever something was written.
     pub(crate) fn is_due(&self, due: crate::checkpoint::Due, now_ms: i64) -> bool {
         let open = self.next_seq() - self.covered.size;
+        // Before the first one, nothing tells that the end of the log was cut.
+        let age_ms = match self.covered.size {
+            0 => due.age_ms.min(FIRST_AGE_MS),
+            _ => due.age_ms,
+        };
         self.open_since(now_ms)
-            .is_some_and(|since_ms| open >= due.events || now_ms - since_ms >= due.age_ms)
+            .is_some_and(|since_ms| open >= due.events || now_ms - since_ms >= age_ms)
     }
 
     /// It was asked at `now_ms` whether a checkpoint is due.

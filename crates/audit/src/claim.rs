@@ -222,18 +222,33 @@ fn outcome(mode: IdempotencyMode, effect: Effect, code: Option<ErrorCode>) -> (C
 /// before. A minute's calls may come at once, then they come evenly.
 ///
 /// # Errors
-/// How many milliseconds to wait, where the call comes too early.
-pub fn rate(tat_ms: Option<i64>, now_ms: i64, per_min: u64) -> Result<i64, u64> {
+/// [`TooEarly`].
+pub fn rate(tat_ms: Option<i64>, now_ms: i64, per_min: u64) -> Result<i64, TooEarly> {
     const MINUTE_MS: i64 = 60_000;
     let Some(interval) = i64::try_from(per_min).ok().and_then(|n| MINUTE_MS.checked_div(n)) else {
         // No calls at all: there is no time at which trying again would help; say a minute.
-        return Err(MINUTE_MS as u64);
+        return Err(TooEarly { retry_after_ms: MINUTE_MS as u64, corrected: None });
     };
-    // What is further ahead than a minute was written by a clock that was wrong.
-    let tat = tat_ms.unwrap_or(now_ms).clamp(now_ms, now_ms.saturating_add(MINUTE_MS));
+    let most = now_ms.saturating_add(MINUTE_MS);
+    let tat = tat_ms.unwrap_or(now_ms).clamp(now_ms, most);
     let next = tat + interval.max(1);
-    let early = next - now_ms - MINUTE_MS;
-    if early > 0 { Err(early.unsigned_abs()) } else { Ok(next) }
+    let early = next - most;
+    if early > 0 {
+        let corrected = tat_ms.is_some_and(|kept| kept > most).then_some(most);
+        Err(TooEarly { retry_after_ms: early.unsigned_abs(), corrected })
+    } else {
+        Ok(next)
+    }
+}
+
+/// A call that comes too early for its rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooEarly {
+    /// How many milliseconds to wait.
+    pub retry_after_ms: u64,
+    /// The arrival time to keep instead, where a clock that was wrong has written one further ahead
+    /// than a minute's calls: else nothing would pass until that time has come.
+    pub corrected: Option<i64>,
 }
 
 #[cfg(test)]
@@ -241,6 +256,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_a_fast_clock_has_written_is_corrected() {
+        const DAY_MS: i64 = 86_400_000;
+        let fast = rate(None, DAY_MS, 60).unwrap();
+        let refused = rate(Some(fast), 0, 60).unwrap_err();
+        assert_eq!((refused.retry_after_ms, refused.corrected), (1_000, Some(60_000)));
+        assert!(rate(refused.corrected, 1_000, 60).is_ok());
+        // A clock that is right corrects nothing.
+        let full = (0..60).fold(None, |tat, _| Some(rate(tat, 5, 60).unwrap()));
+        assert_eq!(rate(full, 5, 60).unwrap_err().corrected, None);
+    }
 
     proptest! {
         #[test]
@@ -261,7 +288,7 @@ mod tests {
                 let within = passed.iter().filter(|at| **at >= *start && **at < start + 60_000).count();
                 prop_assert!(within as u64 <= 2 * per_min + 1);
             }
-            prop_assert_eq!(rate(None, now, 0), Err(60_000));
+            prop_assert_eq!(rate(None, now, 0).unwrap_err().retry_after_ms, 60_000);
         }
     }
 }

@@ -243,6 +243,23 @@ pub async fn limits_are_charged_and_given_back<L: Ledger + LedgerReads>(ledger: 
         panic!("the rate is used up, got {refused:?}")
     };
     assert!((1..=60_000).contains(&retry_after_ms), "{retry_after_ms}");
+    // A clock that ran fast for one call locks nobody out for as long as it was ahead.
+    let of = |call: &str, at: Moment| ClaimRequest {
+        at,
+        rate_per_min: Some(60),
+        tool_id: "tool.clocks".into(),
+        ..request(call, mode, &[], "args")
+    };
+    ledger.claim(of("r6", moment(86_400_000))).await.expect("claims");
+    let mut waited = 0;
+    for n in 0..3 {
+        match ledger.claim(of(&format!("r7-{n}"), moment(n * 1_000))).await.expect("claims") {
+            Claimed::Fresh(_) => break,
+            Claimed::RateLimited { .. } => waited += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(waited < 2, "at most one call is refused for a clock that was wrong");
     let zero = ClaimRequest { rate_per_min: Some(0), tool_id: "tool.none".into(), ..limited("r5") };
     let refused = ledger.claim(zero).await.expect("answers");
     assert!(matches!(refused, Claimed::RateLimited { .. }), "0 = every call refused");

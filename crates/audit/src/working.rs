@@ -322,6 +322,8 @@ pub struct WorkingSet {
     waiting: Option<u64>,
     /// What the batch's survey has found or done.
     pub surveyed: Surveyed,
+    /// The store's clock, in milliseconds since 1970, where it has one of its own.
+    pub clock_ms: Option<i64>,
     watch: Arc<Watch>,
     /// Whether it has every record there is.
     whole: bool,
@@ -347,6 +349,7 @@ impl WorkingSet {
             calls: HashMap::new(),
             waiting: None,
             surveyed: Surveyed::default(),
+            clock_ms: None,
             watch,
             whole: false,
         }
@@ -598,6 +601,7 @@ impl WorkingSet {
         self.calls.clear();
         self.waiting = None;
         self.surveyed = Surveyed::default();
+        self.clock_ms = None;
     }
 
     /// Applies what a step has decided.

@@ -27,7 +27,7 @@ use crate::failure::{FAILED, Failure, OUT_OF_REACH, chain};
 /// How many events a checkpoint covers at most, where nothing is said.
 const CHECKPOINT_EVENTS: u64 = 1_000;
 /// How old the oldest event that no checkpoint covers becomes, where nothing is said.
-const CHECKPOINT_INTERVAL_MS: u64 = 60_000;
+const CHECKPOINT_INTERVAL_MS: u64 = 5_000;
 
 /// A store that is open for writing.
 pub(crate) struct Records {

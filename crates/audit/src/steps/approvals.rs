@@ -54,7 +54,8 @@ pub(super) fn spend(
     Ok(Err((refused, changes)))
 }
 
-/// Charges the limits; what the caller is told where one is reached.
+/// Charges the limits; what the caller is told where one is reached. What is in `changes` is written
+/// in both cases.
 pub(super) fn charge(
     set: &WorkingSet,
     request: &ClaimRequest,
@@ -67,9 +68,13 @@ pub(super) fn charge(
     }
     if let Some(per_min) = request.rate_per_min {
         let name = (request.tool_id.clone(), request.caller.clone());
-        match claim::rate(set.rate(&name)?, request.at.epoch_ms, per_min) {
+        let now_ms = set.clock_ms.unwrap_or(request.at.epoch_ms);
+        match claim::rate(set.rate(&name)?, now_ms, per_min) {
             Ok(next) => changes.rates.push((name, next)),
-            Err(retry_after_ms) => return Ok(Some(Claimed::RateLimited { retry_after_ms })),
+            Err(early) => {
+                changes.rates.extend(early.corrected.map(|tat_ms| (name, tat_ms)));
+                return Ok(Some(Claimed::RateLimited { retry_after_ms: early.retry_after_ms }));
+            }
         }
     }
     Ok(None)

@@ -60,7 +60,7 @@ impl Step for ClaimRequest {
         };
         let mut changes = Changes::default();
         if let Some(refused) = approvals::charge(set, self, &mut changes)? {
-            return Ok((refused, Changes::default()));
+            return Ok((refused, changes));
         }
         let approval_id = approved.as_ref().map(|approval| approval.approval_id.clone());
         changes.approvals.extend(approved);

@@ -151,6 +151,7 @@ impl Session {
             let tools = cleaned(needs.rates.iter().map(|(tool, _)| tool));
             given![tools, cleaned(needs.rates.iter().map(|(_, caller)| caller))]
         });
+        let clock = asked.add(!needs.rates.is_empty(), &s.clock, || given![]);
         let running = asked
             .add(!needs.running.is_empty(), &s.running, || given![cleaned(needs.running.iter())]);
         let approvals = asked.add(!needs.approvals.is_empty(), &s.approvals, || {
@@ -197,6 +198,7 @@ impl Session {
             let tat_ms = times.get(&(clean(&name.0), clean(&name.1))).copied();
             set.load_rate(name, tat_ms);
         }
+        set.clock_ms = rows(clock).first().map(|row| row.get(0));
         let counts: HashMap<String, i64> =
             rows(running).iter().map(|row| (row.get(0), row.get(1))).collect();
         for tool in needs.running {

@@ -52,6 +52,7 @@ statements! {
     rates = "SELECT r.tool, r.caller, r.tat_ms FROM rates r
              JOIN unnest($1::text[], $2::text[]) AS n (tool, caller)
                  ON n.tool = r.tool AND n.caller = r.caller";
+    clock = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
     running = format!(
         "SELECT r.tool, count(*) FROM receipts r JOIN writers w ON w.writer = r.writer
          WHERE r.state = 'in_flight' AND r.tool = ANY($1)
