@@ -258,6 +258,47 @@ fn several_writers_begin_a_store_at_once() {
 }
 
 #[tokio::test]
+async fn a_kept_checkpoint_or_a_key_that_is_empty_is_called_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = open(folder.path(), "one");
+    ledger.close(moment(1)).await.unwrap();
+    drop(ledger);
+    let at = |name: &str| folder.path().join(name);
+    for (name, what) in
+        [("checkpoint.note", "is empty"), ("signing.key", "is empty"), ("digest.key", "is empty")]
+    {
+        let before = std::fs::read(at(name)).unwrap();
+        std::fs::write(at(name), "").unwrap();
+        let refused =
+            sqlite::open(folder.path(), "two", SqliteOptions::default(), &moment(2)).unwrap_err();
+        let told = refused.to_string();
+        assert!(told.contains(name) && told.contains(what), "{told}");
+        std::fs::write(at(name), before).unwrap();
+    }
+    std::fs::write(at("checkpoint.note"), "no note").unwrap();
+    let accepted = SqliteOptions { accept_restored: true, ..SqliteOptions::default() };
+    drop(sqlite::open(folder.path(), "three", accepted, &moment(3)).unwrap());
+}
+
+#[tokio::test]
+async fn lock_files_of_dead_writers_are_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = || {
+        let entries = std::fs::read_dir(folder.path().join("writers")).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let live = open(folder.path(), "live");
+    for dead in ["a", "b"] {
+        drop(open(folder.path(), dead));
+    }
+    let next = open(folder.path(), "next");
+    assert_eq!(files(), ["live.lock", "next.lock"]);
+    drop((live, next));
+}
+
+#[tokio::test]
 async fn a_writer_that_is_missing_is_found_by_the_checkpoints_of_others() {
     let folder = tempfile::tempdir().unwrap();
     let first = open(folder.path(), "one");

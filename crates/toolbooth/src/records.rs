@@ -110,7 +110,10 @@ pub(crate) async fn open(
     let opening = tokio::task::spawn_blocking(move || sqlite::open(&folder, &writer, options, &at));
     let opened = opening.await.map_err(|error| Failure::store(error.to_string()))?;
     opened.map(Records::of).map_err(|error| {
-        let rolled_back = matches!(error, sqlite::OpenError::RolledBack { .. });
+        let rolled_back = matches!(
+            error,
+            sqlite::OpenError::RolledBack { .. } | sqlite::OpenError::Note { .. }
+        );
         opening_failed(&error, rolled_back)
     })
 }
@@ -146,7 +149,11 @@ async fn open_postgres(
         Some(signer) => signer,
         None => folder.signer().map_err(|error| Failure::store(chain(&error)))?,
     };
-    let kept = folder.kept_checkpoint().map_err(|error| Failure::store(chain(&error)))?;
+    let kept = match folder.kept_checkpoint() {
+        // Whoever takes the database as it is needs no checkpoint for it.
+        Err(sqlite::OpenError::Note { .. }) if accept_restored => None,
+        kept => kept.map_err(|error| opening_failed(&error, true))?,
+    };
     let url = url.expose_secret().to_owned();
     let options =
         PostgresOptions { url, digest_key, older_digest_keys, signer, kept, accept_restored };
@@ -293,8 +300,9 @@ pub(crate) async fn own_key(loaded: &Loaded) -> Result<Option<String>, Failure> 
 
 /// Whether the store lacks the newest checkpoint that was kept in the data folder.
 pub(crate) async fn is_rolled_back(loaded: &Loaded) -> Result<bool, Failure> {
-    let kept = kept_note(loaded).and_then(|note| Checkpoint::of_note(&note).ok());
-    let Some(kept) = kept else { return Ok(false) };
+    let Some(note) = kept_note(loaded) else { return Ok(false) };
+    // What a broken file says of the store cannot be told.
+    let Ok(kept) = Checkpoint::of_note(&note) else { return Ok(true) };
     let Some(reads) = reads(loaded, None).await? else { return Ok(true) };
     let heads = reads.heads().await.map_err(|error| Failure::store(error.to_string()))?;
     Ok(!heads.iter().any(|head| head.writer == kept.writer && head.size >= kept.size))

@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use toolbooth_audit::checkpoint::Checkpoint;
 use toolbooth_audit::digest::{Digester, KEY_BYTES};
@@ -22,6 +23,8 @@ const SIGNING_KEY: &str = "signing.key";
 /// does not have it.
 const CHECKPOINT: &str = "checkpoint.note";
 const WRITERS: &str = "writers";
+/// How old a draft becomes before nobody is at it any more.
+const YOUNG: Duration = Duration::from_secs(3600);
 
 /// The folder of a store.
 #[derive(Debug, Clone)]
@@ -99,7 +102,8 @@ impl StoreFolder {
     /// were the store's before.
     pub(super) fn digester(&self, may_make: bool) -> Result<Digester, OpenError> {
         if !may_make && !self.0.join(KEY).is_file() {
-            return Err(OpenError::Key { path: self.0.join(KEY).display().to_string() });
+            let path = self.0.join(KEY).display().to_string();
+            return Err(OpenError::Key { path, what: "is missing" });
         }
         let (newest, older) = self.keys_of(KEY)?;
         Ok(Digester::new(&newest).with_older(&older))
@@ -129,25 +133,38 @@ impl StoreFolder {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let keys: Option<Vec<[u8; KEY_BYTES]>> = lines.map(decode).collect();
         let mut keys = keys.unwrap_or_default().into_iter();
-        let newest =
-            keys.next().ok_or_else(|| OpenError::Key { path: path.display().to_string() })?;
+        let newest = keys.next().ok_or_else(|| OpenError::Key {
+            path: path.display().to_string(),
+            what: match (name, text.trim().is_empty()) {
+                (_, true) => "is empty",
+                (KEY, false) => "is not a digest key",
+                (_, false) => "is not a signing key",
+            },
+        })?;
         Ok((newest, keys.collect()))
     }
 
     /// The newest checkpoint that was kept beside the database.
     ///
     /// # Errors
-    /// [`OpenError::Folder`].
+    /// [`OpenError::Folder`]; [`OpenError::Note`] where the file says something else.
     pub fn kept_checkpoint(&self) -> Result<Option<Checkpoint>, OpenError> {
         let path = self.0.join(CHECKPOINT);
-        match std::fs::read_to_string(&path) {
-            Ok(note) => Ok(Checkpoint::of_note(&note).ok()),
+        match std::fs::read(&path) {
+            Ok(bytes) => {
+                let note = String::from_utf8_lossy(&bytes);
+                let what = if bytes.is_empty() { "is empty" } else { "is no signed checkpoint" };
+                Checkpoint::of_note(&note).map(Some).map_err(|_| OpenError::Note {
+                    path: path.display().to_string(),
+                    what,
+                })
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(Self::error(&path, source)),
         }
     }
 
-    /// Keeps the newest checkpoint beside the database.
+    /// Keeps the newest checkpoint beside the database; it survives the loss of power.
     ///
     /// # Errors
     /// [`OpenError::Folder`].
@@ -159,9 +176,29 @@ impl StoreFolder {
             .truncate(true)
             .write(true)
             .open(&draft)
-            .and_then(|mut file| file.write_all(note.as_bytes()))
-            .and_then(|()| std::fs::rename(&draft, &path));
+            .and_then(|mut file| file.write_all(note.as_bytes()).and_then(|()| file.sync_all()))
+            .and_then(|()| std::fs::rename(&draft, &path))
+            .and_then(|()| File::open(&self.0)?.sync_all());
         written.map_err(|source| Self::error(&path, source))
+    }
+
+    /// Removes the lock files of writers that are dead: that there is none says the same. Files that
+    /// cannot be asked stay.
+    pub(super) fn sweep_locks(&self) {
+        let Ok(entries) = std::fs::read_dir(self.0.join(WRITERS)) else { return };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            // A draft that is not locked yet is about to be: it is young.
+            let is_young = path.extension().is_some_and(|kind| kind == "draft")
+                && path
+                    .metadata()
+                    .and_then(|file| file.modified())
+                    .is_ok_and(|at| at.elapsed().is_ok_and(|age| age < YOUNG));
+            let Ok(file) = File::open(&path) else { continue };
+            if !is_young && file.try_lock().is_ok() {
+                // The lock is held until the name is gone.
+                let _ = std::fs::remove_file(&path);
+            }
+        }
     }
 
     /// Forgets the checkpoint that was kept beside the database.

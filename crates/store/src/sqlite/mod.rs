@@ -48,11 +48,23 @@ pub enum OpenError {
         /// The newest version that this build knows.
         known: i64,
     },
-    /// The digest key is not one.
-    #[error("`{path}` is not a digest key; restore it from a backup, since receipts depend on it")]
+    /// A file of a key has none.
+    #[error("`{path}` {what}; restore it from a backup, since receipts and checkpoints depend on it")]
     Key {
         /// The path.
         path: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The file of the newest checkpoint has none.
+    #[error(
+        "`{path}` {what}: whether the database was put back cannot be told; restore the file from a backup"
+    )]
+    Note {
+        /// The path.
+        path: String,
+        /// What is wrong with it.
+        what: &'static str,
     },
     /// The database is older than a checkpoint that was kept beside it.
     #[error(

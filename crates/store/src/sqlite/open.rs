@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::Head;
+use toolbooth_audit::checkpoint::Checkpoint;
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::note::Signer;
 use toolbooth_audit::reads::WriterHead;
@@ -150,8 +151,13 @@ pub fn open(
     let SqliteOptions { durability, signer, accept_restored } = options;
     let folder = StoreFolder::create(folder)?;
     let path = folder.database();
-    if let (Some(kept), false, false) = (folder.kept_checkpoint()?, path.exists(), accept_restored)
-    {
+    let kept = match folder.kept_checkpoint() {
+        // Whoever takes the database as it is needs no checkpoint for it.
+        Err(OpenError::Note { .. }) if accept_restored => None,
+        kept => kept?,
+    };
+    if let (Some(kept), false, false) = (&kept, path.exists(), accept_restored) {
+        let kept = kept.clone();
         // A database that is gone is not made anew as if there had been none.
         return Err(OpenError::RolledBack { writer: kept.writer, size: kept.size, found: 0 });
     }
@@ -171,11 +177,15 @@ pub fn open(
         Some(signer) => signer,
         None => folder.signer()?,
     };
-    let lost = rolled_back(&folder, &connection)?;
+    let lost = match kept {
+        Some(kept) => shorter(kept, &path, &connection)?,
+        None => None,
+    };
     if let (Some(Shorter { writer, size, found }), false) = (&lost, accept_restored) {
         let (writer, size, found) = (writer.clone(), *size, *found);
         return Err(OpenError::RolledBack { writer, size, found });
     }
+    folder.sweep_locks();
     let lock = folder.lock_writer(writer)?;
     let before: Option<(WriterHead, Option<String>)> = {
         let sql = format!("SELECT {HEAD}, checkpoint FROM writers ORDER BY rowid DESC LIMIT 1");
@@ -257,12 +267,11 @@ struct Shorter {
 }
 
 /// Compares the newest checkpoint that was kept beside the database with the database.
-fn rolled_back(
-    folder: &StoreFolder,
+fn shorter(
+    kept: Checkpoint,
+    path: &Path,
     connection: &Connection,
 ) -> Result<Option<Shorter>, OpenError> {
-    let Some(kept) = folder.kept_checkpoint()? else { return Ok(None) };
-    let path = folder.database();
     let found: Option<i64> = connection
         .query_row("SELECT size FROM writers WHERE writer = ?1", [&kept.writer], |row| row.get(0))
         .optional()
