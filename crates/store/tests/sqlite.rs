@@ -281,6 +281,39 @@ async fn a_kept_checkpoint_or_a_key_that_is_empty_is_called_so() {
 }
 
 #[tokio::test]
+async fn a_database_that_goes_away_under_a_gateway_is_refused() {
+    for (name, replaced) in
+        [(DATABASE, false), (DATABASE, true), ("toolbooth.db-wal", false), ("toolbooth.db-wal", true)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = open(folder.path(), "one");
+        let mode = IdempotencyMode::Keyed;
+        let Claimed::Fresh(claim) = ledger.claim(request("a", mode, &["k"], "x")).await.unwrap()
+        else {
+            panic!("fresh")
+        };
+        let (file, aside) = (folder.path().join(name), folder.path().join("aside"));
+        std::fs::rename(&file, &aside).unwrap();
+        if replaced {
+            std::fs::copy(&aside, &file).unwrap();
+        }
+        for call in ["b", "c"] {
+            let refused = ledger.claim(request(call, mode, &[call], "x")).await;
+            let told = refused.unwrap_err().to_string();
+            assert!(told.contains("removed or replaced"), "{name} {replaced}: {told}");
+            assert!(ledger.healthy().await.is_err(), "{name} {replaced}");
+        }
+        // Once it is back, so is the store: nothing was written meanwhile, and nothing lost.
+        std::fs::rename(&aside, &file).unwrap();
+        let settled = settlement(claim, mode, Effect::Completed, None);
+        assert_eq!(ledger.settle(settled).await.unwrap().state, ClaimState::Succeeded);
+        assert!(ledger.healthy().await.is_ok());
+        let report = verify::store(&ledger, Known::default()).await.unwrap();
+        assert!(report.ok, "{name} {replaced}: {report:?}");
+    }
+}
+
+#[tokio::test]
 async fn lock_files_of_dead_writers_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let files = || {

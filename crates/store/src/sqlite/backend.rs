@@ -2,7 +2,8 @@
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, ErrorCode, Params};
 use toolbooth_audit::LedgerError;
@@ -24,6 +25,28 @@ pub(super) struct SqliteBackend {
     pub(super) connection: Option<Connection>,
     /// Changes when another connection has written.
     pub(super) data_version: i64,
+    /// Which files the connection has open.
+    pub(super) files: Files,
+}
+
+/// Which files a connection has open, by device and inode: the database, and SQLite's log of it.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Files {
+    database: Option<(u64, u64)>,
+    log: Option<(u64, u64)>,
+}
+
+impl Files {
+    /// The files that stand under the names of a database.
+    fn at(database: &Path) -> Self {
+        let of = |path: &Path| {
+            let file = std::fs::metadata(path).ok()?;
+            Some((file.dev(), file.ino()))
+        };
+        let mut log = database.as_os_str().to_owned();
+        log.push("-wal");
+        Self { database: of(database), log: of(Path::new(&log)) }
+    }
 }
 
 /// Why a statement failed: what was wrong with what it was given, or else with the store.
@@ -103,6 +126,22 @@ impl SqliteBackend {
         }
     }
 
+    /// What stands under the names of the database is what the connection writes to: what is written
+    /// to a file that was removed is gone with it.
+    fn check_files(&mut self) -> Result<(), LedgerError> {
+        let now = Files::at(&self.path);
+        if self.files == Files::default() {
+            self.files = now;
+        }
+        if self.files == now && now.database.is_some() && now.log.is_some() {
+            return Ok(());
+        }
+        Err(LedgerError::Unavailable(format!(
+            "`{}` or its log was removed or replaced while the gateway runs; put it back, or restart",
+            self.path.display()
+        )))
+    }
+
     fn begin(&mut self, sync: bool, set: &mut WorkingSet) -> Result<(), Failure> {
         let choice = self.durability == Durability::Process;
         let before = self.data_version;
@@ -132,7 +171,9 @@ impl SqliteBackend {
             self.data_version = now;
             set.forget();
         }
-        Ok(())
+        // The log is there from the first transaction on.
+        let checked = self.check_files();
+        checked.or_else(|error| self.within(|_| Err(Failure::Away(error))))
     }
 
     fn end(&mut self, how: &str) -> Result<(), Failure> {
@@ -161,7 +202,8 @@ impl Backend for SqliteBackend {
 
     async fn write(&mut self, batch: &Batch, from: &Head, to: &Head) -> Result<(), Failure> {
         self.within(|transaction| transaction.write(batch, from, to))?;
-        self.end("COMMIT")
+        self.end("COMMIT")?;
+        self.check_files().map_err(Failure::Unknown)
     }
 
     async fn release(&mut self) -> Result<(), Failure> {
@@ -172,6 +214,7 @@ impl Backend for SqliteBackend {
     /// database and that was found sound.
     async fn recover(&mut self, writer: &str) -> Result<End, LedgerError> {
         let red = |what: String| Err(LedgerError::Unavailable(what));
+        self.check_files()?;
         self.connection = None;
         let connection = connect(&self.path, self.durability).map_err(unavailable)?;
         let busy: i64 = connection

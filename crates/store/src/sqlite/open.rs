@@ -23,7 +23,7 @@ use toolbooth_audit::watch::Watch;
 use toolbooth_audit::working::WorkingSet;
 use toolbooth_audit::writer::{Steps, Writer};
 
-use super::backend::SqliteBackend;
+use super::backend::{Files, SqliteBackend};
 use super::folder::StoreFolder;
 use super::reads::SqliteReads;
 use super::rows::{HEAD, head};
@@ -213,6 +213,7 @@ pub fn open(
         writer: writer.to_owned(),
         connection: Some(connection),
         data_version: 0,
+        files: Files::default(),
     };
     let key_id = digester.key_id().to_owned();
     let set = WorkingSet::new(Head::new(writer.to_owned()), key_id, Arc::clone(&watch));
