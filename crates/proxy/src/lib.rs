@@ -5,6 +5,7 @@ mod asynchronous;
 mod catalogue;
 mod cursor;
 mod executors;
+mod floods;
 mod keeping;
 mod large_results;
 mod limits;

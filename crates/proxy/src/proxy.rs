@@ -11,14 +11,16 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbooth_audit::checkpoint::Due;
+use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::{Ledger, LedgerError};
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::plan::{Plan, PlanReport};
 use toolbooth_contracts::secret::SecretShapes;
-use toolbooth_contracts::{CallContext, Caller, Conversation, ToolCall, ToolResult};
+use toolbooth_contracts::{CallContext, Caller, Conversation, ErrorCode, ToolCall, ToolResult};
 
 use crate::catalogue::Catalogue;
 use crate::executors::Executors;
+use crate::floods::Floods;
 use crate::keeping::Keeping;
 use crate::limits::Limits;
 use crate::path;
@@ -73,6 +75,8 @@ pub(crate) struct Inner {
     pub(crate) tasks: TaskTracker,
     /// Refusals whose records could not be written, until an event says so.
     pub(crate) gap: AtomicU64,
+    /// Refusals that come too often to be recorded one by one.
+    pub(crate) floods: Floods,
     /// What callers are subscribed to.
     pub(crate) subscriptions: Subscriptions,
     pub(crate) updates: Updates,
@@ -93,6 +97,7 @@ impl ToolProxy {
             ending: CancellationToken::new(),
             tasks: TaskTracker::new(),
             gap: AtomicU64::new(0),
+            floods: Floods::default(),
             subscriptions: Subscriptions::default(),
             updates: Updates::default(),
         }))
@@ -246,6 +251,7 @@ impl ToolProxy {
             tracing::warn!(receipt.id = %swept.receipt_id, "a call of a lost writer is in doubt");
         }
         self.0.tell_gap().await;
+        self.0.tell_floods(false).await;
         ledger.checkpoint(due, clock.now()).await
     }
 
@@ -268,6 +274,7 @@ impl ToolProxy {
         }
         self.0.parts.executors.close().await;
         self.0.tell_gap().await;
+        self.0.tell_floods(true).await;
         self.0.parts.ledger.close(self.0.parts.clock.now()).await
     }
 }
@@ -277,6 +284,25 @@ impl Inner {
     pub(crate) fn count_gap(&self, error: &LedgerError) {
         self.gap.fetch_add(1, Ordering::Relaxed);
         tracing::error!(%error, "a refusal could not be recorded");
+    }
+
+    /// Whether a refusal is recorded by itself; else it is counted, and told with others.
+    pub(crate) fn is_single(&self, caller: &str, code: ErrorCode, at: &Moment) -> bool {
+        self.floods.is_single(caller, code, self.parts.clock.monotonic(), at)
+    }
+
+    /// Says how many refusals were counted instead of recorded.
+    async fn tell_floods(&self, all: bool) {
+        let events = self.floods.take(self.parts.clock.monotonic(), &self.parts.clock.now(), all);
+        if events.is_empty() {
+            return;
+        }
+        let folded = |event: &EventBody| event.facts.as_ref()?.get("folded")?.as_u64();
+        let missed: u64 = events.iter().filter_map(folded).sum();
+        if let Err(error) = self.parts.ledger.note(events).await {
+            tracing::error!(%error, missed, "refusals that were counted could not be recorded");
+            self.gap.fetch_add(missed, Ordering::Relaxed);
+        }
     }
 
     /// Says how many records could not be written, once the store is back.

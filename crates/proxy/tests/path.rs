@@ -17,7 +17,7 @@ use toolbooth_audit::ledger::{
     Settlement, Swept,
 };
 use toolbooth_audit::memory::MemoryLedger;
-use toolbooth_audit::reads::{EventFilter, LogFilter};
+use toolbooth_audit::reads::{EventFilter, LogFilter, PlacedEvent};
 use toolbooth_audit::{Digester, LedgerReads, verify};
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::contract::{AdapterId, ToolContract};
@@ -185,6 +185,41 @@ async fn holds(ledger: &MemoryLedger, result: &ToolResult, code: ErrorCode) {
     assert_eq!((&terminal.receipt_id, &log.receipt_id), (&result.receipt_id, &result.receipt_id));
     let report = verify::store(ledger, Default::default()).await.unwrap();
     assert!(report.ok, "{report:?}");
+}
+
+#[tokio::test]
+async fn a_flood_of_refusals_is_counted_and_its_inputs_are_cut() {
+    let ledger = memory();
+    let proxy =
+        ToolProxy::new(parts(world(&entry(), Authorizer::new(on())), ledger.clone(), untouched()));
+    let text = "x".repeat(100_000);
+    for n in 0..1_000 {
+        let args = if n == 0 { json!({ "text": text }) } else { json!({ "n": n }) };
+        let result = call(&proxy, CallRequest::new("shop.none", &args.to_string()).unwrap()).await;
+        assert_eq!(result.error.unwrap().code, ErrorCode::UnregisteredTool);
+    }
+    proxy.shut_down(Duration::from_secs(5)).await.unwrap();
+    let filter = EventFilter { limit: 10_000, ..EventFilter::default() };
+    let events = ledger.events(filter).await.unwrap();
+    let of = |events: &[PlacedEvent], folded: bool| -> Vec<AuditEvent> {
+        let kind =
+            events.iter().filter(|placed| placed.event.body.event == AuditEventKind::UnknownTool);
+        kind.filter(|placed| placed.event.body.facts.is_some() == folded)
+            .map(|placed| placed.event.clone())
+            .collect()
+    };
+    assert_eq!(of(&events, false).len(), 300);
+    let folded = of(&events, true);
+    assert_eq!(folded.len(), 1);
+    assert_eq!(folded[0].body.facts.as_ref().unwrap()["folded"], 700);
+    let logs =
+        ledger.agent_logs(LogFilter { limit: 10_000, ..LogFilter::default() }).await.unwrap();
+    assert_eq!(logs.len(), 300);
+    let kept = logs[0].input.as_ref().unwrap();
+    assert_eq!((&kept["omitted"], &kept["bytes"]), (&json!(true), &json!(100_011)));
+    assert!(kept["begins"].as_str().unwrap().starts_with(r#"{"text":"xxxx"#));
+    assert!(logs.iter().all(|log| serde_json::to_string(log).unwrap().len() < 6_000));
+    assert_eq!(logs[1].input, Some(json!({ "n": 1 })));
 }
 
 /// A call that must be refused before the executor is touched.

@@ -282,9 +282,12 @@ async fn a_kept_checkpoint_or_a_key_that_is_empty_is_called_so() {
 
 #[tokio::test]
 async fn a_database_that_goes_away_under_a_gateway_is_refused() {
-    for (name, replaced) in
-        [(DATABASE, false), (DATABASE, true), ("toolbooth.db-wal", false), ("toolbooth.db-wal", true)]
-    {
+    for (name, replaced) in [
+        (DATABASE, false),
+        (DATABASE, true),
+        ("toolbooth.db-wal", false),
+        ("toolbooth.db-wal", true),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let ledger = open(folder.path(), "one");
         let mode = IdempotencyMode::Keyed;

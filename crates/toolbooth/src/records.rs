@@ -110,10 +110,8 @@ pub(crate) async fn open(
     let opening = tokio::task::spawn_blocking(move || sqlite::open(&folder, &writer, options, &at));
     let opened = opening.await.map_err(|error| Failure::store(error.to_string()))?;
     opened.map(Records::of).map_err(|error| {
-        let rolled_back = matches!(
-            error,
-            sqlite::OpenError::RolledBack { .. } | sqlite::OpenError::Note { .. }
-        );
+        let rolled_back =
+            matches!(error, sqlite::OpenError::RolledBack { .. } | sqlite::OpenError::Note { .. });
         opening_failed(&error, rolled_back)
     })
 }

@@ -28,6 +28,8 @@ use crate::proxy::Inner;
 
 /// Bytes of a payload that an agent log keeps; of a larger one it keeps the size.
 const LOGGED_BYTES_MAX: usize = 256 << 10;
+/// Bytes of its input that the record of a refusal keeps.
+const REFUSED_BYTES_MAX: usize = 4 << 10;
 /// First pause before a record is tried again; it doubles up to a second.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 
@@ -169,6 +171,22 @@ impl Story {
     }
 }
 
+/// What a refusal keeps of its input, which nobody has accepted: all of a small one, of a larger one
+/// its size and how it begins.
+fn begins(input: Value) -> Value {
+    let mut text = input.to_string();
+    if text.len() <= REFUSED_BYTES_MAX {
+        return input;
+    }
+    let bytes = text.len();
+    let mut end = REFUSED_BYTES_MAX;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    json!({ "omitted": true, "bytes": bytes, "begins": text })
+}
+
 /// The answer, as the log keeps it.
 fn logged_output(
     inner: &Inner,
@@ -234,7 +252,9 @@ pub(super) async fn refuse(inner: &Inner, refused: Refused) -> ToolResult {
     if let Some(receipt_id) = receipt_id {
         details.insert("receiptId".to_owned(), receipt_id.into());
     }
-    if let Some(kind) = code.event() {
+    if code.event().is_some() && !inner.is_single(story.caller.name(), code, &at) {
+        tracing::debug!(code = code.as_str(), "a refusal is counted with others");
+    } else if let Some(kind) = code.event() {
         let mut terminal = story.event(kind, &at);
         terminal.status = Some(code.status());
         terminal.error_code = Some(code);
@@ -242,6 +262,7 @@ pub(super) async fn refuse(inner: &Inner, refused: Refused) -> ToolResult {
         terminal.effect = Some(Effect::NotStarted);
         terminal.duration_ms = Some(duration_ms);
         let mut log = story.log(inner, &at, duration_ms);
+        log.input = log.input.map(begins);
         log.is_error = true;
         log.error_code = Some(code);
         log.internal = internal;

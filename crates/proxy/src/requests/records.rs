@@ -81,6 +81,11 @@ struct Outcome {
 async fn write(inner: &Inner, story: &Story, outcome: Outcome) -> Result<(), LedgerError> {
     let duration_ms = story.duration_ms(inner);
     let at = inner.parts.clock.now();
+    if let (Some(code), false) = (outcome.code, outcome.forwarded)
+        && !inner.is_single(story.caller.name(), code, &at)
+    {
+        return Ok(());
+    }
     let mut terminal = story.event(outcome.kind, &at);
     terminal.status = Some(outcome.code.map_or(Status::Succeeded, ErrorCode::status));
     terminal.error_code = outcome.code;

@@ -154,10 +154,9 @@ impl StoreFolder {
             Ok(bytes) => {
                 let note = String::from_utf8_lossy(&bytes);
                 let what = if bytes.is_empty() { "is empty" } else { "is no signed checkpoint" };
-                Checkpoint::of_note(&note).map(Some).map_err(|_| OpenError::Note {
-                    path: path.display().to_string(),
-                    what,
-                })
+                Checkpoint::of_note(&note)
+                    .map(Some)
+                    .map_err(|_| OpenError::Note { path: path.display().to_string(), what })
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(Self::error(&path, source)),

@@ -49,7 +49,9 @@ pub enum OpenError {
         known: i64,
     },
     /// A file of a key has none.
-    #[error("`{path}` {what}; restore it from a backup, since receipts and checkpoints depend on it")]
+    #[error(
+        "`{path}` {what}; restore it from a backup, since receipts and checkpoints depend on it"
+    )]
     Key {
         /// The path.
         path: String,

@@ -1,0 +1,159 @@
+//! Floods of refusals: beyond a number for each caller, code and minute they are counted, and told
+//! together in one event.
+//!
+//! Path: 9. Doc: records.md#of-one-call
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use toolbooth_audit::ledger::Moment;
+use toolbooth_contracts::ErrorCode;
+use toolbooth_contracts::event::EventBody;
+
+/// Refusals of one caller with one code that are recorded one by one in a minute.
+pub(crate) const SINGLE_MAX: u64 = 300;
+/// How long refusals are counted together.
+const WINDOW: Duration = Duration::from_secs(60);
+/// Callers and codes that are counted apart; refusals of further callers are counted together.
+const NAMES_MAX: usize = 1_000;
+/// The name under which further callers are told.
+const OTHERS: &str = "(others)";
+
+/// Who is refused, and why.
+type Name = (String, ErrorCode);
+
+#[derive(Debug)]
+struct Window {
+    /// When its first refusal came, on the monotonic clock, and as records write it.
+    began: Duration,
+    since: String,
+    single: u64,
+    folded: u64,
+}
+
+/// Refusals of the last minute.
+#[derive(Debug, Default)]
+pub(crate) struct Floods(Mutex<HashMap<Name, Window>>);
+
+impl Floods {
+    fn windows(&self) -> MutexGuard<'_, HashMap<Name, Window>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a refusal is recorded by itself; else it is counted.
+    pub(crate) fn is_single(
+        &self,
+        caller: &str,
+        code: ErrorCode,
+        now: Duration,
+        at: &Moment,
+    ) -> bool {
+        let mut windows = self.windows();
+        let mut name = (caller.to_owned(), code);
+        if windows.len() >= NAMES_MAX && !windows.contains_key(&name) {
+            // Windows that are over and have nothing to tell make room.
+            windows.retain(|_, window| window.folded > 0 || now < window.began + WINDOW);
+            if windows.len() >= NAMES_MAX {
+                name.0 = OTHERS.to_owned();
+            }
+        }
+        let begin = |folded| Window { began: now, since: at.text.clone(), single: 0, folded };
+        let window = windows.entry(name).or_insert_with(|| begin(0));
+        if now >= window.began + WINDOW {
+            // What has not been told yet is told with the next minute's.
+            let since = window.since.clone();
+            *window = begin(window.folded);
+            if window.folded > 0 {
+                window.since = since;
+            }
+        }
+        let is_single = window.single < SINGLE_MAX;
+        window.single += u64::from(is_single);
+        window.folded += u64::from(!is_single);
+        is_single
+    }
+
+    /// The events of what was counted: of minutes that are over, or of all.
+    pub(crate) fn take(&self, now: Duration, at: &Moment, all: bool) -> Vec<EventBody> {
+        let mut events = Vec::new();
+        self.windows().retain(|(caller, code), window| {
+            let over = now >= window.began + WINDOW;
+            if window.folded > 0 && (over || all) {
+                events.extend(event(caller, *code, window, at));
+                window.folded = 0;
+            }
+            !over
+        });
+        events
+    }
+}
+
+fn event(caller: &str, code: ErrorCode, window: &Window, at: &Moment) -> Option<EventBody> {
+    let mut event = EventBody::new(code.event()?, at.text.clone());
+    event.caller = Some(caller.to_owned());
+    event.status = Some(code.status());
+    event.error_code = Some(code);
+    let mut facts = serde_json::Map::new();
+    facts.insert("folded".to_owned(), window.folded.into());
+    facts.insert("since".to_owned(), window.since.clone().into());
+    event.facts = Some(facts);
+    Some(event)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> (Duration, Moment) {
+        let text = format!("2026-01-01T00:00:{seconds:02}.000Z");
+        (Duration::from_secs(seconds), Moment { text, epoch_ms: 0 })
+    }
+
+    #[test]
+    fn what_comes_too_often_is_counted_for_each_caller_and_code() {
+        let floods = Floods::default();
+        let refuse = |caller: &str, code, (now, at): (Duration, Moment)| {
+            floods.is_single(caller, code, now, &at)
+        };
+        let unknown = ErrorCode::UnregisteredTool;
+        let single = (0..1_000).filter(|_| refuse("a", unknown, at(1))).count() as u64;
+        assert_eq!(single, SINGLE_MAX);
+        assert!(refuse("b", unknown, at(1)) && refuse("a", ErrorCode::PolicyDenied, at(1)));
+        let (now, moment) = at(2);
+        assert!(floods.take(now, &moment, false).is_empty(), "the minute goes on");
+        let (later, moment) = (Duration::from_secs(62), at(3).1);
+        let told = floods.take(later, &moment, false);
+        assert_eq!(told.len(), 1);
+        let facts = told[0].facts.clone().unwrap();
+        assert_eq!(facts["folded"], 700);
+        assert_eq!(
+            (told[0].caller.as_deref(), facts["since"].as_str()),
+            (Some("a"), Some(at(1).1.text.as_str()))
+        );
+        assert!(floods.windows().is_empty() && floods.take(later, &moment, true).is_empty());
+    }
+
+    #[test]
+    fn many_callers_take_bounded_room_and_none_is_lost() {
+        let floods = Floods::default();
+        let mut single = 0;
+        for n in 0..10_000 {
+            let (now, at) = at(1);
+            single += u64::from(floods.is_single(
+                &format!("c{n}"),
+                ErrorCode::UnregisteredTool,
+                now,
+                &at,
+            ));
+        }
+        assert!(floods.windows().len() <= NAMES_MAX + 1);
+        let (now, at) = at(2);
+        let told: u64 = floods
+            .take(now, &at, true)
+            .iter()
+            .map(|event| event.facts.as_ref().unwrap()["folded"].as_u64().unwrap())
+            .sum();
+        assert_eq!(single + told, 10_000);
+    }
+}
