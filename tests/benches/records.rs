@@ -1,5 +1,5 @@
 //! What records cost: the whole path against the bare writer, for both stores, in one run, A B A B;
-//! verification of a million events; a query among ten million agent logs.
+//! verification of a million events; a query among a million agent logs.
 //!
 //! `cargo bench -p toolbooth-tests --bench records [-- path|verify|query]`.
 #![allow(missing_docs)]
@@ -390,7 +390,7 @@ async fn verification() {
 }
 
 async fn query() {
-    const LOGS: u64 = 10_000_000;
+    const LOGS: u64 = 1_000_000;
     let folder = tempfile::tempdir().expect("a folder");
     let clock = SystemClock::default();
     let ledger = sqlite::open(folder.path(), "bench", SqliteOptions::default(), &clock.now())
@@ -401,23 +401,42 @@ async fn query() {
     let filled = Instant::now();
     let connection = rusqlite::Connection::open(&file).expect("opens");
     // Spread over thirty days up to now, with bodies as small calls have them.
+    let time = format!(
+        "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', printf('-%f seconds', ({LOGS} - i) * 2.592))"
+    );
+    let of = |text: &str| format!("CAST(char(0) || {text} AS BLOB)");
+    let event = of(&format!(
+        "json_object('agentId', 'agent-' || (i % 20), 'callId', printf('c%d', i), 'event',
+             'TOOL_EXECUTED', 'logDigest', '', 'seq', size + i, 'time', {time}, 'toolName',
+             'tool.' || (i % 50), 'writer', 'bench')"
+    ));
+    let log = of(&format!(
+        "json_object('id', printf('%016x', i), 'toolName', 'tool.' || (i % 50), 'agentId',
+             'agent-' || (i % 20), 'callId', printf('c%d', i), 'caller', 'local', 'input',
+             json_object('text', hex(zeroblob(60))), 'durationMs', 1.5, 'isError',
+             json(iif(i % 10 = 0, 'true', 'false')), 'attempt', 1, 'timestamp', {time})"
+    ));
     connection
         .execute_batch(&format!(
             "PRAGMA synchronous = OFF;
-             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {LOGS})
-             INSERT INTO agent_logs (id, writer, seq, time, tool, agent, turn, call_id, is_error, body)
-             SELECT printf('%016x', i), 'w', i,
-                 strftime('%Y-%m-%dT%H:%M:%fZ', 'now', printf('-%f seconds', ({LOGS} - i) * 0.2592)),
-                 'tool.' || (i % 50), 'agent-' || (i % 20), i % 100, printf('c%d', i), i % 10 = 0,
-                 '{{\"attempt\":1,\"callId\":\"' || printf('c%d', i) || '\",\"caller\":\"local\",\"durationMs\":1.5,\"id\":\"'
-                     || printf('%016x', i) || '\",\"input\":{{\"text\":\"' || hex(zeroblob(60)) || '\"}},\"isError\":false,\"timestamp\":\"2026-01-01T00:00:00.000Z\",\"toolName\":\"tool\"}}'
-             FROM n;"
+             BEGIN;
+             CREATE TEMP TABLE n AS
+                 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {LOGS})
+                 SELECT i, (SELECT size FROM writers) AS size FROM n;
+             INSERT INTO events (place, body) SELECT (1 << 40) | (size + i), {event} FROM n;
+             INSERT INTO agent_logs (place, body) SELECT (1 << 40) | (size + i), {log} FROM n;
+             UPDATE writers SET size = size + {LOGS} + 1;
+             COMMIT;"
         ))
         .expect("fills");
     drop(connection);
     let size = std::fs::metadata(&file).expect("is there").size() >> 20;
     println!("filled {LOGS} agent logs ({size} MiB) in {:.0} s", filled.elapsed().as_secs_f64());
     let reads = SqliteReads::open(&file).expect("opens");
+    let began = Instant::now();
+    let none = LogFilter { tool: Some("none".into()), limit: 1, ..LogFilter::default() };
+    assert!(reads.agent_logs(none).await.expect("reads").is_empty());
+    println!("taken in for searching in {:.1} s", began.elapsed().as_secs_f64());
     let hour = || -> String {
         let at = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(3_600);
         format!("{at:.3}")

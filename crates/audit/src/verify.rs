@@ -1035,8 +1035,13 @@ async fn look(
         let page = reads.log_page(after.take(), PAGE, Include::Milestones).await?;
         let Some(last) = page.last() else { break };
         after = Some((last.writer.clone(), last.seq));
-        let known = page.iter().filter(|entry| is_known(entry));
-        known.for_each(|entry| verifier.learn(&entry.bytes));
+        for entry in page.iter().filter(|entry| is_known(entry)) {
+            if !is_milestone(&entry.bytes) {
+                let message = "an event stands among those about the log itself".to_owned();
+                verifier.problem("changed", &entry.writer, Some(entry.seq), message);
+            }
+            verifier.learn(&entry.bytes);
+        }
     }
     verifier.learnt();
     let mut beyond: BTreeMap<String, u64> = BTreeMap::new();

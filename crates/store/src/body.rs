@@ -5,13 +5,16 @@
 use toolbooth_audit::LedgerError;
 
 /// From so many bytes on a record is compressed; smaller ones gain nothing.
+#[cfg(feature = "postgres")]
 const LARGE: usize = 4 << 10;
 /// The fastest level that is worth its while for JSON.
+#[cfg(feature = "postgres")]
 const LEVEL: i32 = 3;
 /// Most bytes that a record may have when it is unpacked: larger than any that was written.
 const UNPACKED_MAX: usize = 256 << 20;
 
 /// A record as it is stored: its text, or nothing and its compressed form.
+#[cfg(feature = "postgres")]
 pub(crate) fn pack(text: &str) -> Result<(&str, Option<Vec<u8>>), LedgerError> {
     if text.len() < LARGE {
         return Ok((text, None));
@@ -34,6 +37,7 @@ pub(crate) fn unpack(text: String, packed: Option<Vec<u8>>) -> Result<String, Le
 }
 
 /// A record, read.
+#[cfg(feature = "postgres")]
 pub(crate) fn read<T: serde::de::DeserializeOwned>(
     what: &str,
     text: String,

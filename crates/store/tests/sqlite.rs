@@ -5,6 +5,7 @@ use rusqlite::Connection;
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::conformance::{moment, request, settlement, suite};
 use toolbooth_audit::ledger::{Claimed, Ledger, Prune, PruneKind, Pruned};
+use toolbooth_audit::reads::{EventFilter, Include, LogFilter, ReceiptFilter};
 use toolbooth_audit::verify::Known;
 use toolbooth_audit::{LedgerReads, verify};
 use toolbooth_contracts::contract::IdempotencyMode;
@@ -79,42 +80,137 @@ async fn many_callers_share_commits_and_one_key_runs_once() {
     assert!(verify::store(&*ledger, Known::default()).await.unwrap().ok);
 }
 
+/// A body as it may be stored: as it is.
+fn plain(text: &str) -> Vec<u8> {
+    [&[0], text.as_bytes()].concat()
+}
+
+/// Changes the texts of a table's bodies.
+fn rewrite(
+    connection: &Connection,
+    table: &str,
+    texts: &[(i64, String)],
+    change: impl Fn(&str) -> String,
+) {
+    for (place, text) in texts {
+        let changed = change(text);
+        assert_ne!(changed, *text, "{table}");
+        let sql = format!("UPDATE {table} SET body = ?2 WHERE place = ?1 OR ?1 < 0");
+        assert!(connection.execute(&sql, (place, plain(&changed))).unwrap() > 0);
+    }
+}
+
 #[tokio::test]
 async fn tampering_with_the_file_is_found() {
-    for (sql, kind) in [
-        ("UPDATE receipts SET body = json_set(body, '$.toolId', 'other')", "receipt-changed"),
-        ("DELETE FROM receipts", "receipt-missing"),
-        ("UPDATE agent_logs SET body = json_set(body, '$.isError', json('true'))", "log-changed"),
-        ("DELETE FROM agent_logs", "log-missing"),
-        ("UPDATE agent_logs SET is_error = 1", "log-changed"),
-        ("UPDATE events SET tool = 'other' WHERE seq = 2", "changed"),
-        ("UPDATE receipts SET state = 'failed'", "receipt-changed"),
+    const WRITER: i64 = 1 << 40;
+    type Tamper = fn(&Connection, &[(i64, String)], &str, &str);
+    let sql = |connection: &Connection, sql: &str| {
+        assert!(connection.execute(sql, []).unwrap() > 0, "{sql}");
+    };
+    let tampers: &[(&str, Tamper, &str)] = &[
         (
-            "UPDATE receipts SET body = json_set(body, '$.attempt', 2, '$.auditSeq', json('{\"writer\":\"x\",\"seq\":9}'))",
+            "a receipt's text",
+            |c, _, receipt, _| {
+                let text = receipt.replace("tool.one", "tool.two");
+                assert_eq!(c.execute("UPDATE receipts SET body = ?1", [plain(&text)]).unwrap(), 1);
+            },
             "receipt-changed",
         ),
         (
-            "INSERT INTO receipts (receipt_id, call_id, tool, state, writer, fence, body) SELECT receipt_id || 'x', call_id, tool, state, writer, fence, json_set(body, '$.receiptId', receipt_id || 'x') FROM receipts",
+            "a log's text",
+            |c, _, _, log| {
+                let text = log.replace("\"isError\":false", "\"isError\":true");
+                assert_eq!(
+                    c.execute("UPDATE agent_logs SET body = ?1", [plain(&text)]).unwrap(),
+                    1
+                );
+            },
+            "log-changed",
+        ),
+        (
+            "an event's text",
+            |c, events, _, _| {
+                rewrite(c, "events", &events[2..3], |text| text.replace("tool.one", "tool.two"));
+            },
+            "changed",
+        ),
+        (
+            "nonsense for an event",
+            |c, events, _, _| {
+                rewrite(c, "events", &events[1..2], |_| "nonsense".to_owned());
+            },
+            "changed",
+        ),
+        (
+            "an event beyond the end",
+            |c, events, _, _| {
+                let text = events[2].1.replace("\"seq\":2", "\"seq\":7");
+                c.execute("INSERT INTO events VALUES (?1, ?2)", (WRITER | 7, plain(&text)))
+                    .unwrap();
+            },
+            "unaccounted-event",
+        ),
+        (
+            "a log of a stranger",
+            |c, events, _, _| {
+                c.execute("INSERT INTO events VALUES (?1, ?2)", (9i64 << 40, plain(&events[0].1)))
+                    .unwrap();
+            },
+            "head-differs",
+        ),
+        (
+            "a receipt of nobody",
+            |c, _, receipt, _| {
+                let text = receipt.replace("receipt-a", "receipt-x");
+                c.execute("INSERT INTO receipts VALUES ('receipt-x', 1, ?1)", [plain(&text)])
+                    .unwrap();
+            },
             "receipt-unaccounted",
         ),
         (
-            "INSERT INTO events (writer, seq, time, body) SELECT writer, 7, time, json_set(body, '$.seq', 7) FROM events WHERE seq = 2",
-            "unaccounted-event",
+            "a log of nobody",
+            |c, _, _, log| {
+                c.execute("INSERT INTO agent_logs VALUES (?1, ?2)", (WRITER | 99, plain(log)))
+                    .unwrap();
+            },
+            "log-unaccounted",
         ),
-        ("UPDATE events SET body = json_set(body, '$.toolName', 'other') WHERE seq = 2", "changed"),
-        ("UPDATE events SET body = 'nonsense' WHERE seq = 1", "changed"),
-        ("UPDATE events SET milestone = 0 WHERE body LIKE '%\"CHECKPOINT\"%'", "changed"),
+        (
+            "a log beside another event",
+            |c, _, _, log| {
+                c.execute("INSERT INTO agent_logs VALUES (?1, ?2)", (WRITER | 1, plain(log)))
+                    .unwrap();
+            },
+            "log-unaccounted",
+        ),
+        (
+            "a settled receipt that runs again",
+            |c, _, receipt, _| {
+                c.execute_batch("DELETE FROM receipts").unwrap();
+                let sql = "INSERT INTO open_receipts VALUES ('receipt-a', 'tool.one', 'in_flight', 'one', 1, ?1)";
+                c.execute(sql, [plain(receipt)]).unwrap();
+            },
+            "receipt-changed",
+        ),
+    ];
+    let statements = [
+        ("DELETE FROM receipts", "receipt-missing"),
+        ("UPDATE receipts SET fence = 9", "receipt-changed"),
+        ("UPDATE receipts SET id = 'receipt-b'", "receipt-missing"),
+        ("DELETE FROM agent_logs", "log-missing"),
+        ("DELETE FROM milestones WHERE place & 255 = 3", "changed"),
+        ("DELETE FROM milestones", "changed"),
+        ("INSERT INTO milestones VALUES (1 << 40 | 1)", "changed"),
         (
             "UPDATE writers SET pruned_size = 1, pruned = '{\"size\":1,\"lastLeaf\":\"\",\"peaks\":[],\"note\":\"\"}'",
             "changed",
         ),
-        ("DELETE FROM events WHERE seq = 1", "missing"),
-        ("DELETE FROM events WHERE seq = 2", "missing"),
-        (
-            "INSERT INTO agent_logs (id, writer, seq, time, tool, agent, turn, phase, epic, call_id, is_error, body) SELECT id || 'x', writer, 99, time, tool, agent, turn, phase, epic, call_id, is_error, body FROM agent_logs",
-            "log-unaccounted",
-        ),
-    ] {
+        ("DELETE FROM events WHERE place & 255 = 1", "missing"),
+        ("DELETE FROM events WHERE place & 255 = 2", "missing"),
+        ("UPDATE writers SET size = 3", "unaccounted-event"),
+        ("UPDATE writers SET writer = 'other'", "changed"),
+    ];
+    for index in 0..tampers.len() + statements.len() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = open(folder.path(), "one");
         let mode = IdempotencyMode::OnKey;
@@ -125,10 +221,27 @@ async fn tampering_with_the_file_is_found() {
         ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
         ledger.checkpoint(Due::NOW, moment(3)).await.unwrap().unwrap();
         assert!(verify::store(&ledger, Known::default()).await.unwrap().ok);
+        let page = ledger.log_page(None, 100, Include::Records).await.unwrap();
+        let events: Vec<(i64, String)> = page
+            .iter()
+            .map(|entry| (WRITER | entry.seq.cast_signed(), entry.bytes.clone()))
+            .collect();
+        let receipt = page[2].receipt.as_ref().unwrap().bytes.clone();
+        let log = page[2].log.as_ref().unwrap().bytes.clone();
         let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
-        assert!(connection.execute(sql, []).unwrap() > 0, "{sql}");
+        let (of, kind) = match tampers.get(index) {
+            Some((of, tamper, kind)) => {
+                tamper(&connection, &events, &receipt, &log);
+                (*of, *kind)
+            }
+            None => {
+                let (of, kind) = statements[index - tampers.len()];
+                sql(&connection, of);
+                (of, kind)
+            }
+        };
         let report = verify::store(&ledger, Known::default()).await.unwrap();
-        assert!(report.problems.iter().any(|problem| problem.kind == kind), "{sql}: {report:?}");
+        assert!(report.problems.iter().any(|problem| problem.kind == kind), "{of}: {report:?}");
     }
 }
 
@@ -346,39 +459,80 @@ async fn a_writer_that_is_missing_is_found_by_the_checkpoints_of_others() {
     let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
     let reads = SqliteReads::open(&folder.path().join(DATABASE)).unwrap();
     assert!(verify::store(&reads, Known::default()).await.unwrap().ok);
-    for table in ["events", "writers"] {
-        connection.execute(&format!("DELETE FROM {table} WHERE writer = 'one'"), []).unwrap();
-    }
+    connection
+        .execute_batch(
+            "DELETE FROM events WHERE place >> 40 = (SELECT no FROM writers WHERE writer = 'one');
+             DELETE FROM milestones WHERE place NOT IN (SELECT place FROM events);
+             DELETE FROM writers WHERE writer = 'one'",
+        )
+        .unwrap();
     let report = verify::store(&reads, Known::default()).await.unwrap();
     assert!(report.problems.iter().all(|p| p.kind == "missing" && p.writer == "one"), "{report:?}");
     assert!(!report.ok);
 }
 
+/// A store that an earlier version has written, in a folder of its own.
+fn fixture(version: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let from =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(version);
+    for name in [DATABASE, "digest.key", "signing.key", "checkpoint.note"] {
+        std::fs::copy(from.join(name), folder.path().join(name)).unwrap();
+    }
+    folder
+}
+
 #[tokio::test]
 async fn a_database_of_the_first_version_is_brought_up_to_date() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = open(folder.path(), "one");
-    checkpointed(&ledger).await;
-    drop(ledger);
-    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
-    // What the second version has added is taken away.
-    connection
-        .execute_batch(
-            "DROP INDEX writers_unnamed; DROP INDEX receipts_settled; DROP INDEX events_milestone;
-             DROP TABLE queue;
-             ALTER TABLE writers DROP COLUMN root; ALTER TABLE writers DROP COLUMN checkpoint;
-             ALTER TABLE writers DROP COLUMN named; ALTER TABLE writers DROP COLUMN pruned_size;
-             ALTER TABLE writers DROP COLUMN pruned; ALTER TABLE receipts DROP COLUMN settled;
-             ALTER TABLE receipts DROP COLUMN zbody; ALTER TABLE agent_logs DROP COLUMN zbody;
-             ALTER TABLE events DROP COLUMN milestone;
-             PRAGMA user_version = 1",
-        )
-        .unwrap();
-    let ledger = open(folder.path(), "two");
+    let folder = fixture("version-1");
+    let ledger = open(folder.path(), "later");
     let report = verify::store(&ledger, Known::default()).await.unwrap();
     assert!(report.ok, "{report:?}");
     let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(9) };
     assert_eq!(ledger.prune(prune).await.unwrap().removed, 3);
+}
+
+#[tokio::test]
+async fn a_database_of_the_second_version_is_brought_up_to_date() {
+    let folder = fixture("version-2");
+    let refused = SqliteReads::open(&folder.path().join(DATABASE)).unwrap_err();
+    assert!(matches!(refused, OpenError::Older { found: 2, .. }), "{refused:?}");
+    let ledger = open(folder.path(), "later");
+    let report = verify::store(&ledger, Known::default()).await.unwrap();
+    assert!(report.ok && report.events == 33, "{report:?}");
+    // What was claimed is claimed: a tombstone, a receipt with a large result, a doubt, one whose
+    // writer is dead, one that waits.
+    let of = |call: &str, mode, key: &str, args: &str| request(call, mode, &[key], args);
+    let pruned = format!("{:064x}", 1);
+    let again = ledger.claim(of("t", IdempotencyMode::OnKey, &pruned, "other")).await.unwrap();
+    assert!(matches!(again, Claimed::Conflict { .. }), "{again:?}");
+    let again = ledger.claim(of("r", IdempotencyMode::OnKey, "key-0", "x")).await.unwrap();
+    let Claimed::Replay { receipt, .. } = again else { panic!("{again:?}") };
+    let result = receipt.result.unwrap();
+    assert_eq!(result.content[0].0["text"], "large ".repeat(2_000));
+    for (call, key) in [("d", "doubt-key"), ("l", "left")] {
+        let again = ledger.claim(of(call, IdempotencyMode::Keyed, key, "x")).await.unwrap();
+        assert!(matches!(again, Claimed::InDoubt { .. }), "{key}: {again:?}");
+    }
+    let swept = ledger.sweep(moment(200)).await.unwrap();
+    assert_eq!(swept.len(), 2, "one ran and one waited when their writer died: {swept:?}");
+    assert_eq!(
+        LedgerReads::queued(&ledger, "local", "queued").await.unwrap().unwrap().request,
+        "{}"
+    );
+    // What was written can be read and searched.
+    let filter = ReceiptFilter { limit: 100, ..ReceiptFilter::default() };
+    assert_eq!(ledger.receipts(filter).await.unwrap().0.len(), 9);
+    let filter = EventFilter { call: Some("doubt".into()), limit: 10, ..EventFilter::default() };
+    assert_eq!(ledger.events(filter).await.unwrap().len(), 2);
+    let filter = LogFilter { tool: Some("tool.one".into()), limit: 100, ..LogFilter::default() };
+    let logs = ledger.agent_logs(filter).await.unwrap();
+    assert_eq!(logs.len(), 12);
+    let last = logs.last().unwrap();
+    assert_eq!(ledger.agent_log(&last.id).await.unwrap().as_ref(), Some(last));
+    ledger.checkpoint(Due::NOW, moment(201)).await.unwrap().unwrap();
+    let report = verify::store(&ledger, Known::default()).await.unwrap();
+    assert!(report.ok, "{report:?}");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::SyncSender;
 
 use rusqlite::{Connection, ErrorCode, Params};
 use toolbooth_audit::LedgerError;
@@ -21,6 +22,10 @@ pub(super) struct SqliteBackend {
     pub(super) durability: Durability,
     pub(super) folder: StoreFolder,
     pub(super) writer: String,
+    /// The number of the writer, as places have it.
+    pub(super) writer_no: i64,
+    /// Told after each commit: there is something to look up.
+    pub(super) written: SyncSender<()>,
     /// `None` after a failed commit, until a fresh connection has proven sound.
     pub(super) connection: Option<Connection>,
     /// Changes when another connection has written.
@@ -74,6 +79,7 @@ pub(super) struct Transaction<'c> {
     pub(super) connection: &'c Connection,
     pub(super) folder: &'c StoreFolder,
     pub(super) writer: &'c str,
+    pub(super) writer_no: i64,
 }
 
 impl Transaction<'_> {
@@ -101,8 +107,12 @@ impl SqliteBackend {
             let message = "there is no connection".to_owned();
             return Err(Failure::Unknown(LedgerError::Unavailable(message)));
         };
-        let transaction =
-            Transaction { connection: &connection, folder: &self.folder, writer: &self.writer };
+        let transaction = Transaction {
+            connection: &connection,
+            folder: &self.folder,
+            writer: &self.writer,
+            writer_no: self.writer_no,
+        };
         match run(&transaction) {
             Err(Failure::Unknown(error)) => Err(Failure::Unknown(error)),
             Err(refused) => {
@@ -203,7 +213,10 @@ impl Backend for SqliteBackend {
     async fn write(&mut self, batch: &Batch, from: &Head, to: &Head) -> Result<(), Failure> {
         self.within(|transaction| transaction.write(batch, from, to))?;
         self.end("COMMIT")?;
-        self.check_files().map_err(Failure::Unknown)
+        self.check_files().map_err(Failure::Unknown)?;
+        // One notice is enough for all that was written until it is taken.
+        let _ = self.written.try_send(());
+        Ok(())
     }
 
     async fn release(&mut self) -> Result<(), Failure> {

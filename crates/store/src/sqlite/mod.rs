@@ -3,13 +3,16 @@
 //! Path: 6, 9. Doc: records.md#stores
 
 mod backend;
+mod compact;
 mod folder;
+mod lookup;
 mod maintenance;
 mod open;
 mod prune;
 mod reads;
 mod rows;
 mod schema;
+mod shorten;
 
 pub use folder::{DATABASE, StoreFolder};
 pub use maintenance::{MaintenanceError, backup, restore, vacuum};
@@ -47,6 +50,24 @@ pub enum OpenError {
         found: i64,
         /// The newest version that this build knows.
         known: i64,
+    },
+    /// The database was written by an older build and has not been brought up to date.
+    #[error(
+        "the database has version {found}, this build reads version {known}; a gateway of this build brings it up to date when it starts"
+    )]
+    Older {
+        /// The database's version.
+        found: i64,
+        /// The version that this build reads.
+        known: i64,
+    },
+    /// The rows of an older version cannot be carried over.
+    #[error("the database `{path}` cannot be brought up to date; it is as it was")]
+    Migration {
+        /// The path.
+        path: String,
+        /// Why.
+        source: LedgerError,
     },
     /// A file of a key has none.
     #[error(

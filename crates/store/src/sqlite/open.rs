@@ -27,10 +27,11 @@ use super::backend::{Files, SqliteBackend};
 use super::folder::StoreFolder;
 use super::reads::SqliteReads;
 use super::rows::{HEAD, head};
-use super::{OpenError, schema};
+use super::schema::MigrateError;
+use super::{OpenError, lookup, schema};
 
 /// How long a statement waits for another process that writes.
-const BUSY: Duration = Duration::from_secs(5);
+pub(super) const BUSY: Duration = Duration::from_secs(5);
 /// How long to wait before what SQLite itself does not wait for is tried again.
 const BUSY_STEP: Duration = Duration::from_millis(5);
 
@@ -67,7 +68,8 @@ pub struct Sqlite {
     steps: Steps,
     reads: SqliteReads,
     folder: StoreFolder,
-    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// The writer's, and then the one that keeps what is searched up to date.
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     /// Says to other processes that this writer lives.
     _lock: File,
 }
@@ -95,9 +97,10 @@ impl Runner for Sqlite {
 
     async fn ended(&self) {
         self.steps.close();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            // The queue is closed, so the thread ends after what it holds.
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // The queue is closed, so the writer ends after what it holds, and the other with it.
             let _ = thread.join();
         }
         self.folder.unlock_writer(&self.writer);
@@ -119,7 +122,7 @@ pub(super) fn connect(path: &Path, durability: Durability) -> rusqlite::Result<C
 }
 
 /// Turns to a write-ahead log. SQLite does not wait where another process turns at the same time.
-fn keep_a_log(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn keep_a_log(connection: &Connection) -> rusqlite::Result<()> {
     let since = Instant::now();
     loop {
         let turned = connection
@@ -164,7 +167,12 @@ pub fn open(
     folder.touch_database()?;
     let database = |source| OpenError::Database { path: path.display().to_string(), source };
     let mut connection = connect(&path, durability).map_err(database)?;
-    let found = schema::migrate(&mut connection).map_err(database)?;
+    let found = schema::migrate(&mut connection).map_err(|error| match error {
+        MigrateError::Database(source) => database(source),
+        MigrateError::Record(source) => {
+            OpenError::Migration { path: path.display().to_string(), source }
+        }
+    })?;
     if found > schema::VERSION {
         return Err(OpenError::Newer { found, known: schema::VERSION });
     }
@@ -200,10 +208,13 @@ pub fn open(
                 "INSERT INTO writers (writer, started, renewed_ms) VALUES (?1, ?2, ?3)",
                 (writer, &at.text, at.epoch_ms),
             )?;
-            transaction.commit()
+            let no = transaction.last_insert_rowid();
+            transaction.commit()?;
+            Ok(no)
         },
     );
-    begun.map_err(database)?;
+    let writer_no = begun.map_err(database)?;
+    let (written, notices) = lookup::notices();
     let watch = Arc::new(Watch::default());
     let (steps, queue) = Steps::new(Arc::clone(&watch));
     let backend = SqliteBackend {
@@ -211,6 +222,8 @@ pub fn open(
         durability,
         folder: folder.clone(),
         writer: writer.to_owned(),
+        writer_no,
+        written,
         connection: Some(connection),
         data_version: 0,
         files: Files::default(),
@@ -223,6 +236,11 @@ pub fn open(
         .spawn(move || block_on(serving))
         .map_err(|source| OpenError::Folder { path: path.display().to_string(), source })?;
     let reads = SqliteReads::open(&path)?;
+    let own = path.clone();
+    let gathering = std::thread::Builder::new()
+        .name("toolbooth-lookup".to_owned())
+        .spawn(move || lookup::serve(&own, &notices))
+        .map_err(|source| OpenError::Folder { path: path.display().to_string(), source })?;
     let accepted = accept_restored.then(|| AcceptRestored {
         lost: lost.map(|lost| (lost.writer, lost.size)),
         at: at.clone(),
@@ -233,7 +251,7 @@ pub fn open(
         steps,
         reads,
         folder,
-        thread: Mutex::new(Some(thread)),
+        threads: Mutex::new(vec![thread, gathering]),
         _lock: lock,
     };
     block_on(runner.run(Start { started, accepted })).map_err(OpenError::Ledger)?;
@@ -258,6 +276,12 @@ fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Pending => std::thread::park(),
         }
     }
+}
+
+/// Makes a file that only its user can read, where it is not there yet.
+pub(super) fn touch(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    File::options().create(true).append(true).mode(0o600).open(path).map(drop)
 }
 
 /// A log that is shorter than its last checkpoint says.

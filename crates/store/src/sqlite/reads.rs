@@ -2,33 +2,46 @@
 //!
 //! Doc: records.md#reading
 
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use async_channel::{Receiver, Sender};
 use async_trait::async_trait;
-use rusqlite::types::ToSql;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
+use serde::Deserialize;
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::{
-    EVENT_COLUMNS, EventFilter, Include, LOG_COLUMNS, LedgerReads, LogFilter, PlacedEvent,
-    RECEIPT_COLUMNS, RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
+    EventFilter, Include, LedgerReads, LogFilter, PlacedEvent, RawEntry, RawRecord, ReceiptFilter,
+    Unaccounted, WriterHead,
 };
 use toolbooth_contracts::agent_log::AgentLog;
-use toolbooth_contracts::receipt::Receipt;
+use toolbooth_contracts::event::AuditEvent;
+use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
-use super::rows::{CALL, HEAD, call, head};
-use super::{OpenError, schema, unavailable};
-use crate::{body, corrupt};
+use super::compact::Compact;
+use super::lookup::{self, Lookup, Search};
+use super::open::BUSY;
+use super::rows::{CALL, HEAD, RECEIPT, call, head, receipt_row};
+use super::schema::{SEQ_BITS, place};
+use super::{OpenError, schema, shorten, unavailable};
 
 /// Connections that read at once.
 const READERS: usize = 2;
 /// Queries that may wait; further ones wait for room.
 const QUEUE_MAX: usize = 64;
 
-type Query = Box<dyn FnOnce(&Connection) + Send>;
+type Query = Box<dyn FnOnce(&mut Reader) + Send>;
+
+/// The connections of one thread that reads.
+struct Reader {
+    path: PathBuf,
+    database: Connection,
+    /// Opened by the first search.
+    lookup: Option<Lookup>,
+}
 
 /// The reads of a store, without a writer.
 #[derive(Debug, Clone)]
@@ -41,7 +54,7 @@ pub struct SqliteReads {
 #[derive(Debug)]
 struct Readers {
     queries: Sender<Query>,
-    threads: Vec<JoinHandle<Connection>>,
+    threads: Vec<JoinHandle<Reader>>,
 }
 
 impl Drop for Readers {
@@ -58,6 +71,17 @@ impl Drop for Readers {
     }
 }
 
+/// A connection that reads.
+pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    // Reading a database in WAL mode writes to its shared memory; nothing else is written.
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY)?;
+    connection.pragma_update(None, "query_only", true)?;
+    connection.set_prepared_statement_cache_capacity(32);
+    Ok(connection)
+}
+
 impl SqliteReads {
     /// Opens a database that is there, for reading.
     ///
@@ -68,23 +92,23 @@ impl SqliteReads {
         let (queries, queue) = async_channel::bounded::<Query>(QUEUE_MAX);
         let mut readers = Readers { queries, threads: Vec::with_capacity(READERS) };
         for _ in 0..READERS {
-            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            // Reading a database in WAL mode writes to its shared memory; nothing else is written.
-            let connection = Connection::open_with_flags(path, flags).map_err(database)?;
-            connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(database)?;
-            connection.pragma_update(None, "query_only", true).map_err(database)?;
+            let connection = connect(path).map_err(database)?;
             let found = schema::version(&connection).map_err(database)?;
             if found > schema::VERSION {
                 return Err(OpenError::Newer { found, known: schema::VERSION });
             }
+            if found < schema::VERSION {
+                return Err(OpenError::Older { found, known: schema::VERSION });
+            }
+            let mut reader = Reader { path: path.to_owned(), database: connection, lookup: None };
             let queue: Receiver<Query> = queue.clone();
             let thread = std::thread::Builder::new()
                 .name("toolbooth-reads".to_owned())
                 .spawn(move || {
                     while let Ok(query) = queue.recv_blocking() {
-                        query(&connection);
+                        query(&mut reader);
                     }
-                    connection
+                    reader
                 })
                 .map_err(|source| OpenError::Folder { path: path.display().to_string(), source })?;
             readers.threads.push(thread);
@@ -92,13 +116,13 @@ impl SqliteReads {
         Ok(Self { readers: Arc::new(readers) })
     }
 
-    pub(super) async fn run<T: Send + 'static>(
+    async fn run<T: Send + 'static>(
         &self,
-        query: impl FnOnce(&Connection) -> Result<T, LedgerError> + Send + 'static,
+        query: impl FnOnce(&mut Reader) -> Result<T, LedgerError> + Send + 'static,
     ) -> Result<T, LedgerError> {
         let (reply, answer) = async_channel::bounded(1);
-        let job: Query = Box::new(move |connection| {
-            let _ = reply.try_send(query(connection));
+        let job: Query = Box::new(move |reader| {
+            let _ = reply.try_send(query(reader));
         });
         let gone = || LedgerError::Unavailable("the store is closed".to_owned());
         self.readers.queries.send(job).await.map_err(|_| gone())?;
@@ -106,215 +130,507 @@ impl SqliteReads {
     }
 }
 
-/// Conditions that all hold, each with its value.
-#[derive(Default)]
-struct Conditions {
-    sql: Vec<String>,
-    values: Vec<Box<dyn ToSql>>,
-}
-
-impl Conditions {
-    fn add(&mut self, condition: &str, value: Option<impl ToSql + 'static>) {
-        if let Some(value) = value {
-            self.values.push(Box::new(value));
-            self.sql.push(format!("{condition} ?{}", self.values.len()));
-        }
-    }
-
-    fn text(&self) -> String {
-        if self.sql.is_empty() {
-            String::new()
-        } else {
-            format!("WHERE {}", self.sql.join(" AND "))
-        }
-    }
-
-    fn rows<T>(
-        &self,
-        connection: &Connection,
-        sql: &str,
-        read: impl Fn(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Vec<T>, LedgerError> {
-        let values: Vec<&dyn ToSql> = self.values.iter().map(AsRef::as_ref).collect();
-        let mut statement = connection.prepare(sql).map_err(unavailable)?;
-        let rows = statement.query_map(values.as_slice(), read).map_err(unavailable)?;
-        rows.collect::<rusqlite::Result<Vec<T>>>().map_err(unavailable)
-    }
-}
-
-fn parse<T: serde::de::DeserializeOwned>(what: &str, body: &str) -> Result<T, LedgerError> {
-    serde_json::from_str(body).map_err(|error| corrupt(what, &error))
-}
-
-/// Text and compressed text of a record.
-type BodyRow = (String, Option<Vec<u8>>);
-
-fn body_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<BodyRow> {
-    Ok((row.get(0)?, row.get(1)?))
-}
-
-/// A record with its columns, not unpacked yet.
-type Packed = (Vec<Option<String>>, BodyRow);
-
-/// One row of a page; the record of an event that has none is absent.
-fn entry(
-    row: &rusqlite::Row<'_>,
-    include: Include,
-) -> rusqlite::Result<(RawEntry, Option<Packed>, Option<Packed>)> {
-    let mut entry = RawEntry {
-        writer: row.get(0)?,
-        seq: row.get::<_, i64>(1)?.unsigned_abs(),
-        bytes: row.get(2)?,
-        ..RawEntry::default()
-    };
-    if include != Include::Records {
-        return Ok((entry, None, None));
-    }
-    let columns = |from: usize, count: usize| -> rusqlite::Result<Vec<Option<String>>> {
-        (from..from + count).map(|at| column(row, at)).collect()
-    };
-    let (events, logs) = (EVENT_COLUMNS.len(), LOG_COLUMNS.len());
-    entry.columns = columns(3, events)?;
-    let packed = |from: usize, count: usize, body: usize| -> rusqlite::Result<Option<Packed>> {
-        match row.get::<_, Option<String>>(body)? {
-            Some(text) => Ok(Some((columns(from, count)?, (text, row.get(body + 1)?)))),
-            None => Ok(None),
-        }
-    };
-    let receipts = 3 + events + logs;
-    let bodies = receipts + RECEIPT_COLUMNS.len();
-    let log = packed(3 + events, logs, bodies)?;
-    let receipt = packed(receipts, RECEIPT_COLUMNS.len(), bodies + 2)?;
-    Ok((entry, log, receipt))
-}
-
-/// A record as it was digested; one that cannot be unpacked fits no digest.
-fn whole((columns, (text, packed)): Packed) -> RawRecord {
-    RawRecord { bytes: body::unpack(text, packed).unwrap_or_default(), columns }
-}
-
-/// A column as text; a number as its digits.
-fn column(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
-    use rusqlite::types::ValueRef;
-    Ok(match row.get_ref(at)? {
-        ValueRef::Null => None,
-        ValueRef::Integer(number) => Some(number.to_string()),
-        ValueRef::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
-        _ => Some(String::new()),
-    })
-}
-
-fn limit(limit: usize) -> i64 {
+fn limited(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-fn number(number: Option<u64>) -> Option<i64> {
-    number.map(|number| i64::try_from(number).unwrap_or(i64::MAX))
+fn is(wanted: Option<&String>, found: Option<&str>) -> bool {
+    wanted.is_none_or(|wanted| Some(wanted.as_str()) == found)
+}
+
+fn within(since: Option<&String>, until: Option<&String>, time: &str) -> bool {
+    since.is_none_or(|since| time >= since.as_str())
+        && until.is_none_or(|until| time < until.as_str())
+}
+
+/// A body by its place.
+fn body(connection: &Connection, sql: &str, place: i64) -> Result<Option<Vec<u8>>, LedgerError> {
+    connection
+        .prepare_cached(sql)
+        .and_then(|mut statement| statement.query_row([place], |row| row.get(0)).optional())
+        .map_err(unavailable)
+}
+
+const EVENT: &str = "SELECT body FROM events WHERE place = ?1";
+const LOG: &str = "SELECT body FROM agent_logs WHERE place = ?1";
+
+fn receipt(connection: &Connection, id: &str) -> Result<Option<Receipt>, LedgerError> {
+    let row = connection
+        .prepare_cached(RECEIPT)
+        .and_then(|mut statement| statement.query_row([Compact::of(id)], receipt_row).optional())
+        .map_err(unavailable)?;
+    row.map(|(_, body)| shorten::read("a receipt", &body)).transpose()
+}
+
+impl Reader {
+    /// The records that this search finds, newest first or, after an entry, oldest first; `fits`
+    /// takes what it wants of them and says whether it has enough.
+    fn search(
+        &mut self,
+        search: &Search,
+        mut fits: impl FnMut(&Connection, i64, i64) -> Result<bool, LedgerError>,
+    ) -> Result<(), LedgerError> {
+        let mut lookup = match self.lookup.take() {
+            Some(lookup) => lookup,
+            None => Lookup::open(&self.path).map_err(unavailable)?,
+        };
+        lookup.catch_up(&self.database)?;
+        let lookup = self.lookup.insert(lookup);
+        lookup.search(search, |no, place| fits(&self.database, no, place))
+    }
+
+    fn agent_logs(&mut self, filter: &LogFilter) -> Result<Vec<AgentLog>, LedgerError> {
+        let search = Search {
+            tool: filter.tool.clone(),
+            agent: filter.agent.clone(),
+            call: filter.call.clone(),
+            since: filter.since.clone(),
+            until: filter.until.clone(),
+            after: None,
+            has_log: true,
+        };
+        let mut found: Vec<AgentLog> = Vec::new();
+        if filter.limit == 0 {
+            return Ok(found);
+        }
+        self.search(&search, |database, _, place| {
+            let Some(body) = body(database, LOG, place)? else { return Ok(true) };
+            let log: AgentLog = shorten::read("an agent log", &body)?;
+            let fits = is(filter.tool.as_ref(), Some(&log.tool_name))
+                && is(filter.agent.as_ref(), log.agent_id.as_deref())
+                && is(filter.phase.as_ref(), log.phase_id.as_deref())
+                && is(filter.epic.as_ref(), log.epic_id.as_deref())
+                && is(filter.call.as_ref(), Some(&log.call_id))
+                && filter.turn.is_none_or(|turn| log.turn_index == Some(turn))
+                && filter.error.is_none_or(|error| log.is_error == error)
+                && within(filter.since.as_ref(), filter.until.as_ref(), &log.timestamp);
+            if fits {
+                found.push(log);
+            }
+            Ok(found.len() < filter.limit)
+        })?;
+        found.reverse();
+        Ok(found)
+    }
+
+    fn events(&mut self, filter: &EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {
+        let search = Search {
+            tool: filter.tool.clone(),
+            agent: filter.agent.clone(),
+            call: filter.call.clone(),
+            since: filter.since.clone(),
+            until: filter.until.clone(),
+            after: filter.after.map(|after| i64::try_from(after).unwrap_or(i64::MAX)),
+            has_log: false,
+        };
+        let mut found: Vec<PlacedEvent> = Vec::new();
+        if filter.limit == 0 {
+            return Ok(found);
+        }
+        self.search(&search, |database, no, place| {
+            let Some(body) = body(database, EVENT, place)? else { return Ok(true) };
+            let event: AuditEvent = shorten::read("an event", &body)?;
+            let said = &event.body;
+            let fits = is(filter.tool.as_ref(), said.tool_name.as_deref())
+                && is(filter.agent.as_ref(), said.agent_id.as_deref())
+                && is(filter.call.as_ref(), said.call_id.as_deref())
+                && is(filter.status.as_ref(), said.status.map(|status| status.as_str()))
+                && is(filter.code.as_ref(), said.error_code.map(|code| code.as_str()))
+                && within(filter.since.as_ref(), filter.until.as_ref(), &said.time);
+            if fits {
+                found.push(PlacedEvent { place: no.unsigned_abs(), event });
+            }
+            Ok(found.len() < filter.limit)
+        })?;
+        if filter.after.is_none() {
+            found.reverse();
+        }
+        Ok(found)
+    }
+
+    fn receipts(&mut self, filter: &ReceiptFilter) -> Result<(Vec<Receipt>, bool), LedgerError> {
+        let mut found: Vec<Receipt> = Vec::new();
+        let fits = |receipt: &Receipt| {
+            is(filter.tool.as_ref(), Some(&receipt.tool_id))
+                && is(filter.call.as_ref(), Some(&receipt.call_id))
+                && is(filter.state.as_ref(), Some(receipt.state.as_str()))
+                && filter.after.as_ref().is_none_or(|after| receipt.receipt_id < *after)
+        };
+        if let Some(call) = &filter.call {
+            let search = Search { call: Some(call.clone()), ..Search::default() };
+            let mut ids = std::collections::BTreeSet::new();
+            self.search(&search, |database, _, place| {
+                if let Some(body) = body(database, EVENT, place)? {
+                    ids.extend(shorten::read::<Naming>("an event", &body)?.receipt_id);
+                }
+                Ok(true)
+            })?;
+            for id in ids.iter().rev() {
+                found.extend(receipt(&self.database, id)?.filter(fits));
+            }
+        } else {
+            let tables = match filter.state.as_deref().and_then(ClaimState::parse) {
+                Some(ClaimState::Succeeded | ClaimState::Failed) => &["receipts", "tombstones"][..],
+                Some(_) => &["open_receipts"][..],
+                None => &["receipts", "tombstones", "open_receipts"][..],
+            };
+            let of =
+                |table: &&str| format!("SELECT id, body FROM {table} WHERE ?1 IS NULL OR id < ?1");
+            let tables: Vec<String> = tables.iter().map(of).collect();
+            let sql = format!("{} ORDER BY id DESC", tables.join(" UNION ALL "));
+            let mut statement = self.database.prepare_cached(&sql).map_err(unavailable)?;
+            let after = filter.after.as_deref().map(Compact::of);
+            let mut rows = statement.query([after]).map_err(unavailable)?;
+            while found.len() <= filter.limit
+                && let Some(row) = rows.next().map_err(unavailable)?
+            {
+                let body: Vec<u8> = row.get(1).map_err(unavailable)?;
+                found.extend(Some(shorten::read("a receipt", &body)?).filter(fits));
+            }
+        }
+        let more = found.len() > filter.limit;
+        found.truncate(filter.limit);
+        Ok((found, more))
+    }
+
+    /// Where to search for an agent log by its id, which tells when it was made (RFC 9562, 5.7).
+    fn near(&self, id: &str) -> Result<Search, LedgerError> {
+        const AROUND_MS: i64 = 10_000;
+        let made = super::compact::uuid(id.as_bytes()).and_then(|id| {
+            let (time, rest) = id.split_at(6);
+            let is_timed = rest.first().is_some_and(|byte| byte >> 4 == 7);
+            is_timed.then(|| time.iter().fold(0i64, |ms, byte| (ms << 8) | i64::from(*byte)))
+        });
+        let Some(made) = made else {
+            return Ok(Search { has_log: true, ..Search::default() });
+        };
+        let time = |ms: i64| {
+            let sql = "SELECT strftime('%Y-%m-%dT%H:%M:%fZ', ?1 / 1000.0, 'unixepoch')";
+            self.database.query_row(sql, [ms], |row| row.get(0)).map_err(unavailable)
+        };
+        let (since, until) = (time(made - AROUND_MS)?, time(made + AROUND_MS)?);
+        Ok(Search { since, until, has_log: true, ..Search::default() })
+    }
+
+    fn agent_log(&mut self, id: &str) -> Result<Option<AgentLog>, LedgerError> {
+        let mut found = None;
+        let near = self.near(id)?;
+        for search in [near, Search { has_log: true, ..Search::default() }] {
+            self.search(&search, |database, _, place| {
+                let Some(body) = body(database, LOG, place)? else { return Ok(true) };
+                let log: AgentLog = shorten::read("an agent log", &body)?;
+                found = Some(log).filter(|log| log.id == id);
+                Ok(found.is_none())
+            })?;
+            // Ids of this house tell when they were made.
+            if found.is_some() || search.since.is_some() {
+                break;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The member of an event that names a receipt.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Naming {
+    #[serde(default)]
+    receipt_id: Option<String>,
+}
+
+/// Where a page of a log goes on.
+struct Page<'d> {
+    database: &'d Connection,
+    include: Include,
+    limit: usize,
+    found: Vec<RawEntry>,
+}
+
+impl Page<'_> {
+    /// Adds the events of a writer from a place in its log on, as long as there is room.
+    fn add(&mut self, writer: &str, no: i64, from: i64) -> Result<(), LedgerError> {
+        let sql = match self.include {
+            Include::Milestones => {
+                "SELECT place, body FROM milestones JOIN events USING (place)
+                 WHERE place >= ?1 AND place < ?2 ORDER BY place LIMIT ?3"
+            }
+            Include::Records | Include::Events => {
+                "SELECT place, body FROM events
+                 WHERE place >= ?1 AND place < ?2 ORDER BY place LIMIT ?3"
+            }
+        };
+        let mut statement = self.database.prepare_cached(sql).map_err(unavailable)?;
+        let ends = (place(no, from), place(no + 1, 0), limited(self.limit - self.found.len()));
+        let mut rows = statement.query(ends).map_err(unavailable)?;
+        while let Some(row) = rows.next().map_err(unavailable)? {
+            let (at, body): (i64, Vec<u8>) =
+                (row.get(0).map_err(unavailable)?, row.get(1).map_err(unavailable)?);
+            // What cannot be unpacked fits no digest.
+            let bytes = shorten::unpack(&body).unwrap_or_default();
+            let mut entry = RawEntry {
+                writer: writer.to_owned(),
+                seq: lookup::split(at).1.unsigned_abs(),
+                bytes,
+                ..RawEntry::default()
+            };
+            if self.include == Include::Records {
+                self.records(at, &mut entry)?;
+            }
+            self.found.push(entry);
+        }
+        Ok(())
+    }
+
+    fn records(&self, at: i64, entry: &mut RawEntry) -> Result<(), LedgerError> {
+        let log = body(self.database, LOG, at)?;
+        entry.log = log.map(|body| RawRecord {
+            bytes: shorten::unpack(&body).unwrap_or_default(),
+            columns: Vec::new(),
+        });
+        let named: Option<Naming> = serde_json::from_str(&entry.bytes).ok();
+        let Some(id) = named.and_then(|named| named.receipt_id) else { return Ok(()) };
+        let sql = "SELECT body, 'open', tool, state, writer, fence FROM open_receipts WHERE id = ?1
+                   UNION ALL SELECT body, 'settled', NULL, NULL, NULL, fence FROM receipts
+                       WHERE id = ?1
+                   UNION ALL SELECT body, 'pruned', NULL, NULL, NULL, fence FROM tombstones
+                       WHERE id = ?1";
+        entry.receipt = self
+            .database
+            .prepare_cached(sql)
+            .and_then(|mut statement| {
+                statement
+                    .query_row([Compact::of(&id)], |row| {
+                        let body: Vec<u8> = row.get(0)?;
+                        let bytes = shorten::unpack(&body).unwrap_or_default();
+                        let columns =
+                            (1..6).map(|at| column(row, at)).collect::<Result<Vec<_>, _>>()?;
+                        Ok(RawRecord { columns: disagrees(&id, &bytes, &columns), bytes })
+                    })
+                    .optional()
+            })
+            .map_err(unavailable)?;
+        Ok(())
+    }
+}
+
+fn column(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<String> {
+    use rusqlite::types::ValueRef;
+    Ok(match row.get_ref(at)? {
+        ValueRef::Integer(number) => number.to_string(),
+        ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
+        _ => String::new(),
+    })
+}
+
+/// What a row says beside its record, where that is something else: nothing where they agree.
+fn disagrees(id: &str, bytes: &str, columns: &[String]) -> Vec<Option<String>> {
+    let told = || -> Option<bool> {
+        let receipt: Receipt = serde_json::from_str(bytes).ok()?;
+        let [table, tool, state, writer, fence] = columns else { return None };
+        let is_open = !matches!(receipt.state, ClaimState::Succeeded | ClaimState::Failed);
+        let own = match (is_open, receipt.pruned_at.is_some()) {
+            (true, _) => "open",
+            (false, false) => "settled",
+            (false, true) => "pruned",
+        };
+        // Each dispatch and each word of a person counts; a person speaks once.
+        let fence: u64 = fence.parse().ok()?;
+        let dispatches = u64::from(receipt.attempt);
+        let row = !is_open
+            || (*tool == receipt.tool_id
+                && state == receipt.state.as_str()
+                && *writer == receipt.writer);
+        Some(table == own && row && (fence == dispatches || fence == dispatches + 1))
+    };
+    match told() {
+        Some(true) => Vec::new(),
+        _ => vec![Some(id.to_owned())],
+    }
+}
+
+/// Writers, by their names, from one on.
+fn writers_from(
+    database: &Connection,
+    writer: &str,
+    limit: usize,
+) -> Result<Vec<(String, i64)>, LedgerError> {
+    database
+        .prepare_cached(
+            "SELECT writer, no FROM writers WHERE writer >= ?1 ORDER BY writer LIMIT ?2",
+        )
+        .and_then(|mut statement| {
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            statement.query_map((writer, limited(limit)), read)?.collect()
+        })
+        .map_err(unavailable)
+}
+
+/// What the logs of writers that are not known begin with, in the order of pages: it comes after
+/// every name.
+const STRANGER: &str = "\u{10ffff}";
+
+/// The first number of a writer that is not known, from a number on, whose events are there.
+fn next_stranger(database: &Connection, from: i64) -> Result<Option<i64>, LedgerError> {
+    let mut from = from;
+    loop {
+        let next: Option<i64> = database
+            .prepare_cached("SELECT min(place) FROM events WHERE place >= ?1")
+            .and_then(|mut statement| statement.query_row([place(from, 0)], |row| row.get(0)))
+            .map_err(unavailable)?;
+        let Some(next) = next else { return Ok(None) };
+        let no = lookup::split(next).0;
+        let known: bool = database
+            .prepare_cached("SELECT EXISTS (SELECT 1 FROM writers WHERE no = ?1)")
+            .and_then(|mut statement| statement.query_row([no], |row| row.get(0)))
+            .map_err(unavailable)?;
+        if !known {
+            return Ok(Some(no));
+        }
+        from = no + 1;
+    }
+}
+
+fn log_page(
+    database: &Connection,
+    after: Option<(String, u64)>,
+    limit: usize,
+    include: Include,
+) -> Result<Vec<RawEntry>, LedgerError> {
+    /// Writers that are looked at at once.
+    const WRITERS: usize = 256;
+    let (mut writer, seq) = after.unwrap_or_default();
+    let mut from = if writer.is_empty() {
+        0
+    } else {
+        limited(usize::try_from(seq).unwrap_or(usize::MAX)).saturating_add(1)
+    };
+    let mut page = Page { database, include, limit, found: Vec::new() };
+    while !writer.starts_with(STRANGER) && page.found.len() < limit {
+        let writers = writers_from(database, &writer, WRITERS)?;
+        for (name, no) in &writers {
+            let from = if *name == writer { from } else { 0 };
+            if page.found.len() < limit && from < (1 << SEQ_BITS) {
+                page.add(name, *no, from)?;
+            }
+        }
+        match writers.last() {
+            Some((last, _)) if writers.len() == WRITERS => {
+                writer.clone_from(last);
+                from = 1 << SEQ_BITS;
+            }
+            _ => {
+                STRANGER.clone_into(&mut writer);
+                from = 0;
+            }
+        }
+    }
+    // Logs whose writers the store does not know: somebody's work.
+    let number = writer.strip_prefix(STRANGER).and_then(|no| no.parse().ok());
+    let mut next = number.unwrap_or_default();
+    while page.found.len() < limit {
+        let Some(no) = next_stranger(database, next)? else { break };
+        let from = if Some(no) == number { from } else { 0 };
+        if from < (1 << SEQ_BITS) {
+            page.add(&format!("{STRANGER}{no}"), no, from)?;
+        }
+        next = no + 1;
+    }
+    Ok(page.found)
+}
+
+fn unaccounted(database: &Connection) -> Result<Unaccounted, LedgerError> {
+    const MOST: usize = 100;
+    let mut logs = Vec::new();
+    let mut statement = database
+        .prepare_cached(
+            "SELECT l.body FROM agent_logs l LEFT JOIN writers w ON w.no = l.place >> ?1
+             WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.place = l.place)
+                 AND (w.no IS NULL OR l.place & ((1 << ?1) - 1) >= w.pruned_size)
+             ORDER BY l.place LIMIT 100",
+        )
+        .map_err(unavailable)?;
+    let mut rows = statement.query([SEQ_BITS]).map_err(unavailable)?;
+    while let Some(row) = rows.next().map_err(unavailable)? {
+        let body: Vec<u8> = row.get(0).map_err(unavailable)?;
+        let log: Result<AgentLog, _> = shorten::read("an agent log", &body);
+        logs.push(log.map_or_else(|_| "(unreadable)".to_owned(), |log| log.id));
+    }
+    // A receipt names the event that accounts for it, or its call has been dispatched.
+    let mut receipts = Vec::new();
+    let numbers: HashMap<String, (i64, i64)> = database
+        .prepare_cached("SELECT writer, no, pruned_size FROM writers")
+        .and_then(|mut statement| {
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, (row.get(1)?, row.get(2)?)));
+            statement.query_map([], read)?.collect()
+        })
+        .map_err(unavailable)?;
+    for table in ["receipts", "tombstones", "open_receipts"] {
+        let sql = format!("SELECT id, body FROM {table} ORDER BY id");
+        let mut statement = database.prepare_cached(&sql).map_err(unavailable)?;
+        let mut rows = statement.query([]).map_err(unavailable)?;
+        while receipts.len() < MOST
+            && let Some(row) = rows.next().map_err(unavailable)?
+        {
+            let id: Compact = row.get(0).map_err(unavailable)?;
+            let body: Vec<u8> = row.get(1).map_err(unavailable)?;
+            let receipt: Result<Receipt, _> = shorten::read("a receipt", &body);
+            let accounted = match receipt {
+                Ok(receipt) => {
+                    receipt.receipt_id == id.0 && is_accounted(database, &numbers, &receipt)?
+                }
+                Err(_) => false,
+            };
+            if !accounted {
+                receipts.push(id.0);
+            }
+        }
+    }
+    Ok(Unaccounted { logs, receipts })
+}
+
+/// Whether an event of the log of its writer names the receipt.
+fn is_accounted(
+    database: &Connection,
+    numbers: &HashMap<String, (i64, i64)>,
+    receipt: &Receipt,
+) -> Result<bool, LedgerError> {
+    let Some(at) = &receipt.audit_seq else {
+        // It runs: that its dispatch names it was seen when its log was read.
+        return Ok(numbers.contains_key(&receipt.writer));
+    };
+    let Some((no, pruned)) = numbers.get(&at.writer) else { return Ok(false) };
+    let seq = i64::try_from(at.seq).unwrap_or(i64::MAX);
+    if seq < *pruned {
+        return Ok(true);
+    }
+    let Some(body) = body(database, EVENT, place(*no, seq))? else { return Ok(false) };
+    let named: Result<Naming, _> = shorten::read("an event", &body);
+    Ok(named.is_ok_and(|named| named.receipt_id.as_ref() == Some(&receipt.receipt_id)))
 }
 
 #[async_trait]
 impl LedgerReads for SqliteReads {
     async fn receipt(&self, receipt_id: &str) -> Result<Option<Receipt>, LedgerError> {
         let id = receipt_id.to_owned();
-        self.run(move |connection| {
-            let sql = "SELECT body, zbody FROM receipts WHERE receipt_id = ?1";
-            let row = connection.query_row(sql, [id], body_row).optional().map_err(unavailable)?;
-            row.map(|(text, packed)| body::read("a receipt", text, packed)).transpose()
-        })
-        .await
+        self.run(move |reader| receipt(&reader.database, &id)).await
     }
 
     async fn receipts(&self, filter: ReceiptFilter) -> Result<(Vec<Receipt>, bool), LedgerError> {
-        self.run(move |connection| {
-            let mut conditions = Conditions::default();
-            conditions.add("tool =", filter.tool);
-            conditions.add("call_id =", filter.call);
-            conditions.add("state =", filter.state);
-            conditions.add("receipt_id <", filter.after);
-            let sql = format!(
-                "SELECT body, zbody FROM receipts {} ORDER BY receipt_id DESC LIMIT {}",
-                conditions.text(),
-                limit(filter.limit.saturating_add(1))
-            );
-            let mut bodies = conditions.rows(connection, &sql, body_row)?;
-            let more = bodies.len() > filter.limit;
-            bodies.truncate(filter.limit);
-            let receipts: Result<Vec<Receipt>, LedgerError> = bodies
-                .into_iter()
-                .map(|(text, packed)| body::read("a receipt", text, packed))
-                .collect();
-            Ok((receipts?, more))
-        })
-        .await
+        self.run(move |reader| reader.receipts(&filter)).await
     }
 
     async fn agent_log(&self, id: &str) -> Result<Option<AgentLog>, LedgerError> {
         let id = id.to_owned();
-        self.run(move |connection| {
-            let sql = "SELECT body, zbody FROM agent_logs WHERE id = ?1";
-            let row = connection.query_row(sql, [id], body_row).optional().map_err(unavailable)?;
-            row.map(|(text, packed)| body::read("an agent log", text, packed)).transpose()
-        })
-        .await
+        self.run(move |reader| reader.agent_log(&id)).await
     }
 
     async fn agent_logs(&self, filter: LogFilter) -> Result<Vec<AgentLog>, LedgerError> {
-        self.run(move |connection| {
-            let mut conditions = Conditions::default();
-            conditions.add("tool =", filter.tool);
-            conditions.add("agent =", filter.agent);
-            conditions.add("turn =", number(filter.turn));
-            conditions.add("phase =", filter.phase);
-            conditions.add("epic =", filter.epic);
-            conditions.add("call_id =", filter.call);
-            conditions.add("is_error =", filter.error);
-            conditions.add("time >=", filter.since);
-            conditions.add("time <", filter.until);
-            let sql = format!(
-                "SELECT body, zbody FROM agent_logs {} ORDER BY time DESC, id DESC LIMIT {}",
-                conditions.text(),
-                limit(filter.limit)
-            );
-            let bodies = conditions.rows(connection, &sql, body_row)?;
-            bodies
-                .into_iter()
-                .rev()
-                .map(|(text, packed)| body::read("an agent log", text, packed))
-                .collect()
-        })
-        .await
+        self.run(move |reader| reader.agent_logs(&filter)).await
     }
 
     async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {
-        self.run(move |connection| {
-            let mut conditions = Conditions::default();
-            conditions.add("tool =", filter.tool);
-            conditions.add("agent =", filter.agent);
-            conditions.add("status =", filter.status);
-            conditions.add("code =", filter.code);
-            conditions.add("call_id =", filter.call);
-            conditions.add("time >=", filter.since);
-            conditions.add("time <", filter.until);
-            conditions.add("place >", number(filter.after));
-            let order = if filter.after.is_some() { "ASC" } else { "DESC" };
-            let sql = format!(
-                "SELECT place, body FROM events {} ORDER BY place {order} LIMIT {}",
-                conditions.text(),
-                limit(filter.limit)
-            );
-            let mut rows: Vec<(i64, String)> =
-                conditions.rows(connection, &sql, |row| Ok((row.get(0)?, row.get(1)?)))?;
-            if filter.after.is_none() {
-                rows.reverse();
-            }
-            rows.iter()
-                .map(|(place, body)| {
-                    let event = parse("an event", body)?;
-                    Ok(PlacedEvent { place: place.unsigned_abs(), event })
-                })
-                .collect()
-        })
-        .await
+        self.run(move |reader| reader.events(&filter)).await
     }
 
     async fn log_page(
@@ -323,88 +639,36 @@ impl LedgerReads for SqliteReads {
         limit: usize,
         include: Include,
     ) -> Result<Vec<RawEntry>, LedgerError> {
-        self.run(move |connection| {
-            let (writer, seq) = after.map_or((String::new(), -1), |(writer, seq)| {
-                (writer, i64::try_from(seq).unwrap_or(i64::MAX))
-            });
-            let sql = match include {
-                Include::Records => {
-                    "SELECT e.writer, e.seq, e.body,
-                         e.time, e.tool, e.agent, e.call_id, e.status, e.code,
-                         l.id, l.tool, l.agent, l.is_error,
-                         r.receipt_id, r.tool, r.state, r.writer,
-                         l.body, l.zbody, r.body, r.zbody
-                     FROM events e
-                     LEFT JOIN agent_logs l ON l.writer = e.writer AND l.seq = e.seq
-                     LEFT JOIN receipts r ON r.receipt_id =
-                         CASE WHEN json_valid(e.body) THEN e.body ->> 'receiptId' END
-                     WHERE (e.writer, e.seq) > (?1, ?2)
-                     ORDER BY e.writer, e.seq LIMIT ?3"
-                }
-                Include::Events => {
-                    "SELECT writer, seq, body FROM events
-                     WHERE (writer, seq) > (?1, ?2) ORDER BY writer, seq LIMIT ?3"
-                }
-                Include::Milestones => {
-                    "SELECT writer, seq, body FROM events
-                     WHERE milestone = 1 AND (writer, seq) > (?1, ?2)
-                     ORDER BY writer, seq LIMIT ?3"
-                }
-            };
-            let mut statement = connection.prepare_cached(sql).map_err(unavailable)?;
-            let rows = statement
-                .query_map((writer, seq, self::limit(limit)), |row| entry(row, include))
-                .map_err(unavailable)?;
-            rows.map(|row| {
-                let (mut entry, log, receipt) = row.map_err(unavailable)?;
-                entry.log = log.map(whole);
-                entry.receipt = receipt.map(whole);
-                Ok(entry)
-            })
-            .collect()
-        })
-        .await
+        self.run(move |reader| log_page(&reader.database, after, limit, include)).await
     }
 
     async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError> {
-        self.run(|connection| {
+        self.run(|reader| {
             let sql = format!("SELECT {HEAD} FROM writers ORDER BY writer");
-            Conditions::default().rows(connection, &sql, head)
+            let mut statement = reader.database.prepare_cached(&sql).map_err(unavailable)?;
+            let heads = statement.query_map([], head).map_err(unavailable)?;
+            heads.collect::<rusqlite::Result<Vec<WriterHead>>>().map_err(unavailable)
         })
         .await
     }
 
     async fn unaccounted(&self) -> Result<Unaccounted, LedgerError> {
-        self.run(|connection| {
-            let logs = "SELECT id FROM agent_logs l WHERE NOT EXISTS (
-                           SELECT 1 FROM events e WHERE e.writer = l.writer AND e.seq = l.seq
-                               AND CASE WHEN json_valid(e.body) THEN e.body ->> 'logDigest' END IS NOT NULL)
-                           AND NOT EXISTS (SELECT 1 FROM writers w
-                               WHERE w.writer = l.writer AND l.seq < w.pruned_size)
-                       ORDER BY id LIMIT 100";
-            let receipts = "SELECT receipt_id FROM receipts r WHERE NOT EXISTS (
-                           SELECT 1 FROM events e WHERE e.call_id = r.call_id
-                               AND CASE WHEN json_valid(e.body) THEN e.body ->> 'receiptId' END = r.receipt_id)
-                           AND NOT EXISTS (SELECT 1 FROM writers w
-                               WHERE w.writer = r.writer AND w.pruned_size > 0)
-                       ORDER BY receipt_id LIMIT 100";
-            let ids = |sql| Conditions::default().rows(connection, sql, |row| row.get(0));
-            Ok(Unaccounted { logs: ids(logs)?, receipts: ids(receipts)? })
-        })
-        .await
+        self.run(|reader| unaccounted(&reader.database)).await
     }
 
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError> {
         let (caller, call_id) = (caller.to_owned(), call_id.to_owned());
-        self.run(move |connection| {
+        self.run(move |reader| {
             let sql = format!("SELECT {CALL} FROM queue WHERE caller = ?1 AND call_id = ?2");
-            connection.query_row(&sql, [caller, call_id], call).optional().map_err(unavailable)
+            reader.database.query_row(&sql, [caller, call_id], call).optional().map_err(unavailable)
         })
         .await
     }
 
     async fn healthy(&self) -> Result<(), LedgerError> {
-        self.run(|connection| connection.query_row("SELECT 1", [], |_| Ok(())).map_err(unavailable))
-            .await
+        let ask = |reader: &mut Reader| {
+            reader.database.query_row("SELECT 1", [], |_| Ok(())).map_err(unavailable)
+        };
+        self.run(ask).await
     }
 }

@@ -12,26 +12,56 @@ use toolbooth_audit::working::{
 };
 use toolbooth_audit::writer::Failure;
 use toolbooth_audit::{LedgerError, checkpoint};
-use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
 use super::backend::{Transaction, failed};
-use crate::{body, corrupt};
+use super::compact::Compact;
+use super::{schema, shorten};
+use crate::corrupt;
 
-/// Columns of `receipts` as [`receipt_row`] reads them.
-const RECEIPT: &str = "fence, body, zbody";
+/// Claims that run, wait or are in doubt; receipts of calls that ended; what is left of receipts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Table {
+    Open,
+    Settled,
+    Tombstones,
+}
+
+impl Table {
+    fn of(state: ClaimState, pruned: bool) -> Self {
+        match state {
+            _ if pruned => Self::Tombstones,
+            ClaimState::Succeeded | ClaimState::Failed => Self::Settled,
+            _ => Self::Open,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open_receipts",
+            Self::Settled => "receipts",
+            Self::Tombstones => "tombstones",
+        }
+    }
+}
+
+/// A receipt by its id, wherever it is, as [`receipt_row`] reads it.
+pub(super) const RECEIPT: &str = "
+    SELECT fence, body FROM open_receipts WHERE id = ?1
+    UNION ALL SELECT fence, body FROM receipts WHERE id = ?1
+    UNION ALL SELECT fence, body FROM tombstones WHERE id = ?1";
 /// Columns of `queue` as [`call`] reads them.
 pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finished, worker, \
                                deliveries, cancel, progress, result";
 /// Columns of `writers` as a head.
 pub(super) const HEAD: &str = "writer, size, last_leaf, root, pruned";
 
-/// Fence, text and compressed text of a receipt.
-type ReceiptRow = (i64, String, Option<Vec<u8>>);
+/// Fence and body of a receipt.
+pub(super) type ReceiptRow = (i64, Vec<u8>);
 
-fn receipt_row(row: &Row<'_>) -> rusqlite::Result<ReceiptRow> {
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+pub(super) fn receipt_row(row: &Row<'_>) -> rusqlite::Result<ReceiptRow> {
+    Ok((row.get(0)?, row.get(1)?))
 }
 
 pub(super) fn head(row: &Row<'_>) -> rusqlite::Result<WriterHead> {
@@ -82,7 +112,7 @@ fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn unreadable(error: LedgerError) -> Failure {
+pub(super) fn unreadable(error: LedgerError) -> Failure {
     Failure::Refused(error)
 }
 
@@ -111,8 +141,8 @@ impl Transaction<'_> {
             .map_err(failed)
     }
 
-    fn stored(&self, (fence, text, packed): ReceiptRow) -> Result<Stored, Failure> {
-        let receipt: Receipt = body::read("a receipt", text, packed).map_err(unreadable)?;
+    pub(super) fn stored(&self, (fence, body): ReceiptRow) -> Result<Stored, Failure> {
+        let receipt: Receipt = shorten::read("a receipt", &body).map_err(unreadable)?;
         let owner_lost = matches!(receipt.state, ClaimState::InFlight | ClaimState::AwaitingInput)
             && self.is_lost(&receipt.writer);
         Ok(Stored { receipt: receipt.into(), fence: fence.unsigned_abs(), owner_lost })
@@ -121,8 +151,9 @@ impl Transaction<'_> {
     /// Loads what a batch needs.
     pub(super) fn load(&self, needs: Needs, set: &mut WorkingSet) -> Result<(), Failure> {
         for key in needs.keys {
-            let holder: Option<String> =
-                self.one("SELECT receipt_id FROM keys WHERE key = ?1", [&key], |row| row.get(0))?;
+            let sql = "SELECT receipt FROM keys WHERE key = ?1";
+            let holder: Option<Compact> = self.one(sql, [Compact::of(&key)], |row| row.get(0))?;
+            let holder = holder.map(|holder| holder.0);
             if let Some(id) = &holder {
                 self.load_receipt(id.clone(), set)?;
             }
@@ -160,8 +191,7 @@ impl Transaction<'_> {
     }
 
     fn load_receipt(&self, id: String, set: &mut WorkingSet) -> Result<(), Failure> {
-        let sql = format!("SELECT {RECEIPT} FROM receipts WHERE receipt_id = ?1");
-        let row = self.one(&sql, [&id], receipt_row)?;
+        let row = self.one(RECEIPT, [Compact::of(&id)], receipt_row)?;
         let stored = row.map(|row| self.stored(row)).transpose()?;
         if let Some(spent) = stored.as_ref().and_then(|stored| stored.receipt.approval_id.as_ref())
         {
@@ -192,7 +222,7 @@ impl Transaction<'_> {
 
     fn running(&self, tool: &str) -> Result<u64, Failure> {
         let by_writer: Vec<(String, i64)> = self.all(
-            "SELECT writer, count(*) FROM receipts
+            "SELECT writer, count(*) FROM open_receipts
              WHERE tool = ?1 AND state = 'in_flight' GROUP BY writer",
             [tool],
             |row| Ok((row.get(0)?, row.get(1)?)),
@@ -209,12 +239,10 @@ impl Transaction<'_> {
     fn survey(&self, survey: Survey, set: &mut WorkingSet) -> Result<(), Failure> {
         match survey {
             Survey::Lost => {
-                let sql = format!(
-                    "SELECT {RECEIPT} FROM receipts
-                     WHERE state IN ('in_flight', 'awaiting_input') AND writer <> ?1
-                     ORDER BY receipt_id"
-                );
-                for row in self.all(&sql, [self.writer], receipt_row)? {
+                let sql = "SELECT fence, body FROM open_receipts
+                           WHERE state IN ('in_flight', 'awaiting_input') AND writer <> ?1
+                           ORDER BY id";
+                for row in self.all(sql, [self.writer], receipt_row)? {
                     let stored = self.stored(row)?;
                     if stored.owner_lost {
                         set.load_lost(stored);
@@ -226,26 +254,9 @@ impl Transaction<'_> {
                 set.surveyed.heads = self.heads(of, checkpoint::HEADS_MAX)?;
             }
             Survey::AllHeads => set.surveyed.heads = self.heads("writer <> ?1", usize::MAX)?,
-            Survey::Prunable(before, limit) => {
-                let sql = format!(
-                    "SELECT {RECEIPT},
-                         EXISTS (SELECT 1 FROM keys k WHERE k.receipt_id = r.receipt_id)
-                     FROM receipts r WHERE settled < ?1 ORDER BY settled LIMIT ?2"
-                );
-                let rows = self.all(&sql, (before, limited(limit)), |row| {
-                    Ok((receipt_row(row)?, row.get(3)?))
-                })?;
-                for (row, holds) in rows {
-                    set.load_prunable(self.stored(row)?, holds);
-                }
-            }
+            Survey::Prunable(before, limit) => self.load_prunable(&before, limit, set)?,
             Survey::RemoveLogs(before, limit) => {
-                let removed = self.execute(
-                    "DELETE FROM agent_logs WHERE id IN
-                         (SELECT id FROM agent_logs WHERE time < ?1 ORDER BY time LIMIT ?2)",
-                    (before, limited(limit)),
-                )?;
-                set.surveyed.removed = removed as u64;
+                set.surveyed.removed = self.remove_logs(&before, limit)?;
             }
             Survey::RemoveEvents(before) => {
                 if let Some((writer, removed)) = self.remove_events(&before)? {
@@ -309,16 +320,16 @@ impl Transaction<'_> {
     /// Writes what a batch has done, and moves the end of the log.
     pub(super) fn write(&self, batch: &Batch, from: &Head, to: &Head) -> Result<(), Failure> {
         for id in &batch.freed {
-            self.execute("DELETE FROM keys WHERE receipt_id = ?1", [id])?;
+            self.execute("DELETE FROM keys WHERE receipt = ?1", [Compact::of(id)])?;
         }
         for (id, moved) in &batch.receipts {
             self.put_receipt(id, moved)?;
         }
         for (key, id) in &batch.held {
             self.execute(
-                "INSERT INTO keys (key, receipt_id) VALUES (?1, ?2)
-                 ON CONFLICT (key) DO UPDATE SET receipt_id = excluded.receipt_id",
-                (key, id),
+                "INSERT INTO keys (key, receipt) VALUES (?1, ?2)
+                 ON CONFLICT (key) DO UPDATE SET receipt = excluded.receipt",
+                (Compact::of(key), Compact::of(id)),
             )?;
         }
         for ((tool, caller), tat_ms) in &batch.rates {
@@ -330,8 +341,8 @@ impl Transaction<'_> {
         }
         batch.approvals.values().try_for_each(|approval| self.put_approval(approval))?;
         batch.events.iter().try_for_each(|placed| self.put_event(placed))?;
-        for (log, text, seq) in &batch.logs {
-            self.put_log(log, text, *seq)?;
+        for (_, text, seq) in &batch.logs {
+            self.put_log(text, *seq)?;
         }
         batch.calls.values().try_for_each(|call| self.put_call(call))?;
         if let Some(named) = &batch.checkpoint {
@@ -357,35 +368,28 @@ impl Transaction<'_> {
     }
 
     fn put_receipt(&self, id: &str, moved: &Moved) -> Result<(), Failure> {
-        let Some(Put { receipt, fence, text }) = &moved.after else {
-            return self.execute("DELETE FROM receipts WHERE receipt_id = ?1", [id]).map(drop);
-        };
-        let (text, packed) = body::pack(text).map_err(unreadable)?;
-        // Only what could be pruned has a time.
-        let settled = match receipt.state {
-            ClaimState::Succeeded | ClaimState::Failed if receipt.pruned_at.is_none() => {
-                receipt.settled_at.as_deref()
-            }
-            _ => None,
-        };
-        let (state, writer, fence) = (receipt.state.as_str(), &receipt.writer, number(*fence));
-        if moved.before.is_some() {
-            return self
-                .execute(
-                    "UPDATE receipts SET state = ?2, writer = ?3, fence = ?4, settled = ?5,
-                         body = ?6, zbody = ?7
-                     WHERE receipt_id = ?1",
-                    (id, state, writer, fence, settled, text, packed),
-                )
-                .map(drop);
+        let id = Compact::of(id);
+        let before = moved.before.map(|(state, _)| Table::of(state, false));
+        let after = moved.after.as_ref();
+        let now = after.map(|put| Table::of(put.receipt.state, put.receipt.pruned_at.is_some()));
+        if let Some(before) = before.filter(|before| Some(*before) != now) {
+            let sql = format!("DELETE FROM {} WHERE id = ?1", before.name());
+            self.execute(&sql, [&id])?;
         }
-        self.execute(
-            "INSERT INTO receipts
-                 (receipt_id, call_id, tool, state, writer, fence, settled, body, zbody)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-            (id, &receipt.call_id, &receipt.tool_id, state, writer, fence, settled, text, packed),
-        )
-        .map(drop)
+        let (Some(Put { receipt, fence, text }), Some(now)) = (after, now) else { return Ok(()) };
+        let (fence, body) = (number(*fence), shorten::pack(text).map_err(unreadable)?);
+        if now == Table::Open {
+            let sql = "INSERT INTO open_receipts (id, tool, state, writer, fence, body)
+                       VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                       ON CONFLICT (id) DO UPDATE SET state = excluded.state,
+                           writer = excluded.writer, fence = excluded.fence, body = excluded.body";
+            let state = receipt.state.as_str();
+            self.execute(sql, (id, &receipt.tool_id, state, &receipt.writer, fence, body))?;
+        } else {
+            let sql = format!("INSERT INTO {} (id, fence, body) VALUES (?1, ?2, ?3)", now.name());
+            self.execute(&sql, (id, fence, body))?;
+        }
+        Ok(())
     }
 
     fn put_approval(&self, approval: &Approval) -> Result<(), Failure> {
@@ -407,51 +411,24 @@ impl Transaction<'_> {
         .map(drop)
     }
 
-    fn put_event(&self, placed: &Placed) -> Result<(), Failure> {
-        let (event, body) = (&placed.event, &placed.event.body);
-        self.execute(
-            "INSERT INTO events
-                 (writer, seq, time, tool, agent, call_id, status, code, milestone, body)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-            (
-                &event.writer,
-                number(event.seq),
-                &body.time,
-                &body.tool_name,
-                &body.agent_id,
-                &body.call_id,
-                body.status.map(|status| status.as_str()),
-                body.error_code.map(|code| code.as_str()),
-                MILESTONES.contains(&body.event),
-                &placed.bytes,
-            ),
-        )
-        .map(drop)
+    fn place(&self, seq: u64) -> i64 {
+        schema::place(self.writer_no, number(seq))
     }
 
-    fn put_log(&self, log: &AgentLog, text: &str, seq: u64) -> Result<(), Failure> {
-        let (text, packed) = body::pack(text).map_err(unreadable)?;
-        self.execute(
-            "INSERT INTO agent_logs
-                 (id, writer, seq, time, tool, agent, turn, phase, epic, call_id, is_error, body, zbody)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
-            (
-                &log.id,
-                self.writer,
-                number(seq),
-                &log.timestamp,
-                &log.tool_name,
-                &log.agent_id,
-                log.turn_index.map(number),
-                &log.phase_id,
-                &log.epic_id,
-                &log.call_id,
-                log.is_error,
-                text,
-                packed,
-            ),
-        )
-        .map(drop)
+    fn put_event(&self, placed: &Placed) -> Result<(), Failure> {
+        let place = self.place(placed.event.seq);
+        let body = shorten::pack(&placed.bytes).map_err(unreadable)?;
+        self.execute("INSERT INTO events (place, body) VALUES (?1, ?2)", (place, body))?;
+        if MILESTONES.contains(&placed.event.body.event) {
+            self.execute("INSERT INTO milestones (place) VALUES (?1)", [place])?;
+        }
+        Ok(())
+    }
+
+    fn put_log(&self, text: &str, seq: u64) -> Result<(), Failure> {
+        let body = shorten::pack(text).map_err(unreadable)?;
+        let sql = "INSERT INTO agent_logs (place, body) VALUES (?1, ?2)";
+        self.execute(sql, (self.place(seq), body)).map(drop)
     }
 
     fn put_call(&self, call: &QueuedCall) -> Result<(), Failure> {

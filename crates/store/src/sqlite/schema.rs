@@ -2,10 +2,15 @@
 //!
 //! Doc: records.md#stores
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use toolbooth_audit::LedgerError;
+
+use super::compact::Compact;
+use super::shorten;
+use crate::body;
 
 /// The newest version that this build knows.
-pub(super) const VERSION: i64 = 2;
+pub(super) const VERSION: i64 = 3;
 
 const V1: &str = "
 CREATE TABLE writers (
@@ -118,21 +123,184 @@ CREATE INDEX queue_open ON queue (state, place) WHERE state <> 'done';
 CREATE INDEX queue_finished ON queue (finished) WHERE finished IS NOT NULL;
 ";
 
+/// Records by their places, in as few bytes as they need; what is searched is in a file of its own.
+///
+/// A place is the number of its writer times 2^40 and the place in that writer's log.
+const V3: &str = "
+CREATE TABLE writers_v3 (
+    no INTEGER PRIMARY KEY AUTOINCREMENT,
+    writer TEXT NOT NULL UNIQUE,
+    started TEXT NOT NULL,
+    renewed_ms INTEGER NOT NULL,
+    stopped INTEGER NOT NULL DEFAULT 0,
+    size INTEGER NOT NULL DEFAULT 0,
+    last_leaf TEXT,
+    root TEXT,
+    checkpoint TEXT,
+    named INTEGER NOT NULL DEFAULT 0,
+    pruned_size INTEGER NOT NULL DEFAULT 0,
+    pruned TEXT
+) STRICT;
+INSERT INTO writers_v3 (writer, started, renewed_ms, stopped, size, last_leaf, root, checkpoint,
+        named, pruned_size, pruned)
+    SELECT writer, started, renewed_ms, stopped, size, last_leaf, root, checkpoint,
+        named, pruned_size, pruned
+    FROM writers ORDER BY rowid;
+DROP TABLE writers;
+ALTER TABLE writers_v3 RENAME TO writers;
+CREATE INDEX writers_unnamed ON writers (writer) WHERE named = 0;
+ALTER TABLE events RENAME TO events_v2;
+CREATE TABLE events (place INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+CREATE TABLE milestones (place INTEGER PRIMARY KEY) STRICT;
+ALTER TABLE receipts RENAME TO receipts_v2;
+CREATE TABLE open_receipts (
+    id ANY PRIMARY KEY,
+    tool TEXT NOT NULL,
+    state TEXT NOT NULL,
+    writer TEXT NOT NULL,
+    fence INTEGER NOT NULL,
+    body BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE receipts (
+    id ANY PRIMARY KEY,
+    fence INTEGER NOT NULL,
+    body BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE tombstones (
+    id ANY PRIMARY KEY,
+    fence INTEGER NOT NULL,
+    body BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+ALTER TABLE keys RENAME TO keys_v2;
+CREATE TABLE keys (key ANY PRIMARY KEY, receipt ANY NOT NULL) STRICT, WITHOUT ROWID;
+CREATE INDEX keys_of_receipt ON keys (receipt);
+ALTER TABLE agent_logs RENAME TO agent_logs_v2;
+CREATE TABLE agent_logs (place INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+";
+
+/// What is left of the version before, once its rows were carried over.
+const V3_END: &str = "
+DROP TABLE events_v2;
+DROP TABLE receipts_v2;
+DROP TABLE keys_v2;
+DROP TABLE agent_logs_v2;
+";
+
 /// The version of a database.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
 /// Brings a database to [`VERSION`]; gives the version it had.
-pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<i64> {
+pub(super) fn migrate(connection: &mut Connection) -> Result<i64, MigrateError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = version(&transaction)?;
-    for (version, script) in (1..).zip([V1, V2]) {
+    for (version, script) in (1..).zip([V1, V2, V3]) {
         if found < version {
             transaction.execute_batch(script)?;
+            if version == 3 {
+                carry_over(&transaction)?;
+                transaction.execute_batch(V3_END)?;
+            }
             transaction.execute_batch(&format!("PRAGMA user_version = {version}"))?;
         }
     }
     transaction.commit()?;
     Ok(found)
 }
+
+/// Why a database was not brought up to date; it is as it was then.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MigrateError {
+    #[error(transparent)]
+    Database(#[from] rusqlite::Error),
+    #[error(transparent)]
+    Record(#[from] LedgerError),
+}
+
+/// Carries the rows of version 2 over, their texts byte for byte: digests are over them.
+fn carry_over(transaction: &Transaction<'_>) -> Result<(), MigrateError> {
+    // A log whose writer is not known stays one.
+    transaction.execute_batch(
+        "CREATE TEMP TABLE numbers AS SELECT writer, no FROM writers;
+         INSERT INTO numbers SELECT writer, (SELECT coalesce(max(no), 0) FROM writers)
+                 + row_number() OVER (ORDER BY writer)
+             FROM (SELECT writer FROM events_v2 UNION SELECT writer FROM agent_logs_v2)
+             WHERE writer NOT IN (SELECT writer FROM writers);
+         CREATE UNIQUE INDEX temp.numbers_writer ON numbers (writer);",
+    )?;
+    let mut events = transaction.prepare(
+        "SELECT no, seq, body, milestone FROM events_v2 JOIN numbers USING (writer)
+         ORDER BY no, seq",
+    )?;
+    let mut put_event = transaction.prepare("INSERT INTO events (place, body) VALUES (?1, ?2)")?;
+    let mut put_milestone = transaction.prepare("INSERT INTO milestones (place) VALUES (?1)")?;
+    let mut rows = events.query([])?;
+    while let Some(row) = rows.next()? {
+        let place = place(row.get(0)?, row.get::<_, i64>(1)?);
+        put_event.execute((place, shorten::pack(&row.get::<_, String>(2)?)?))?;
+        if row.get(3)? {
+            put_milestone.execute([place])?;
+        }
+    }
+    let mut logs = transaction.prepare(
+        "SELECT no, seq, body, zbody FROM agent_logs_v2 JOIN numbers USING (writer)
+         ORDER BY no, seq",
+    )?;
+    let mut put_log =
+        transaction.prepare("INSERT INTO agent_logs (place, body) VALUES (?1, ?2)")?;
+    let mut rows = logs.query([])?;
+    while let Some(row) = rows.next()? {
+        let place = place(row.get(0)?, row.get::<_, i64>(1)?);
+        let text = body::unpack(row.get(2)?, row.get(3)?)?;
+        put_log.execute((place, shorten::pack(&text)?))?;
+    }
+    let mut receipts = transaction.prepare(
+        "SELECT receipt_id, tool, state, writer, fence, body, zbody,
+             (SELECT 1 FROM json_each(CASE WHEN json_valid(body) THEN body ELSE '{}' END)
+              WHERE key = 'prunedAt')
+         FROM receipts_v2 ORDER BY receipt_id",
+    )?;
+    let mut rows = receipts.query([])?;
+    while let Some(row) = rows.next()? {
+        let (id, fence) = (Compact(row.get(0)?), row.get::<_, i64>(4)?);
+        let text = shorten::pack(&body::unpack(row.get(5)?, row.get(6)?)?)?;
+        let state: String = row.get(2)?;
+        if matches!(state.as_str(), "in_flight" | "awaiting_input" | "in_doubt") {
+            transaction
+                .prepare_cached(
+                    "INSERT INTO open_receipts (id, tool, state, writer, fence, body)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                )?
+                .execute((
+                    id,
+                    row.get::<_, String>(1)?,
+                    state,
+                    row.get::<_, String>(3)?,
+                    fence,
+                    text,
+                ))?;
+        } else {
+            let table =
+                if row.get::<_, Option<i64>>(7)?.is_some() { "tombstones" } else { "receipts" };
+            let sql = format!("INSERT INTO {table} (id, fence, body) VALUES (?1, ?2, ?3)");
+            transaction.prepare_cached(&sql)?.execute((id, fence, text))?;
+        }
+    }
+    let mut keys = transaction.prepare("SELECT key, receipt_id FROM keys_v2")?;
+    let mut put_key = transaction.prepare("INSERT INTO keys (key, receipt) VALUES (?1, ?2)")?;
+    let mut rows = keys.query([])?;
+    while let Some(row) = rows.next()? {
+        put_key.execute((Compact(row.get(0)?), Compact(row.get(1)?)))?;
+    }
+    transaction.execute_batch("DROP TABLE temp.numbers")?;
+    Ok(())
+}
+
+/// The place of an event: the number of its writer, and its place in that writer's log.
+pub(super) fn place(writer: i64, seq: i64) -> i64 {
+    (writer << SEQ_BITS) | seq
+}
+
+/// The first place of a writer.
+pub(super) const SEQ_BITS: u32 = 40;
