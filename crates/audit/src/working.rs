@@ -505,18 +505,24 @@ impl WorkingSet {
 
     /// What of this has to be loaded.
     #[must_use]
-    pub fn missing(&self, mut needs: Needs) -> Needs {
-        if self.whole {
-            return Needs { survey: needs.survey, ..Needs::default() };
+    pub fn missing(&self, needs: &Needs) -> Needs {
+        fn those<T: Ord + Clone>(all: &BTreeSet<T>, known: impl Fn(&T) -> bool) -> BTreeSet<T> {
+            all.iter().filter(|one| !known(one)).cloned().collect()
         }
-        needs.keys.retain(|key| !self.keys.contains_key(key));
-        needs.receipts.retain(|id| !self.receipts.contains_key(id));
-        needs.rates.retain(|name| !self.rates.contains_key(name));
-        needs.running.retain(|tool| !self.running.contains_key(tool));
-        needs.approvals.retain(|name| !self.asked.contains(name));
-        needs.calls.retain(|name| !self.calls.contains_key(name));
-        needs.waiting &= self.waiting.is_none();
-        needs
+        let survey = needs.survey.clone();
+        if self.whole {
+            return Needs { survey, ..Needs::default() };
+        }
+        Needs {
+            keys: those(&needs.keys, |key| self.keys.contains_key(key)),
+            receipts: those(&needs.receipts, |id| self.receipts.contains_key(id)),
+            rates: those(&needs.rates, |name| self.rates.contains_key(name)),
+            running: those(&needs.running, |tool| self.running.contains_key(tool)),
+            approvals: those(&needs.approvals, |name| self.asked.contains(name)),
+            calls: those(&needs.calls, |name| self.calls.contains_key(name)),
+            waiting: needs.waiting && self.waiting.is_none(),
+            survey,
+        }
     }
 
     /// Who holds a key, as the store has it.

@@ -296,7 +296,7 @@ impl<B: Backend> Writer<B> {
             self.orphans.extend(late.begun);
         }
         for _ in 0..ATTEMPTS {
-            let committed = self.attempt(needs.clone(), jobs).await;
+            let committed = self.attempt(&needs, jobs).await;
             if committed != Err(Failure::Outdated) {
                 return committed;
             }
@@ -306,7 +306,7 @@ impl<B: Backend> Writer<B> {
         Err(Failure::Outdated)
     }
 
-    async fn attempt(&mut self, needs: Needs, jobs: &mut [Box<dyn Job>]) -> Result<(), Failure> {
+    async fn attempt(&mut self, needs: &Needs, jobs: &mut [Box<dyn Job>]) -> Result<(), Failure> {
         let from = self.set.head().clone();
         let mut batch = Batch::default();
         let written = self.write(needs, jobs, &from, &mut batch).await;
@@ -353,14 +353,19 @@ impl<B: Backend> Writer<B> {
 
     async fn write(
         &mut self,
-        mut needs: Needs,
+        needs: &Needs,
         jobs: &mut [Box<dyn Job>],
         from: &Head,
         batch: &mut Batch,
     ) -> Result<(), Failure> {
-        needs.receipts.extend(self.orphans.iter().map(|(id, _, _)| id.clone()));
         let sync = jobs.iter().any(|job| job.sync());
-        self.backend.load(&needs, sync, &mut self.set).await?;
+        if self.orphans.is_empty() {
+            self.backend.load(needs, sync, &mut self.set).await?;
+        } else {
+            let mut needs = needs.clone();
+            needs.receipts.extend(self.orphans.iter().map(|(id, _, _)| id.clone()));
+            self.backend.load(&needs, sync, &mut self.set).await?;
+        }
         for (receipt_id, fence, at) in &self.orphans {
             let step = Abandon { receipt_id: receipt_id.clone(), fence: *fence, at: at.clone() };
             if let Ok((_, changes)) = step.decide(&self.set) {

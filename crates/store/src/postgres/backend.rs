@@ -152,7 +152,7 @@ fn late() -> LedgerError {
 
 impl Backend for PostgresBackend {
     async fn load(&mut self, needs: &Needs, _: bool, set: &mut WorkingSet) -> Result<(), Failure> {
-        let missing = set.missing(needs.clone());
+        let missing = set.missing(needs);
         if missing.is_empty() {
             return Ok(());
         }

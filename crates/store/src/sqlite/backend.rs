@@ -203,7 +203,7 @@ impl Backend for SqliteBackend {
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
         self.begin(sync, set)?;
-        let missing = set.missing(needs.clone());
+        let missing = set.missing(needs);
         if missing.is_empty() {
             return Ok(());
         }

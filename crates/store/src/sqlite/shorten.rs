@@ -6,7 +6,6 @@
 //!
 //! Doc: records.md#stores
 
-use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use toolbooth_audit::LedgerError;
@@ -142,17 +141,40 @@ const WORDS: [&str; 20] = [
     "permitted",
 ];
 
+/// The numbers of a list's texts, by length and ends of a text: few texts share those.
 struct Numbers {
-    names: HashMap<&'static [u8], u8>,
-    words: HashMap<&'static [u8], u8>,
+    list: &'static [&'static str],
+    buckets: [Vec<u8>; 256],
 }
 
-static NUMBERS: LazyLock<Numbers> = LazyLock::new(|| {
-    let of = |list: &'static [&'static str]| {
-        (list.iter().map(|text| text.as_bytes())).zip(0..).collect()
-    };
-    Numbers { names: of(&NAMES), words: of(&WORDS) }
-});
+impl Numbers {
+    fn of(list: &'static [&'static str]) -> Self {
+        let mut buckets = [const { Vec::new() }; 256];
+        for (text, number) in list.iter().zip(0..) {
+            if let Some(bucket) = buckets.get_mut(Self::bucket(text.as_bytes())) {
+                bucket.push(number);
+            }
+        }
+        Self { list, buckets }
+    }
+
+    fn bucket(text: &[u8]) -> usize {
+        let end = |byte: Option<&u8>| byte.map_or(0, |byte| usize::from(*byte));
+        let (first, last) = (end(text.first()), end(text.last()));
+        (text.len() * 29 + first * 7 + last * 3 + end(text.get(text.len() / 2))) % 256
+    }
+
+    fn get(&self, text: &[u8]) -> Option<u8> {
+        let bucket = self.buckets.get(Self::bucket(text))?;
+        let is = |number: &&u8| {
+            self.list.get(usize::from(**number)).is_some_and(|own| own.as_bytes() == text)
+        };
+        bucket.iter().find(is).copied()
+    }
+}
+
+static NAME_NUMBERS: LazyLock<Numbers> = LazyLock::new(|| Numbers::of(&NAMES));
+static WORD_NUMBERS: LazyLock<Numbers> = LazyLock::new(|| Numbers::of(&WORDS));
 
 /// The text of a record as it is stored.
 pub(super) fn pack(text: &str) -> Result<Vec<u8>, LedgerError> {
@@ -170,26 +192,18 @@ pub(super) fn pack(text: &str) -> Result<Vec<u8>, LedgerError> {
 
 /// `None` where the text has bytes of its own that would say something else.
 fn shorten(text: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(text.len() / 2 + 16);
+    if text.iter().fold(false, |found, byte| found | (*byte < 0x20)) {
+        return None;
+    }
+    let (names, words) = (&*NAME_NUMBERS, &*WORD_NUMBERS);
+    let mut out = Vec::with_capacity(text.len());
     out.push(SHORT);
     let mut rest = text;
-    while let Some(at) = rest.iter().position(|byte| *byte == b'"' || *byte < 0x20) {
-        let (plain, quoted) = rest.split_at(at);
+    // What is between two quotation marks; whether one of them is escaped makes no difference.
+    while let Some((plain, string)) = split_at_quote(rest)
+        && let Some((inner, after)) = split_at_quote(string)
+    {
         out.extend_from_slice(plain);
-        let string = match quoted.split_first() {
-            Some((b'"', string)) => string,
-            _ => return None,
-        };
-        // What is between two quotation marks; whether one of them is escaped makes no difference.
-        let Some(end) = string.iter().position(|byte| *byte == b'"' || *byte < 0x20) else {
-            rest = quoted;
-            break;
-        };
-        let (inner, after) = string.split_at(end);
-        let after = match after.split_first() {
-            Some((b'"', after)) => after,
-            _ => return None,
-        };
         rest = after;
         if let Some(digest) = bytes::<32>(inner) {
             out.push(DIGEST);
@@ -197,26 +211,30 @@ fn shorten(text: &[u8]) -> Option<Vec<u8>> {
         } else if let Some(id) = uuid(inner) {
             out.push(ID);
             out.extend(id);
-        } else if let (Some(b':'), Some(name)) = (after.first(), NUMBERS.names.get(inner)) {
+        } else if let (Some(b':'), Some(name)) = (after.first(), names.get(inner)) {
             let comma = plain.last() == Some(&b',');
             if comma {
                 out.pop();
             }
-            out.extend([if comma { NEXT } else { NAME }, *name]);
+            out.extend([if comma { NEXT } else { NAME }, name]);
             rest = after.get(1..).unwrap_or_default();
-        } else if let Some(word) = NUMBERS.words.get(inner) {
-            out.extend([WORD, *word]);
+        } else if let Some(word) = words.get(inner) {
+            out.extend([WORD, word]);
         } else {
             out.push(b'"');
             out.extend_from_slice(inner);
             out.push(b'"');
         }
     }
-    if rest.iter().any(|byte| *byte < 0x20) {
-        return None;
-    }
     out.extend_from_slice(rest);
     Some(out)
+}
+
+/// What comes before the next quotation mark, and after it.
+fn split_at_quote(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = memchr::memchr(b'"', text)?;
+    let (before, quoted) = text.split_at(at);
+    Some((before, quoted.get(1..)?))
 }
 
 /// The text of a stored record, byte for byte.
@@ -315,7 +333,11 @@ mod tests {
             back(text);
         }
         assert!(NAMES.len() < 256 && WORDS.len() < 256);
-        assert!(NUMBERS.names.len() == NAMES.len() && NUMBERS.words.len() == WORDS.len());
+        for (list, numbers) in [(&NAMES[..], &*NAME_NUMBERS), (&WORDS[..], &*WORD_NUMBERS)] {
+            for (text, number) in list.iter().zip(0..) {
+                assert_eq!(numbers.get(text.as_bytes()), Some(number), "{text}");
+            }
+        }
     }
 
     #[test]
