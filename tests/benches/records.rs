@@ -103,6 +103,7 @@ fn request(clock: &SystemClock, ids: &SystemIds) -> ClaimRequest {
         rules: KeyRules { refuse_different_args: true, rerunnable: false },
         args_digest: "0".repeat(64),
         older_args_digests: Vec::new(),
+        relaxed: false,
         rate_per_min: None,
         concurrency_max: None,
         approval_rule: None,

@@ -43,6 +43,7 @@ pub fn request(call: &str, mode: IdempotencyMode, keys: &[&str], args: &str) -> 
     dispatched.call_id = Some(call.to_owned());
     ClaimRequest {
         sync: true,
+        relaxed: false,
         older_args_digests: Vec::new(),
         receipt_id: format!("receipt-{call}"),
         call_id: call.to_owned(),

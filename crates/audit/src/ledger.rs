@@ -81,6 +81,9 @@ pub struct ClaimRequest {
     pub dispatched: EventBody,
     /// Whether the claim has to survive the loss of power where the store leaves the choice.
     pub sync: bool,
+    /// Whether the answer may come before the claim is durable: for tools that change nothing. A
+    /// claim with a key always waits.
+    pub relaxed: bool,
 }
 
 /// The right to dispatch a tool once. Only a ledger makes one.

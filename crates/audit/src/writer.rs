@@ -100,7 +100,8 @@ pub trait Job: Send {
 struct Asked<S: Step> {
     step: S,
     decided: Option<Result<S::Answer, LedgerError>>,
-    reply: oneshot::Sender<Result<S::Answer, LedgerError>>,
+    /// `None` once it was answered.
+    reply: Option<oneshot::Sender<Result<S::Answer, LedgerError>>>,
 }
 
 impl<S: Step> Job for Asked<S> {
@@ -113,15 +114,26 @@ impl<S: Step> Job for Asked<S> {
     }
 
     fn decide(&mut self, set: &WorkingSet) -> Option<Changes> {
-        let (decided, changes) = match self.step.decide(set) {
-            Ok((answer, changes)) => (Ok(answer), Some(changes)),
-            Err(error) => (Err(error), None),
-        };
-        self.decided = Some(decided);
-        changes
+        match self.step.decide(set) {
+            Ok((answer, changes)) => {
+                if self.step.is_early(&answer)
+                    && let Some(reply) = self.reply.take()
+                {
+                    let _ = reply.send(Ok(answer));
+                } else {
+                    self.decided = Some(Ok(answer));
+                }
+                Some(changes)
+            }
+            Err(error) => {
+                self.decided = Some(Err(error));
+                None
+            }
+        }
     }
 
     fn finish(self: Box<Self>, committed: Result<(), LedgerError>) {
+        let Some(reply) = self.reply else { return };
         let answer = match (self.decided, committed) {
             // What a step refused did not depend on the commit.
             (Some(Err(error)), _) => Err(error),
@@ -130,7 +142,7 @@ impl<S: Step> Job for Asked<S> {
             (None, Ok(())) => Err(closed()),
         };
         // Whoever asked may have gone away; the record stands all the same.
-        let _ = self.reply.send(answer);
+        let _ = reply.send(answer);
     }
 }
 
@@ -165,7 +177,7 @@ impl Steps {
     /// What the step refuses; [`LedgerError::Unavailable`].
     pub async fn run<S: Step>(&self, step: S) -> Result<S::Answer, LedgerError> {
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(Asked { step, decided: None, reply });
+        let job = Box::new(Asked { step, decided: None, reply: Some(reply) });
         self.jobs.send(job).await.map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
     }

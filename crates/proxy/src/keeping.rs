@@ -15,12 +15,23 @@ pub enum Results {
     Digest,
 }
 
+/// When a tool starts, once its call is judged, charged and claimed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Intent {
+    /// When the claim is durable.
+    #[default]
+    Durable,
+    /// At once: for tools that an operator marked `readOnly`, and calls without a key.
+    Relaxed,
+}
+
 /// What is kept of payloads, for each tool.
 #[derive(Debug, Clone, Default)]
 pub struct Keeping {
     log: PerTool<LogLevel>,
     results: PerTool<Results>,
     inline_bytes: PerTool<usize>,
+    intent: PerTool<Intent>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -64,6 +75,17 @@ impl Keeping {
     #[must_use]
     pub fn with_inline_bytes(self, standard: usize, tools: Vec<(ToolPattern, usize)>) -> Self {
         Self { inline_bytes: PerTool::new(standard, tools), ..self }
+    }
+
+    /// When tools start: for all, and for those that patterns select. It holds for tools that an
+    /// operator marked `readOnly`; others start when their claim is durable.
+    #[must_use]
+    pub fn with_intent(self, standard: Intent, tools: Vec<(ToolPattern, Intent)>) -> Self {
+        Self { intent: PerTool::new(standard, tools), ..self }
+    }
+
+    pub(crate) fn intent(&self, tool: &str) -> Intent {
+        self.intent.of(tool)
     }
 
     pub(crate) fn inline_bytes(&self, tool: &str) -> usize {

@@ -23,7 +23,7 @@ mod world;
 pub use asynchronous::{AsyncCall, AsyncCalls, Handed};
 pub use catalogue::{Catalogue, Quarantined, SourceEntry, SourceState};
 pub use executors::Executors;
-pub use keeping::{Keeping, Results};
+pub use keeping::{Intent, Keeping, Results};
 pub use limits::{Limits, OutputRule};
 pub use operations::{Operations, RecordRoom, ResolveError};
 pub use own_tools::{OwnTools, READ_RESULT, SEARCH_TOOLS, own_tools};

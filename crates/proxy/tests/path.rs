@@ -34,7 +34,7 @@ use toolbooth_policy::{
     Whitelist,
 };
 use toolbooth_proxy::{
-    Clock, Executors, IdSource, Keeping, Limits, OutputRule, Parts, SystemClock, SystemIds,
+    Clock, Executors, IdSource, Intent, Keeping, Limits, OutputRule, Parts, SystemClock, SystemIds,
     ToolProxy, World, Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
@@ -185,6 +185,34 @@ async fn holds(ledger: &MemoryLedger, result: &ToolResult, code: ErrorCode) {
     assert_eq!((&terminal.receipt_id, &log.receipt_id), (&result.receipt_id, &result.receipt_id));
     let report = verify::store(ledger, Default::default()).await.unwrap();
     assert!(report.ok, "{report:?}");
+}
+
+#[tokio::test]
+async fn only_what_an_operator_marked_read_only_starts_before_its_claim_is_durable() {
+    for (intent, read_only, relaxed) in [
+        (Intent::Relaxed, json!(true), true),
+        (Intent::Relaxed, json!(false), false),
+        (Intent::Relaxed, Value::Null, false),
+        (Intent::Durable, json!(true), false),
+    ] {
+        let mut entry = entry();
+        if !read_only.is_null() {
+            entry["policy"] = json!({ "readOnly": read_only });
+        }
+        let mut book = MockBook::new();
+        let digester = Digester::new(&[3; 32]);
+        book.expect_digester().return_const(digester);
+        book.expect_writer().return_const("writer".to_owned());
+        book.expect_claim()
+            .withf(move |request| request.relaxed == relaxed)
+            .times(1)
+            .returning(|_| Ok(Claimed::TooManyInFlight));
+        book.expect_refuse().returning(|_| Ok(()));
+        let mut parts = parts(world(&entry, Authorizer::new(on())), Arc::new(book), untouched());
+        parts.keeping = Keeping::default().with_intent(intent, Vec::new());
+        let result = call(&ToolProxy::new(parts), request("{}", None)).await;
+        assert_eq!(result.error.unwrap().code, ErrorCode::TooManyInFlight);
+    }
 }
 
 #[tokio::test]

@@ -25,9 +25,9 @@ use toolbooth_contracts::secret::SecretShapes;
 use toolbooth_contracts::{Executor, Guard, ToolId, ToolPattern, Witness};
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{
-    AsyncCalls, Catalogue, Clock, Executors, IdSource, Keeping, Limits, OutputRule, OwnTools,
-    Parts, PinStore, READ_RESULT, RecordRoom, Results, SourceEntry, SystemClock, SystemIds,
-    ToolProxy, UnkeptPins, UpstreamEntry, Upstreams, World, Worlds, own_tools,
+    AsyncCalls, Catalogue, Clock, Executors, IdSource, Intent, Keeping, Limits, OutputRule,
+    OwnTools, Parts, PinStore, READ_RESULT, RecordRoom, Results, SourceEntry, SystemClock,
+    SystemIds, ToolProxy, UnkeptPins, UpstreamEntry, Upstreams, World, Worlds, own_tools,
 };
 use toolbooth_registry::discovered::{SourcePolicy, ToolSettings};
 use toolbooth_registry::lock::{Approvals, Lock, LockFile, NewTools, Suspicious, locked_id};
@@ -587,10 +587,17 @@ fn keeping(config: &Config) -> Keeping {
     let kept = kept.chain(read.map(|read| (read, Results::Digest)));
     let shown = config.results.tools.iter().map(|(tool, bytes)| (tool.clone(), *bytes));
     let inline_bytes = config.results.inline_bytes();
+    let intent = |intent: config::Intent| match intent {
+        config::Intent::Durable => Intent::Durable,
+        config::Intent::Relaxed => Intent::Relaxed,
+    };
+    let proxy = &config.proxy;
+    let intents = proxy.intents.iter().map(|(tool, own)| (tool.clone(), intent(*own)));
     Keeping::default()
         .with_log(config.audit.log, logs.collect())
         .with_results(results(receipts.results), kept.collect())
         .with_inline_bytes(inline_bytes, shown.collect())
+        .with_intent(intent(proxy.intent), intents.collect())
 }
 
 /// Permissions whose requirement is not there.

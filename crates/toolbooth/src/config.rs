@@ -233,6 +233,11 @@ pub(crate) struct Proxy {
     pub(crate) result_bytes_max: Option<usize>,
     /// What a result that does not fit its schema means.
     pub(crate) output: Output,
+    /// When a tool starts that an operator marked `readOnly`: once its claim is durable, or at once.
+    /// Calls with a key always wait.
+    pub(crate) intent: Intent,
+    /// The same for single tools or patterns; the narrower one decides.
+    pub(crate) intents: BTreeMap<ToolPattern, Intent>,
     /// How long running calls may take at the end, in milliseconds.
     pub(crate) shutdown_grace_ms: Option<u64>,
     /// The longest that a tool may run where its progress starts its time anew, in milliseconds.
@@ -243,6 +248,17 @@ pub(crate) struct Proxy {
     pub(crate) queued_max: Option<usize>,
     /// Asynchronous calls that `serve` runs at once; 0 leaves them to `toolbooth worker`.
     pub(crate) workers: Option<usize>,
+}
+
+/// When a tool starts that changes nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Intent {
+    /// Once its claim is durable.
+    #[default]
+    Durable,
+    /// At once.
+    Relaxed,
 }
 
 /// What a result that does not fit its schema means.

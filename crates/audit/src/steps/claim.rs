@@ -32,6 +32,10 @@ impl Step for ClaimRequest {
         self.sync
     }
 
+    fn is_early(&self, claimed: &Claimed) -> bool {
+        self.relaxed && self.keys.is_empty() && matches!(claimed, Claimed::Fresh(_))
+    }
+
     fn decide(&self, set: &WorkingSet) -> Result<(Claimed, Changes), LedgerError> {
         let mut again = None;
         for key in &self.keys {

@@ -40,6 +40,11 @@ pub trait Step: Send + 'static {
         true
     }
 
+    /// Whether this answer is told before it is durable.
+    fn is_early(&self, _: &Self::Answer) -> bool {
+        false
+    }
+
     /// What comes of it, and what it changes. Where it refuses, nothing changes.
     ///
     /// # Errors

@@ -37,6 +37,7 @@ use toolbooth_contracts::{
 use toolbooth_policy::{Access, Denial, Permit};
 use toolbooth_registry::RegisteredTool;
 
+use crate::keeping::Intent;
 use crate::proxy::{Inner, StageNote};
 use crate::world::World;
 use records::Story;
@@ -567,6 +568,9 @@ fn claim_request(
         dispatched: story.event(AuditEventKind::ToolDispatched, &at),
         at,
         sync: must_last(contract),
+        // Only by an operator's word, and only where the operator also says that nothing changes.
+        relaxed: contract.policy.read_only == Some(true)
+            && parts.keeping.intent(&story.tool_id) == Intent::Relaxed,
     }
 }
 
