@@ -497,6 +497,12 @@ async fn a_database_of_the_second_version_is_brought_up_to_date() {
     let folder = fixture("version-2");
     let refused = SqliteReads::open(&folder.path().join(DATABASE)).unwrap_err();
     assert!(matches!(refused, OpenError::Older { found: 2, .. }), "{refused:?}");
+    let key = folder.path().join("digest.key");
+    let own = std::fs::read(&key).unwrap();
+    std::fs::write(&key, "ab".repeat(32)).unwrap();
+    let refused = sqlite::open(folder.path(), "other", SqliteOptions::default(), &moment(100));
+    assert!(matches!(refused, Err(OpenError::OtherKey { .. })), "{refused:?}");
+    std::fs::write(&key, own).unwrap();
     let ledger = open(folder.path(), "later");
     let report = verify::store(&ledger, Known::default()).await.unwrap();
     assert!(report.ok && report.events == 33, "{report:?}");
@@ -559,8 +565,17 @@ async fn a_digest_key_is_added_and_the_old_one_still_known() {
     again.older_args_digests = vec!["old args".into()];
     let again = ledger.claim(again).await.unwrap();
     assert!(matches!(again, Claimed::Replay { arguments_differ: false, .. }), "{again:?}");
-    std::fs::write(&file, "no key\n").unwrap();
     drop(ledger);
+    // Another key, or one less, would let keyed calls run again.
+    let both = std::fs::read_to_string(&file).unwrap();
+    for swapped in ["cd".repeat(32), "ab".repeat(32), text.clone()] {
+        std::fs::write(&file, swapped).unwrap();
+        let refused = sqlite::open(&data, "three", SqliteOptions::default(), &moment(3));
+        assert!(matches!(refused, Err(OpenError::OtherKey { .. })), "{refused:?}");
+    }
+    std::fs::write(&file, both).unwrap();
+    drop(open(&data, "knows both"));
+    std::fs::write(&file, "no key\n").unwrap();
     let refused = sqlite::open(&data, "three", SqliteOptions::default(), &moment(3));
     assert!(matches!(refused, Err(OpenError::Key { .. })), "{refused:?}");
 }

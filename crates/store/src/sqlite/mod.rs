@@ -69,6 +69,16 @@ pub enum OpenError {
         /// Why.
         source: LedgerError,
     },
+    /// The digest key is another one than the store's.
+    #[error(
+        "`digest.key` has the key {given}; the store also has one with the id {stored}, which is not in the file: put it back, since receipts depend on it"
+    )]
+    OtherKey {
+        /// The id of the key that was given.
+        given: String,
+        /// The id of a key of the store that was not given.
+        stored: String,
+    },
     /// A file of a key has none.
     #[error(
         "`{path}` {what}; restore it from a backup, since receipts and checkpoints depend on it"

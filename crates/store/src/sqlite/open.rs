@@ -14,6 +14,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::Head;
 use toolbooth_audit::checkpoint::Checkpoint;
+use toolbooth_audit::digest::Digester;
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::note::Signer;
 use toolbooth_audit::reads::WriterHead;
@@ -181,6 +182,7 @@ pub fn open(
         .map_err(database)?;
     // Receipts depend on the key: a database that was used never gets another one silently.
     let digester = folder.digester(!used)?;
+    check_keys(&mut connection, &digester, &path)?;
     let signer = match signer {
         Some(signer) => signer,
         None => folder.signer()?,
@@ -275,6 +277,35 @@ fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Ready(done) => return done,
             Poll::Pending => std::thread::park(),
         }
+    }
+}
+
+/// A gateway that does not know all keys of the store would not find what was claimed under them.
+fn check_keys(
+    connection: &mut Connection,
+    digester: &Digester,
+    path: &Path,
+) -> Result<(), OpenError> {
+    let mut check = || {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let stored: Vec<String> = transaction
+            .prepare("SELECT key_id FROM digest_keys ORDER BY key_id")?
+            .query_map([], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        let unknown =
+            stored.into_iter().find(|stored| !digester.all().any(|known| known.key_id() == stored));
+        if unknown.is_none() {
+            let sql = "INSERT INTO digest_keys (key_id) VALUES (?1) ON CONFLICT DO NOTHING";
+            transaction.execute(sql, [digester.key_id()])?;
+        }
+        transaction.commit()?;
+        Ok(unknown)
+    };
+    let unknown = check()
+        .map_err(|source| OpenError::Database { path: path.display().to_string(), source })?;
+    match unknown {
+        None => Ok(()),
+        Some(stored) => Err(OpenError::OtherKey { given: digester.key_id().to_owned(), stored }),
     }
 }
 

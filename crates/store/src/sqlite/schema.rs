@@ -176,6 +176,12 @@ CREATE TABLE keys (key ANY PRIMARY KEY, receipt ANY NOT NULL) STRICT, WITHOUT RO
 CREATE INDEX keys_of_receipt ON keys (receipt);
 ALTER TABLE agent_logs RENAME TO agent_logs_v2;
 CREATE TABLE agent_logs (place INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+CREATE TABLE digest_keys (key_id TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
+INSERT INTO digest_keys (key_id)
+    SELECT body ->> '$.facts.digestKeyId' FROM events_v2
+    WHERE milestone = 1 AND body ->> 'event' = 'WRITER_STARTED'
+        AND body ->> '$.facts.digestKeyId' IS NOT NULL
+    ORDER BY place DESC LIMIT 1;
 ";
 
 /// What is left of the version before, once its rows were carried over.
