@@ -430,6 +430,40 @@ async fn a_database_that_goes_away_under_a_gateway_is_refused() {
 }
 
 #[tokio::test]
+async fn a_damaged_page_is_found_at_start_and_named_by_verification() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = open(folder.path(), "one");
+    for n in 0..200 {
+        let mode = IdempotencyMode::None;
+        let claimed = ledger.claim(request(&format!("c{n}"), mode, &[], "x")).await.unwrap();
+        let Claimed::Fresh(claim) = claimed else { panic!("fresh") };
+        ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
+    }
+    ledger.close(moment(9)).await.unwrap();
+    drop(ledger);
+    let file = folder.path().join(DATABASE);
+    // Without free pages, of which nobody would miss the content.
+    Connection::open(&file).unwrap().execute_batch("VACUUM").unwrap();
+    let whole = std::fs::read(&file).unwrap();
+    let pages = whole.len() / 4096;
+    assert!(pages > 20);
+    let mut named = 0;
+    // Without the first one it is no database.
+    for page in 1..pages {
+        let mut bytes = whole.clone();
+        bytes[page * 4096..(page + 1) * 4096].fill(0xAA);
+        std::fs::write(&file, bytes).unwrap();
+        let refused = sqlite::open(folder.path(), "two", SqliteOptions::default(), &moment(10));
+        assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{page}: {refused:?}");
+        let reads = SqliteReads::open(&file).unwrap();
+        if let Err(error) = verify::store(&reads, Known::default()).await {
+            named += usize::from(error.to_string().contains("table `"));
+        }
+    }
+    assert!(named > pages / 3, "{named} of {pages}");
+}
+
+#[tokio::test]
 async fn lock_files_of_dead_writers_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let files = || {

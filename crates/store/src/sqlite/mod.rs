@@ -69,6 +69,14 @@ pub enum OpenError {
         /// Why.
         source: LedgerError,
     },
+    /// The database is damaged.
+    #[error("the database `{path}` is damaged: {what}; restore it from a backup")]
+    Damaged {
+        /// The path.
+        path: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// The digest key is another one than the store's.
     #[error(
         "`digest.key` has the key {given}; the store also has one with the id {stored}, which is not in the file: put it back, since receipts depend on it"
@@ -118,4 +126,12 @@ pub enum OpenError {
 
 fn unavailable(error: rusqlite::Error) -> LedgerError {
     LedgerError::Unavailable(error.to_string())
+}
+
+/// What cannot be read, by its table and row.
+fn unreadable_at(
+    table: &'static str,
+    row: impl std::fmt::Display,
+) -> impl FnOnce(rusqlite::Error) -> LedgerError {
+    move |error| LedgerError::Unavailable(format!("table `{table}`, row {row}: {error}"))
 }

@@ -6,11 +6,12 @@ use std::fs::File;
 use std::future::Future;
 use std::path::Path;
 use std::pin::pin;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::Head;
 use toolbooth_audit::checkpoint::Checkpoint;
@@ -33,6 +34,8 @@ use super::{OpenError, lookup, schema};
 
 /// How long a statement waits for another process that writes.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
+/// How long the pages of a database are looked over when it is opened.
+const LOOK_MAX: Duration = Duration::from_millis(250);
 /// How long to wait before what SQLite itself does not wait for is tried again.
 const BUSY_STEP: Duration = Duration::from_millis(5);
 
@@ -138,7 +141,7 @@ pub(super) fn keep_a_log(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
+    error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
 /// Opens the store in `folder`, which is made when it is not there, and begins the log of the
@@ -168,6 +171,9 @@ pub fn open(
     folder.touch_database()?;
     let database = |source| OpenError::Database { path: path.display().to_string(), source };
     let mut connection = connect(&path, durability).map_err(database)?;
+    if let Some(what) = look_over(&connection).map_err(database)? {
+        return Err(OpenError::Damaged { path: path.display().to_string(), what });
+    }
     let found = schema::migrate(&mut connection).map_err(|error| match error {
         MigrateError::Database(source) => database(source),
         MigrateError::Record(source) => {
@@ -277,6 +283,30 @@ fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Ready(done) => return done,
             Poll::Pending => std::thread::park(),
         }
+    }
+}
+
+/// What is wrong with the pages of a database, as far as a bounded look shows.
+fn look_over(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    let interrupt = connection.get_interrupt_handle();
+    let (done, waiting) = std::sync::mpsc::channel::<()>();
+    let timer = std::thread::spawn(move || {
+        if waiting.recv_timeout(LOOK_MAX) == Err(RecvTimeoutError::Timeout) {
+            interrupt.interrupt();
+        }
+    });
+    let verdict: rusqlite::Result<String> =
+        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
+    drop(done);
+    let _ = timer.join();
+    match verdict {
+        Ok(verdict) => Ok((verdict != "ok").then_some(verdict)),
+        Err(error) => match error.sqlite_error_code() {
+            // There was no time for the rest.
+            Some(ErrorCode::OperationInterrupted) => Ok(None),
+            Some(ErrorCode::DatabaseCorrupt) => Ok(Some(error.to_string())),
+            _ => Err(error),
+        },
     }
 }
 

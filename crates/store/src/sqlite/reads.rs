@@ -26,7 +26,7 @@ use super::lookup::{self, Lookup, Search};
 use super::open::BUSY;
 use super::rows::{CALL, HEAD, RECEIPT, call, head, receipt_row};
 use super::schema::{SEQ_BITS, place};
-use super::{OpenError, schema, shorten, unavailable};
+use super::{OpenError, schema, shorten, unavailable, unreadable_at};
 
 /// Connections that read at once.
 const READERS: usize = 2;
@@ -144,15 +144,19 @@ fn within(since: Option<&String>, until: Option<&String>, time: &str) -> bool {
 }
 
 /// A body by its place.
-fn body(connection: &Connection, sql: &str, place: i64) -> Result<Option<Vec<u8>>, LedgerError> {
+fn body(
+    connection: &Connection,
+    table: &'static str,
+    place: i64,
+) -> Result<Option<Vec<u8>>, LedgerError> {
     connection
-        .prepare_cached(sql)
+        .prepare_cached(&format!("SELECT body FROM {table} WHERE place = ?1"))
         .and_then(|mut statement| statement.query_row([place], |row| row.get(0)).optional())
-        .map_err(unavailable)
+        .map_err(unreadable_at(table, place))
 }
 
-const EVENT: &str = "SELECT body FROM events WHERE place = ?1";
-const LOG: &str = "SELECT body FROM agent_logs WHERE place = ?1";
+const EVENT: &str = "events";
+const LOG: &str = "agent_logs";
 
 fn receipt(connection: &Connection, id: &str) -> Result<Option<Receipt>, LedgerError> {
     let row = connection
@@ -363,9 +367,11 @@ impl Page<'_> {
         let mut statement = self.database.prepare_cached(sql).map_err(unavailable)?;
         let ends = (place(no, from), place(no + 1, 0), limited(self.limit - self.found.len()));
         let mut rows = statement.query(ends).map_err(unavailable)?;
-        while let Some(row) = rows.next().map_err(unavailable)? {
+        let mut next = place(no, from);
+        while let Some(row) = rows.next().map_err(unreadable_at(EVENT, next))? {
             let (at, body): (i64, Vec<u8>) =
                 (row.get(0).map_err(unavailable)?, row.get(1).map_err(unavailable)?);
+            next = at + 1;
             // What cannot be unpacked fits no digest.
             let bytes = shorten::unpack(&body).unwrap_or_default();
             let mut entry = RawEntry {
@@ -409,7 +415,7 @@ impl Page<'_> {
                     })
                     .optional()
             })
-            .map_err(unavailable)?;
+            .map_err(unreadable_at("receipts", &id))?;
         Ok(())
     }
 }
