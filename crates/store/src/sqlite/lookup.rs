@@ -22,7 +22,7 @@ use super::{open, shorten, unavailable};
 /// The name of the file.
 pub(super) const LOOKUP: &str = "lookup.db";
 /// The version of its tables; another one is made anew.
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
 /// Events that are taken in by one transaction.
 const STEP: usize = 5_000;
 /// How long what is written gathers before it is taken in.
@@ -42,7 +42,7 @@ CREATE TABLE entries (
     has_log INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX entries_time ON entries (time);
-CREATE INDEX entries_tool ON entries (tool, no) WHERE tool IS NOT NULL;
+CREATE INDEX entries_tool ON entries (tool, time) WHERE tool IS NOT NULL;
 CREATE TABLE calls (
     part INTEGER NOT NULL,
     call INTEGER NOT NULL,
@@ -303,15 +303,8 @@ impl Lookup {
             }
             return Ok(());
         }
-        let order = match (ascending, search.has_log) {
-            (true, _) => "no",
-            (false, false) => "no DESC",
-            // Agent logs are told in the order of their times.
-            (false, true) if search.since.is_some() || search.until.is_some() => {
-                "time DESC, no DESC"
-            }
-            (false, true) => "no DESC",
-        };
+        // Logs are taken in one after the other: which entry is newer, only its time tells.
+        let order = if ascending { "no" } else { "time DESC, no DESC" };
         let sql = format!("SELECT no, place FROM entries WHERE {conditions} ORDER BY {order}");
         self.each(&sql, &values, &mut take).map(drop)
     }

@@ -291,6 +291,9 @@ fn lengthen(short: &[u8]) -> Option<Vec<u8>> {
             _ => out.extend_from_slice(listed(&NAMES)?.as_bytes()),
         }
         out.extend_from_slice(if matches!(*code, NEXT | NAME) { b"\":" } else { b"\"" });
+        if out.len() > TEXT_MAX {
+            return None;
+        }
         rest = after;
     }
     out.extend_from_slice(rest);
