@@ -7,6 +7,7 @@
 //! Path: 6, 9. Doc: records.md#stores
 
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -65,12 +66,17 @@ impl Session {
     }
 
     /// Sends all at once; what each gives, in order. The first error is that of the first statement
-    /// that failed.
+    /// that failed. Where one fails, `sound` is cleared: at once where it cannot be sent.
     pub(super) async fn ask_all(
         &self,
         asked: &[(&Statement, Parameters)],
+        sound: &AtomicBool,
     ) -> Result<Vec<Vec<Row>>, Failure> {
-        let all = asked.iter().map(|(statement, parameters)| self.ask(statement, parameters));
+        let all = asked.iter().map(async |(statement, parameters)| {
+            let answer = self.ask(statement, parameters).await;
+            sound.fetch_and(answer.is_ok(), Ordering::Relaxed);
+            answer
+        });
         join_all(all).await.into_iter().collect::<Result<_, Error>>().map_err(failed)
     }
 }

@@ -3,6 +3,7 @@
 //! Path: 6, 9. Doc: records.md#stores
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
@@ -167,7 +168,7 @@ impl Session {
             given![callers, cleaned(needs.calls.iter().map(|(_, id)| id))]
         });
         let waiting = asked.add(needs.waiting, &s.waiting, || given![]);
-        let answers = self.ask_all(&asked.0).await?;
+        let answers = self.ask_all(&asked.0, &AtomicBool::new(true)).await?;
         let rows = |place: Option<usize>| -> &[Row] {
             place.and_then(|place| answers.get(place)).map_or(&[], Vec::as_slice)
         };
@@ -357,14 +358,24 @@ impl Session {
         if batch.stopped {
             writes.push((&s.stop, given![own()]));
         }
+        let sent = AtomicBool::new(true);
         let commit = async {
-            let answer = self.ask(&s.commit, &Vec::new()).await;
-            answer.map_err(|error| Failure::Unknown(super::unavailable(error)))
+            // One that cannot even be sent is not known to the server, and must not be left out.
+            let is_sent = sent.load(Ordering::Relaxed);
+            let end = if is_sent { &s.commit } else { &s.rollback };
+            match self.ask(end, &Vec::new()).await {
+                Ok(_) => Ok(is_sent),
+                Err(error) => Err(Failure::Unknown(super::unavailable(error))),
+            }
         };
-        let (written, committed) = futures_util::future::join(self.ask_all(&writes), commit).await;
+        let writing = self.ask_all(&writes, &sent);
+        // The first is polled first: all is sent, or found to be unfit, before the commit.
+        let (written, committed) = futures_util::future::join(writing, commit).await;
         // The commit rolls back where a statement before has failed.
-        written?;
-        committed.map(drop)
+        match (written, committed?) {
+            (Err(Failure::Unknown(error)), false) => Err(Failure::Refused(error)),
+            (written, _) => written.map(drop),
+        }
     }
 
     fn receipts<'s>(
