@@ -90,8 +90,8 @@ fn nothing_is_half_recorded_when_the_gateway_is_stopped_under_load() {
         "a claim is not settled"
     );
     assert_eq!(count("TOOL_DISPATCHED"), receipts.len());
-    let settled = events.iter().filter(|event| event["receiptDigest"].is_string()).count();
-    assert_eq!(settled, receipts.len(), "each claim has exactly one end");
+    let accounting = events.iter().filter(|event| event["receiptDigest"].is_string()).count();
+    assert_eq!(accounting, 2 * receipts.len(), "each claim has one beginning and exactly one end");
     let terminal = events.iter().filter(|event| event["logDigest"].is_string()).count();
     assert_eq!(terminal, logs["logs"].as_array().unwrap().len());
     assert_eq!((count("WRITER_STARTED"), count("WRITER_STOPPED")), (1, 1));

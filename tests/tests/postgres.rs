@@ -6,7 +6,9 @@
 use toolbooth_audit::LedgerReads;
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::conformance::{moment, request, settlement, suite};
-use toolbooth_audit::ledger::{Claim, Claimed, Ledger, LedgerError, Prune, PruneKind, Pruned};
+use toolbooth_audit::ledger::{
+    Claim, ClaimRequest, Claimed, Ledger, LedgerError, Prune, PruneKind, Pruned,
+};
 use toolbooth_audit::note::Signer;
 use toolbooth_audit::queue::{CallQueue, QueuedCall};
 use toolbooth_audit::reads::EventFilter;
@@ -136,6 +138,20 @@ async fn tampering_with_the_tables_is_found() {
         ("UPDATE receipts SET body = replace(body, 'tool.one', 'tool.two')", "receipt-changed"),
         ("UPDATE receipts SET state = 'failed'", "receipt-changed"),
         ("DELETE FROM receipts", "receipt-missing"),
+        ("DELETE FROM keys", "key-missing"),
+        ("UPDATE keys SET key = 'another'", "key-missing"),
+        ("UPDATE keys SET receipt_id = 'nobody'", "key-unaccounted"),
+        ("INSERT INTO keys VALUES ('another', 'receipt-a')", "key-unaccounted"),
+        (
+            "UPDATE approvals SET state = 'granted',
+                 body = replace(body, '\"pending\"', '\"granted\"')",
+            "approval-changed",
+        ),
+        ("UPDATE approvals SET caller = 'other'", "approval-changed"),
+        ("DELETE FROM approvals", "approval-missing"),
+        ("UPDATE queue SET queued_by = NULL", "call-changed"),
+        ("UPDATE queue SET request = '{\"tool\":\"other\"}'", "call-changed"),
+        ("UPDATE queue SET result = '{}' WHERE call_id = 'queued'", "call-changed"),
         ("UPDATE agent_logs SET is_error = true", "log-changed"),
         ("DELETE FROM agent_logs", "log-missing"),
         ("UPDATE events SET tool = 'other' WHERE seq = 2", "changed"),
@@ -150,11 +166,25 @@ async fn tampering_with_the_tables_is_found() {
         let mode = IdempotencyMode::OnKey;
         let claimed = claim(&ledger, "a", mode, "k").await;
         ledger.settle(settlement(claimed, mode, Effect::Completed, None)).await.expect("settles");
+        let asks = |call: &str| ClaimRequest {
+            approval_rule: Some("rule".into()),
+            ..request(call, IdempotencyMode::None, &[], "args")
+        };
+        ledger.claim(asks("asks")).await.expect("asks");
+        let call = QueuedCall::new("queued".into(), "local".into(), "{}".into(), &moment(2));
+        ledger.enqueue(call, 10).await.expect("enqueues");
         ledger.checkpoint(Due::NOW, moment(3)).await.expect("signs").expect("is due");
         let reads = PostgresReads::open(&url).await.expect("opens");
         sound(&reads).await;
         server.sql(&database, sql);
-        let report = verify::store(&reads, Known::default()).await.expect("reads");
+        let known = Known { digester: Some(ledger.digester().clone()), ..Known::default() };
+        let report = verify::store(&reads, known).await.expect("reads");
+        // Whatever somebody wrote into the tables, the tool does not run.
+        let again = ledger.claim(asks("again")).await;
+        assert!(!matches!(again, Ok(Claimed::Fresh(_))), "{sql}: {again:?}");
+        let taken = ledger.take(Vec::new()).await.expect("asks");
+        let forged = sql.contains("queued_by") || sql.contains("SET request");
+        assert_eq!(taken.is_none(), forged, "{sql}: {taken:?}");
         assert!(report.problems.iter().any(|problem| problem.kind == kind), "{sql}: {report:?}");
     }
 }

@@ -5,7 +5,7 @@
 //! Path: 6, 9. Doc: call-path.md#idempotency
 
 use toolbooth_contracts::contract::IdempotencyMode;
-use toolbooth_contracts::receipt::ClaimState;
+use toolbooth_contracts::receipt::{ClaimState, Receipt};
 use toolbooth_contracts::{Effect, ErrorCode};
 
 /// What a call with a key asks for.
@@ -215,6 +215,17 @@ fn outcome(mode: IdempotencyMode, effect: Effect, code: Option<ErrorCode>) -> (C
             (ClaimState::Failed, mode != IdempotencyMode::Keyed)
         }
         (Effect::Completed, Some(_)) => (ClaimState::Failed, true),
+    }
+}
+
+/// Whether a receipt holds its keys, by what came of its claim.
+#[must_use]
+pub fn holds_keys(receipt: &Receipt) -> bool {
+    match receipt.state {
+        ClaimState::Succeeded | ClaimState::Failed => {
+            outcome(receipt.idempotency.mode, receipt.effect, receipt.error_code).1
+        }
+        _ => true,
     }
 }
 

@@ -497,11 +497,11 @@ pub async fn checkpoints_are_signed_and_proven<L: Ledger + LedgerReads>(ledger: 
     proof.check(&key).expect("holds");
     let backwards = Proof::Consistency { first: second.clone(), second: first, hashes: Vec::new() };
     assert!(backwards.check(&key).is_err());
-    let known = Known { keys: vec![key], notes: vec![second] };
+    let known = Known { keys: vec![key], notes: vec![second], ..Known::default() };
     let report = verify::store(ledger, known).await.expect("reads");
     assert!(report.ok, "{report:?}");
     let other = Signer::new(&[9; 32]);
-    let known = Known { keys: vec![other.verifier()], notes: Vec::new() };
+    let known = Known { keys: vec![other.verifier()], ..Known::default() };
     let report = verify::store(ledger, known).await.expect("reads");
     assert!(report.problems.iter().all(|problem| problem.kind == "signature"), "{report:?}");
     assert!(!report.ok, "checkpoints by another key are no proof");

@@ -7,16 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use toolbooth_contracts::agent_log::AgentLog;
-use toolbooth_contracts::receipt::{ClaimState, Receipt};
+use toolbooth_contracts::approval::Approval;
+use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use crate::chain::{Head, Placed};
 use crate::digest::{Digester, KEY_BYTES};
 use crate::ledger::{LedgerError, Moment};
 use crate::note::Signer;
-use crate::queue::{QueueState, QueuedCall};
+use crate::queue::{QueueState, QueuedCall, RawCall};
 use crate::reads::{
-    EventFilter, Include, LedgerReads, LogFilter, MILESTONES, PlacedEvent, RawEntry, RawRecord,
-    ReceiptFilter, Unaccounted, WriterHead,
+    EventFilter, Include, LedgerReads, LogFilter, MILESTONES, PlacedEvent, RawApproval, RawEntry,
+    RawRecord, ReceiptFilter, Unaccounted, WriterHead,
 };
 use crate::recorder::{Recorder, Runner};
 use crate::steps::{self, Step};
@@ -127,6 +128,15 @@ impl Book {
         self.queue.iter().filter_map(|name| self.set.calls.get(name)?.as_ref())
     }
 
+    fn raw_call(&self, call: &QueuedCall) -> RawCall {
+        let event = |at: &Option<AuditPlace>| {
+            let seq = usize::try_from(at.as_ref()?.seq).ok()?;
+            self.events.get(seq).map(|placed| placed.bytes.clone())
+        };
+        let (queued, finished) = (event(&call.queued_by), event(&call.finished_by));
+        RawCall { call: call.clone(), queued, finished }
+    }
+
     fn survey(&mut self, survey: Survey) -> Surveyed {
         let mut found = Surveyed::default();
         match survey {
@@ -165,7 +175,7 @@ impl Book {
                     .calls()
                     .find(|call| is_left(call))
                     .or_else(|| self.calls().find(|call| call.state == QueueState::Queued));
-                found.call = next.cloned();
+                found.call = next.map(|call| self.raw_call(call));
             }
             Survey::RemoveCalls(before) => {
                 let (calls, queue) = (&mut self.set.calls, &mut self.queue);
@@ -187,7 +197,7 @@ impl Book {
 }
 
 fn raw(record: &impl serde::Serialize) -> RawRecord {
-    RawRecord { bytes: crate::digest::record_text(record), columns: Vec::new() }
+    RawRecord { bytes: crate::digest::record_text(record), ..RawRecord::default() }
 }
 
 fn matches(wanted: Option<&String>, found: Option<&str>) -> bool {
@@ -316,7 +326,10 @@ impl LedgerReads for Memory {
                 if include == Include::Records {
                     let id = event.body.receipt_id.as_ref();
                     let stored = id.and_then(|id| book.set.receipts.get(id)?.as_ref());
-                    receipt = stored.map(|stored| raw(&*stored.receipt));
+                    receipt = stored.map(|stored| RawRecord {
+                        keys: book.set.keys_of(&stored.receipt.receipt_id),
+                        ..raw(&*stored.receipt)
+                    });
                     let own = book.logs.iter().find(|(_, seq)| *seq == event.seq);
                     log = own.map(|(log, _)| raw(&**log));
                 }
@@ -348,8 +361,48 @@ impl LedgerReads for Memory {
         Ok(Unaccounted::default())
     }
 
-    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError> {
-        Ok(self.book().set.call(caller, call_id)?.cloned())
+    async fn approval_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawApproval>, LedgerError> {
+        let book = self.book();
+        let event = |approval: &Approval| {
+            let seq = usize::try_from(approval.audit_seq.as_ref()?.seq).ok()?;
+            book.events.get(seq).map(|placed| placed.bytes.clone())
+        };
+        Ok(book
+            .set
+            .approvals
+            .values()
+            .filter(|approval| after.as_ref().is_none_or(|after| approval.approval_id > *after))
+            .take(limit)
+            .map(|approval| RawApproval {
+                id: approval.approval_id.clone(),
+                bytes: crate::digest::record_text(approval),
+                columns: Vec::new(),
+                event: event(approval),
+            })
+            .collect())
+    }
+
+    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {
+        let book = self.book();
+        Ok(book.set.call(caller, call_id)?.map(|call| book.raw_call(call)))
+    }
+
+    async fn call_page(
+        &self,
+        after: Option<CallName>,
+        limit: usize,
+    ) -> Result<Vec<RawCall>, LedgerError> {
+        let book = self.book();
+        let mut calls: Vec<&QueuedCall> = book.calls().collect();
+        let name = |call: &QueuedCall| (call.caller.clone(), call.call_id.clone());
+        calls.sort_by_key(|call| name(call));
+        let rest =
+            calls.into_iter().filter(|call| after.as_ref().is_none_or(|after| name(call) > *after));
+        Ok(rest.take(limit).map(|call| book.raw_call(call)).collect())
     }
 
     async fn healthy(&self) -> Result<(), LedgerError> {

@@ -11,6 +11,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use toolbooth_contracts::event::AuditEventKind;
+use toolbooth_contracts::receipt::AuditPlace;
+
+use crate::digest::Digester;
 use crate::ledger::{LedgerError, Moment};
 
 /// How often a row is delivered at most: one that ends its worker each time is given up.
@@ -71,6 +75,77 @@ pub struct QueuedCall {
     pub progress: Option<Value>,
     /// The result, JSON.
     pub result: Option<String>,
+    /// The audit event that accounts for the request.
+    pub queued_by: Option<AuditPlace>,
+    /// The audit event that accounts for the result.
+    pub finished_by: Option<AuditPlace>,
+}
+
+/// A call as it is stored, and the events that it says account for it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RawCall {
+    /// The call.
+    pub call: QueuedCall,
+    /// The event of its request.
+    pub queued: Option<String>,
+    /// The event of its result.
+    pub finished: Option<String>,
+}
+
+/// The digest by which an event accounts for the request or the result of a call.
+#[must_use]
+pub fn digest_of(digester: &Digester, text: &str) -> String {
+    digester.of_bytes(text.as_bytes())
+}
+
+impl RawCall {
+    fn says(
+        event: Option<&String>,
+        kind: AuditEventKind,
+        digester: &Digester,
+        (call, text): (&QueuedCall, &str),
+    ) -> bool {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Said {
+            event: AuditEventKind,
+            caller: String,
+            call_id: String,
+            args_digest: Option<String>,
+            result_digest: Option<String>,
+        }
+        // Where a store cannot keep NUL in a name, U+FFFD stands there.
+        let is = |said: &str, name: &str| {
+            said.replace('\0', "\u{fffd}") == name.replace('\0', "\u{fffd}")
+        };
+        let said = event.and_then(|event| serde_json::from_str::<Said>(event).ok());
+        let own = |said: &Said| {
+            said.event == kind && is(&said.caller, &call.caller) && is(&said.call_id, &call.call_id)
+        };
+        said.filter(own).is_some_and(|said| {
+            let digest = match kind {
+                AuditEventKind::CallQueued => said.args_digest,
+                _ => said.result_digest,
+            };
+            digester.all().any(|own| digest == Some(digest_of(own, text)))
+        })
+    }
+
+    /// Whether an event accounts for what was asked.
+    #[must_use]
+    pub fn is_asked(&self, digester: &Digester) -> bool {
+        let asked = (&self.call, self.call.request.as_str());
+        Self::says(self.queued.as_ref(), AuditEventKind::CallQueued, digester, asked)
+    }
+
+    /// Whether an event accounts for the result, where there is one.
+    #[must_use]
+    pub fn is_answered(&self, digester: &Digester) -> bool {
+        self.call.result.as_ref().is_none_or(|result| {
+            let answered = (&self.call, result.as_str());
+            Self::says(self.finished.as_ref(), AuditEventKind::CallFinished, digester, answered)
+        })
+    }
 }
 
 impl QueuedCall {
@@ -89,6 +164,8 @@ impl QueuedCall {
             cancel: false,
             progress: None,
             result: None,
+            queued_by: None,
+            finished_by: None,
         }
     }
 }

@@ -8,7 +8,8 @@ use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 use toolbooth_contracts::receipt::Receipt;
 
 use crate::ledger::LedgerError;
-use crate::queue::QueuedCall;
+use crate::queue::RawCall;
+use crate::working::CallName;
 
 /// Which receipts.
 #[derive(Debug, Clone, Default)]
@@ -107,8 +108,26 @@ pub struct RawRecord {
     /// What else its row says, in the order of [`RECEIPT_COLUMNS`] or [`LOG_COLUMNS`]; empty where
     /// nothing does.
     pub columns: Vec<Option<String>>,
+    /// Of a receipt: the keys that the store lets it hold.
+    pub keys: Vec<String>,
 }
 
+/// An approval as it is stored.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RawApproval {
+    /// Its id, by its row.
+    pub id: String,
+    /// Its JSON.
+    pub bytes: String,
+    /// What else its row says, in the order of [`APPROVAL_COLUMNS`]; empty where nothing does.
+    pub columns: Vec<Option<String>>,
+    /// The event that it says accounts for it.
+    pub event: Option<String>,
+}
+
+/// Members of an approval that rows are filtered by.
+pub const APPROVAL_COLUMNS: [&str; 5] =
+    ["toolId", "caller", "argsDigest", "contractDigest", "state"];
 /// Members of an event that rows are filtered by.
 pub const EVENT_COLUMNS: [&str; 6] =
     ["time", "toolName", "agentId", "callId", "status", "errorCode"];
@@ -194,11 +213,32 @@ pub trait LedgerReads: Send + Sync {
     /// [`LedgerError::Unavailable`].
     async fn unaccounted(&self) -> Result<Unaccounted, LedgerError>;
 
-    /// One asynchronous call.
+    /// Approvals as they are stored, in pages after an id; an empty page is the end.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
-    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError>;
+    async fn approval_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawApproval>, LedgerError>;
+
+    /// One asynchronous call, as it is stored.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError>;
+
+    /// Asynchronous calls as they are stored, in pages after a caller and id; an empty page is the
+    /// end.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn call_page(
+        &self,
+        after: Option<CallName>,
+        limit: usize,
+    ) -> Result<Vec<RawCall>, LedgerError>;
 
     /// Whether the store takes records at the moment.
     ///
@@ -214,6 +254,8 @@ pub struct Unaccounted {
     pub logs: Vec<String>,
     /// Ids of receipts.
     pub receipts: Vec<String>,
+    /// Keys that no receipt holds.
+    pub keys: Vec<String>,
 }
 
 /// The head of a writer's log.

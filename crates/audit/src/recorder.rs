@@ -19,15 +19,16 @@ use crate::ledger::{
     Settlement, Swept,
 };
 use crate::note::Signer;
-use crate::queue::{Beat, CallQueue, Enqueued, QueuedCall};
+use crate::queue::{Beat, CallQueue, Enqueued, QueuedCall, RawCall, digest_of};
 use crate::reads::{
-    EventFilter, Include, LedgerReads, LogFilter, PlacedEvent, RawEntry, ReceiptFilter,
-    Unaccounted, WriterHead,
+    EventFilter, Include, LedgerReads, LogFilter, PlacedEvent, RawApproval, RawEntry,
+    ReceiptFilter, Unaccounted, WriterHead,
 };
 use crate::steps::{
     BeatCall, CancelCall, Enqueue, FinishCall, ForgetCalls, Note, ReleaseCall, Renew,
     SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
 };
+use crate::working::CallName;
 
 /// What runs the steps of one writer, and reads what they have written.
 pub trait Runner: Send + Sync + 'static {
@@ -125,12 +126,12 @@ impl<R: Runner> Ledger for Recorder<R> {
         self.runner.run(Sweep(at)).await
     }
 
-    async fn park(&self, receipt_id: String, fence: u64, _at: Moment) -> Result<(), LedgerError> {
-        self.runner.run(Wait { receipt_id, happening: Happening::Parked { fence } }).await
+    async fn park(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
+        self.runner.run(Wait { receipt_id, happening: Happening::Parked { fence }, at }).await
     }
 
-    async fn resume(&self, receipt_id: String, fence: u64, _at: Moment) -> Result<(), LedgerError> {
-        self.runner.run(Wait { receipt_id, happening: Happening::Resumed { fence } }).await
+    async fn resume(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
+        self.runner.run(Wait { receipt_id, happening: Happening::Resumed { fence }, at }).await
     }
 
     async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError> {
@@ -160,7 +161,8 @@ fn name(caller: &str, call_id: &str) -> (String, String) {
 #[async_trait]
 impl<R: Runner> CallQueue for Recorder<R> {
     async fn enqueue(&self, call: QueuedCall, waiting_max: usize) -> Result<Enqueued, LedgerError> {
-        self.runner.run(Enqueue { call, waiting_max }).await
+        let digest = digest_of(&self.digester, &call.request);
+        self.runner.run(Enqueue { call, digest, waiting_max }).await
     }
 
     async fn release(&self, caller: &str, call_id: &str) -> Result<(), LedgerError> {
@@ -171,7 +173,8 @@ impl<R: Runner> CallQueue for Recorder<R> {
         &self,
         running: Vec<(String, String)>,
     ) -> Result<Option<QueuedCall>, LedgerError> {
-        self.runner.run(TakeCall { running: running.into_iter().collect() }).await
+        let (running, digester) = (running.into_iter().collect(), self.digester.clone());
+        self.runner.run(TakeCall { running, digester }).await
     }
 
     async fn beat(
@@ -190,7 +193,8 @@ impl<R: Runner> CallQueue for Recorder<R> {
         result: String,
         at: Moment,
     ) -> Result<(), LedgerError> {
-        self.runner.run(FinishCall { call: name(caller, call_id), result, at }).await
+        let digester = self.digester.clone();
+        self.runner.run(FinishCall { call: name(caller, call_id), result, digester, at }).await
     }
 
     async fn cancel(&self, caller: &str, call_id: &str) -> Result<bool, LedgerError> {
@@ -198,7 +202,14 @@ impl<R: Runner> CallQueue for Recorder<R> {
     }
 
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError> {
-        self.runner.reads().queued(caller, call_id).await
+        let Some(raw) = self.runner.reads().queued(caller, call_id).await? else {
+            return Ok(None);
+        };
+        if !raw.is_answered(&self.digester) {
+            let message = format!("no event accounts for the result of call {call_id}");
+            return Err(LedgerError::Unavailable(message));
+        }
+        Ok(Some(raw.call))
     }
 
     async fn forget(&self, before: String) -> Result<u64, LedgerError> {
@@ -245,8 +256,24 @@ impl<R: Runner> LedgerReads for Recorder<R> {
         self.runner.reads().unaccounted().await
     }
 
-    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError> {
+    async fn approval_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawApproval>, LedgerError> {
+        self.runner.reads().approval_page(after, limit).await
+    }
+
+    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {
         self.runner.reads().queued(caller, call_id).await
+    }
+
+    async fn call_page(
+        &self,
+        after: Option<CallName>,
+        limit: usize,
+    ) -> Result<Vec<RawCall>, LedgerError> {
+        self.runner.reads().call_page(after, limit).await
     }
 
     async fn healthy(&self) -> Result<(), LedgerError> {

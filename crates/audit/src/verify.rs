@@ -11,17 +11,24 @@ use std::io::{BufRead, Error, ErrorKind, Read};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::json::canonical;
-use toolbooth_contracts::receipt::AuditPlace;
+use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
 use crate::LedgerReads;
 use crate::checkpoint::{Checkpoint, NamedHead};
-use crate::digest::sha256_hex;
+use crate::claim::holds_keys;
+use crate::digest::{Digester, of_record, sha256_hex};
 use crate::ledger::LedgerError;
 use crate::merkle::{Frontier, Hash, SIZE_MAX, leaf_hash};
 use crate::note;
-use crate::reads::{Include, MILESTONES, PrunedLog, RawEntry, RawRecord, Unaccounted, WriterHead};
+use crate::queue::RawCall;
+use crate::reads::{
+    EventFilter, Include, MILESTONES, PrunedLog, RawApproval, RawEntry, RawRecord, Unaccounted,
+    WriterHead,
+};
+use crate::working::is_vouched;
 
 /// Most problems that a report lists.
 pub const PROBLEMS_MAX: usize = 1_000;
@@ -30,8 +37,10 @@ pub const PROBLEMS_MAX: usize = 1_000;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
     /// `changed`, `missing`, `unaccounted-event`, `checkpoint-differs`, `signature`,
-    /// `receipt-changed`, `receipt-missing`, `receipt-unaccounted`, `log-changed`, `log-missing`,
-    /// `log-unaccounted`, `head-differs` or `truncated`.
+    /// `receipt-changed`, `receipt-missing`, `receipt-unaccounted`, `key-missing`,
+    /// `key-unaccounted`, `approval-changed`, `approval-missing`,
+    /// `call-changed`, `log-changed`, `log-missing`, `log-unaccounted`, `head-differs` or
+    /// `truncated`.
     pub kind: String,
     /// The writer whose log it is; empty where there is none.
     pub writer: String,
@@ -61,6 +70,8 @@ pub struct Known {
     pub keys: Vec<note::Verifier>,
     /// Signed checkpoints that were kept outside.
     pub notes: Vec<String>,
+    /// The store's digest key, by which asynchronous calls are compared with their events.
+    pub digester: Option<Digester>,
 }
 
 /// The members of an event that verification looks at.
@@ -82,6 +93,7 @@ struct Said {
     args_digest: Option<String>,
     receipt_digest: Option<String>,
     log_digest: Option<String>,
+    facts: Option<serde_json::Map<String, Value>>,
 }
 
 #[derive(Deserialize)]
@@ -97,7 +109,19 @@ struct SaidReceipt {
     error_code: Option<String>,
     args_digest: Option<String>,
     audit_seq: Option<AuditPlace>,
+    audit_count: Option<u32>,
     pruned_at: Option<String>,
+}
+
+/// The events that were seen to account for a receipt.
+#[derive(Debug, Default)]
+struct Accounted {
+    seen: u32,
+    /// How many the receipt says there are, and whether the one that it names is among them.
+    expected: u32,
+    last: bool,
+    writer: String,
+    seq: u64,
 }
 
 #[derive(Deserialize)]
@@ -167,6 +191,10 @@ pub struct Verifier {
     open: BTreeMap<String, Owed>,
     befores: Vec<(String, u64, Option<String>)>,
     owed: Vec<Owed>,
+    /// Approvals that were asked for, and where.
+    asked: BTreeMap<String, (String, u64)>,
+    /// Receipts of which not all events were seen yet.
+    accounted: BTreeMap<String, Accounted>,
     dispatched: BTreeMap<String, u64>,
     events: u64,
     problems: Vec<Problem>,
@@ -543,12 +571,13 @@ impl Verifier {
         if said.event == AuditEventKind::ToolDispatched
             && let Some((raw, receipt)) = &receipt
         {
-            if receipt.attempt > 1 {
+            if receipt.attempt > 1 && receipt.audit_count.is_none() {
                 *self.dispatched.entry(receipt.receipt_id.clone()).or_default() += 1;
             }
             // One that has ended has an event that accounts for how; it comes by, or it is forged.
             if !matches!(receipt.state.as_str(), "in_flight" | "awaiting_input")
                 && receipt.pruned_at.is_none()
+                && receipt.audit_count.is_none()
             {
                 let owed = Owed {
                     receipt_id: receipt.receipt_id.clone(),
@@ -560,6 +589,11 @@ impl Verifier {
                 };
                 self.open.insert(receipt.receipt_id.clone(), owed);
             }
+        }
+        if said.event == AuditEventKind::ApprovalRequested
+            && let Some(id) = fact(said.facts.as_ref(), "approvalId")
+        {
+            self.asked.insert(id.to_owned(), (entry.writer.clone(), entry.seq));
         }
         if let (Some(_), Some(id)) = (&said.receipt_digest, &said.receipt_id) {
             self.open.remove(id);
@@ -618,11 +652,28 @@ impl Verifier {
             self.problem("receipt-changed", writer, seq, message);
             return;
         }
+        let here = AuditPlace { writer: entry.writer.clone(), seq: entry.seq };
+        let last = receipt.audit_seq.as_ref() == Some(&here);
+        if last {
+            self.keys_of(entry, raw);
+        }
+        if let Some(expected) = receipt.audit_count {
+            // Events that were pruned account for it no less.
+            let accounted = self.accounted.entry(id.clone()).or_default();
+            accounted.seen += 1;
+            accounted.expected = expected;
+            accounted.last |= last;
+            (accounted.writer, accounted.seq) = (entry.writer.clone(), entry.seq);
+            if accounted.last && accounted.seen == expected {
+                self.accounted.remove(&id);
+            }
+            if !last {
+                return;
+            }
+        }
         if is_digest_of(digest, raw) {
             return;
         }
-        let here = AuditPlace { writer: entry.writer.clone(), seq: entry.seq };
-        let last = receipt.audit_seq.as_ref() == Some(&here);
         if receipt.pruned_at.is_some() && last {
             // A tombstone says no more than the event does.
             let same = receipt.status == said.status
@@ -644,6 +695,88 @@ impl Verifier {
                 writer: entry.writer.clone(),
                 seq: entry.seq,
             });
+        }
+    }
+
+    fn approval(&mut self, raw: &RawApproval) {
+        let approval: Option<Approval> = serde_json::from_str(&raw.bytes).ok();
+        let has_event = self.asked.remove(&raw.id).is_some();
+        let is_sound = approval.is_some_and(|approval| {
+            let state = serde_json::to_value(approval.state).unwrap_or_default();
+            let own = [
+                Some(approval.tool_id.as_str()),
+                Some(approval.caller.as_str()),
+                Some(approval.args_digest.as_str()),
+                Some(approval.contract_digest.as_str()),
+                state.as_str(),
+            ];
+            // What was pruned vouched for it when it was written.
+            let pruned = approval
+                .audit_seq
+                .as_ref()
+                .is_some_and(|at| self.pruned.get(&at.writer).is_some_and(|size| at.seq < *size));
+            approval.approval_id == raw.id
+                && (approval.audit_seq.is_some() || !has_event)
+                && fits(&raw.columns, &own)
+                && (pruned || is_vouched(&approval, raw.event.as_deref()))
+        });
+        if !is_sound {
+            let message = format!("no event accounts for approval {} as it is", raw.id);
+            self.problem("approval-changed", "", None, message);
+        }
+    }
+
+    /// With the store's key, the digests of a call are compared; without, whether its events are of
+    /// this call.
+    fn call(&mut self, raw: &RawCall) {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Of {
+            event: AuditEventKind,
+            caller: Option<String>,
+            call_id: Option<String>,
+        }
+        let call = &raw.call;
+        let is_pruned = |at: &Option<AuditPlace>| {
+            at.as_ref()
+                .is_some_and(|at| self.pruned.get(&at.writer).is_some_and(|size| at.seq < *size))
+        };
+        let is_of = |event: &Option<String>, kind| {
+            let of = event.as_ref().and_then(|event| serde_json::from_str::<Of>(event).ok());
+            of.is_some_and(|of| {
+                of.event == kind
+                    && is_name(of.caller.as_deref(), &call.caller)
+                    && is_name(of.call_id.as_deref(), &call.call_id)
+            })
+        };
+        let asked = is_pruned(&call.queued_by)
+            || (is_of(&raw.queued, AuditEventKind::CallQueued)
+                && self.known.digester.as_ref().is_none_or(|digester| raw.is_asked(digester)));
+        let answered = call.result.is_none()
+            || is_pruned(&call.finished_by)
+            || (is_of(&raw.finished, AuditEventKind::CallFinished)
+                && self.known.digester.as_ref().is_none_or(|digester| raw.is_answered(digester)));
+        if !(asked && answered) {
+            let message = format!("no event accounts for queued call {} as it is", call.call_id);
+            self.problem("call-changed", "", None, message);
+        }
+    }
+
+    /// Whether a receipt holds the keys that it should, by what came of its claim.
+    fn keys_of(&mut self, entry: &RawEntry, raw: &RawRecord) {
+        let Ok(receipt) = serde_json::from_str::<Receipt>(&raw.bytes) else { return };
+        let holds = holds_keys(&receipt);
+        let listed: BTreeSet<&String> = receipt.idempotency.all().filter(|_| holds).collect();
+        let held: BTreeSet<&String> = raw.keys.iter().collect();
+        let id = &receipt.receipt_id;
+        for key in listed.difference(&held) {
+            let message = format!("receipt {id} does not hold its key {key} any more");
+            self.problem("key-missing", &entry.writer, Some(entry.seq), message);
+        }
+        // Earlier versions did not list all keys.
+        for key in held.difference(&listed).filter(|_| receipt.audit_count.is_some()) {
+            let message = format!("receipt {id} holds the key {key}, which is not its own");
+            self.problem("key-unaccounted", &entry.writer, Some(entry.seq), message);
         }
     }
 
@@ -724,6 +857,10 @@ impl Verifier {
             let message = format!("no event accounts for receipt {id}");
             self.problem("receipt-unaccounted", "", None, message);
         }
+        for key in &records.keys {
+            let message = format!("no receipt holds the key {key}");
+            self.problem("key-unaccounted", "", None, message);
+        }
     }
 
     /// What later events have to say of earlier ones.
@@ -795,6 +932,12 @@ impl Verifier {
             .sort_by_key(|problem| (problem.writer.clone(), problem.seq.unwrap_or(u64::MAX)));
         VerifyReport { ok: self.problems.is_empty(), events: self.events, problems: self.problems }
     }
+}
+
+/// Whether a row has this name; where a store cannot keep NUL, U+FFFD stands there.
+fn is_name(said: Option<&str>, row: &str) -> bool {
+    let clean = |name: &str| name.replace('\0', "\u{fffd}");
+    said.is_some_and(|said| clean(said) == clean(row))
 }
 
 fn is_before(time: &str, cut: Option<&String>) -> bool {
@@ -1063,11 +1206,80 @@ async fn look(
     }
     let open = std::mem::take(&mut verifier.open).into_values().collect();
     account(reads, &mut verifier, open).await?;
+    approvals(reads, &mut verifier).await?;
+    calls(reads, &mut verifier).await?;
+    for (id, accounted) in std::mem::take(&mut verifier.accounted) {
+        if !is_accounted(reads, &id, !verifier.pruned.is_empty()).await? {
+            let message = format!("receipt {id} was changed: other events account for it");
+            let (writer, seq) = (accounted.writer, Some(accounted.seq));
+            verifier.problem("receipt-changed", &writer, seq, message);
+        }
+    }
     let now = reads.heads().await?;
     verifier.heads(heads, &now);
     verifier.beyond(&beyond, &now);
     verifier.unaccounted(&reads.unaccounted().await?);
     Ok(verifier.finish())
+}
+
+/// Approvals are what the events say that account for them, and what was asked is still there.
+async fn approvals(reads: &dyn LedgerReads, verifier: &mut Verifier) -> Result<(), LedgerError> {
+    let mut after = None;
+    loop {
+        let page = reads.approval_page(after.take(), PAGE).await?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.id.clone());
+        for raw in &page {
+            verifier.approval(raw);
+        }
+    }
+    for (id, (writer, seq)) in std::mem::take(&mut verifier.asked) {
+        let message = format!("approval {id} is missing");
+        verifier.problem("approval-missing", &writer, Some(seq), message);
+    }
+    Ok(())
+}
+
+/// Asynchronous calls are what the events say that account for them.
+async fn calls(reads: &dyn LedgerReads, verifier: &mut Verifier) -> Result<(), LedgerError> {
+    let mut after = None;
+    loop {
+        let page = reads.call_page(after.take(), PAGE).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = Some((last.call.caller.clone(), last.call.call_id.clone()));
+        for raw in &page {
+            verifier.call(raw);
+        }
+    }
+}
+
+/// Whether the events of its call account for a receipt as it says by now: it may have moved since
+/// they were read.
+async fn is_accounted(
+    reads: &dyn LedgerReads,
+    id: &str,
+    is_pruned: bool,
+) -> Result<bool, LedgerError> {
+    /// Events of one call that are looked at.
+    const MOST: usize = 10_000;
+    let Some(receipt) = reads.receipt(id).await? else { return Ok(false) };
+    let call = Some(receipt.call_id.clone());
+    let filter = EventFilter { call, limit: MOST, ..EventFilter::default() };
+    // One that cannot be read accounts for nothing.
+    let Ok(events) = reads.events(filter).await else { return Ok(false) };
+    let accounts = events.iter().map(|placed| &placed.event).filter(|event| {
+        event.body.receipt_id.as_deref() == Some(id) && event.body.receipt_digest.is_some()
+    });
+    let (mut count, mut last) = (0u32, false);
+    for event in accounts {
+        count += 1;
+        let place = AuditPlace { writer: event.writer.clone(), seq: event.seq };
+        last |= receipt.audit_seq == Some(place)
+            && (receipt.pruned_at.is_some()
+                || event.body.receipt_digest == Some(of_record(&receipt)));
+    }
+    let expected = receipt.audit_count.unwrap_or_default();
+    Ok(if is_pruned { count <= expected } else { last && count == expected })
 }
 
 /// Looks up the events that are said to account for receipts.

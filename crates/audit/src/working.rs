@@ -15,9 +15,9 @@ use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
 use crate::chain::{Head, Placed};
-use crate::digest::{record_text, sha256_hex};
+use crate::digest::{of_record, record_text, sha256_hex};
 use crate::ledger::{LedgerError, Moment};
-use crate::queue::{QueueState, QueuedCall};
+use crate::queue::{QueueState, QueuedCall, RawCall};
 use crate::reads::WriterHead;
 use crate::watch::Watch;
 
@@ -97,7 +97,7 @@ pub struct Surveyed {
     /// Of which writer events were removed.
     pub removed_of: Option<String>,
     /// Of [`Survey::NextCall`].
-    pub call: Option<QueuedCall>,
+    pub call: Option<RawCall>,
 }
 
 /// The end of another writer's log.
@@ -329,6 +329,25 @@ pub struct WorkingSet {
     whole: bool,
 }
 
+/// Whether an event accounts for an approval; who only asks needs none.
+#[must_use]
+pub fn is_vouched(approval: &Approval, event: Option<&str>) -> bool {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Said {
+        approval_digest: Option<String>,
+    }
+    let said = event.and_then(|event| serde_json::from_str::<Said>(event).ok());
+    match said.and_then(|said| said.approval_digest) {
+        Some(digest) => digest == of_record(approval),
+        // Earlier versions wrote no event.
+        None => {
+            approval.audit_seq.is_none()
+                && matches!(approval.state, ApprovalState::Pending | ApprovalState::Spent)
+        }
+    }
+}
+
 fn unread(what: &str) -> LedgerError {
     LedgerError::Unavailable(format!("{what} was not loaded"))
 }
@@ -409,6 +428,13 @@ impl WorkingSet {
     /// As [`WorkingSet::held`].
     pub fn receipt(&self, id: &str) -> Result<Option<&Stored>, LedgerError> {
         self.known(self.receipts.get(id), "a receipt")
+    }
+
+    /// The keys of the set that a receipt holds.
+    #[cfg(feature = "memory")]
+    pub(crate) fn keys_of(&self, receipt_id: &str) -> Vec<String> {
+        let held = self.keys.iter().filter(|(_, holder)| holder.as_deref() == Some(receipt_id));
+        held.map(|(key, _)| key.clone()).collect()
     }
 
     /// Whether a receipt holds any of the keys that are in the set.
@@ -545,9 +571,15 @@ impl WorkingSet {
         self.running.insert(tool, running);
     }
 
-    /// An approval, as the store has it.
-    pub fn load_approval(&mut self, approval: Approval) {
-        self.approvals.entry(approval.approval_id.clone()).or_insert(approval);
+    /// An approval, as the store has it, and the event that it says accounts for it. What somebody
+    /// has decided is believed by its event, not by its row.
+    pub fn load_approval(&mut self, approval: Approval, event: Option<&str>) {
+        if is_vouched(&approval, event) {
+            self.approvals.entry(approval.approval_id.clone()).or_insert(approval);
+        } else {
+            let id = &approval.approval_id;
+            tracing::error!(approval.id = %id, "an approval was changed; it is not believed");
+        }
     }
 
     /// Approvals for this call were looked up.

@@ -116,7 +116,7 @@ async fn a_log_that_was_rewritten_whole_is_found_by_its_checkpoint() {
         let claimed = ledger.claim(request("x", IdempotencyMode::None, &[], "args")).await;
         drop(claimed.unwrap());
     }
-    let known = Known { keys: Vec::new(), notes: vec![note.unwrap()] };
+    let known = Known { notes: vec![note.unwrap()], ..Known::default() };
     let report = verify::store(&ledger, known).await.unwrap();
     assert_eq!(report.problems[0].kind, "checkpoint-differs", "{report:?}");
 }

@@ -155,8 +155,11 @@ async fn what_a_store_refuses_takes_no_other_step_along() {
 async fn a_step_that_refuses_leaves_nothing_and_the_others_are_done() {
     let (open, gate) = async_channel::bounded(1_000);
     let (steps, kept) = begin(&[], Some(gate));
-    let asks =
-        |id: &str| Wait { receipt_id: id.to_owned(), happening: Happening::Parked { fence: 1 } };
+    let asks = |id: &str| Wait {
+        receipt_id: id.to_owned(),
+        happening: Happening::Parked { fence: 1 },
+        at: moment(1),
+    };
     let first = steps.clone();
     let noting = tokio::spawn(async move { first.run(note("a")).await });
     let answers = together(&steps, &open, vec![asks("none"), asks("neither")]).await;

@@ -5,6 +5,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::receipt::AuditPlace;
+
 /// Where an approval stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -37,4 +39,7 @@ pub struct Approval {
     pub state: ApprovalState,
     /// When it was asked, RFC 3339 UTC.
     pub requested_at: String,
+    /// The last audit event that accounts for it; absent in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit_seq: Option<AuditPlace>,
 }

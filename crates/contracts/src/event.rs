@@ -44,6 +44,8 @@ events! {
     PolicyDenied "POLICY_DENIED";
     /// A rate, a budget or a limit of concurrency denied.
     QuotaDenied "QUOTA_DENIED";
+    /// Somebody is asked to agree to a call.
+    ApprovalRequested "APPROVAL_REQUESTED";
     /// A person has to agree.
     ApprovalRequired "APPROVAL_REQUIRED";
     /// A person did not agree.
@@ -64,6 +66,10 @@ events! {
     ToolExecutionCancelled "TOOL_EXECUTION_CANCELLED";
     /// A claim was made durable; the tool is about to run.
     ToolDispatched "TOOL_DISPATCHED";
+    /// A running call waits for somebody's input.
+    ToolParked "TOOL_PARKED";
+    /// The input has come; the call runs on.
+    ToolResumed "TOOL_RESUMED";
     /// The structured result does not fit the output schema.
     ToolOutputMismatch "TOOL_OUTPUT_MISMATCH";
     /// An outcome arrived after the call was given up.
@@ -94,6 +100,10 @@ events! {
     ResourceRead "RESOURCE_READ";
     /// A prompt was fetched.
     PromptGet "PROMPT_GET";
+    /// An asynchronous call was handed over.
+    CallQueued "CALL_QUEUED";
+    /// An asynchronous call has its result.
+    CallFinished "CALL_FINISHED";
     /// A person settled a doubt.
     ReceiptResolved "RECEIPT_RESOLVED";
     /// Old receipts were removed.
@@ -192,6 +202,9 @@ pub struct EventBody {
     /// Digest of the agent log that was written with this event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_digest: Option<String>,
+    /// Digest of the approval that was asked for, decided, spent or given back with this event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval_digest: Option<String>,
     /// Facts of events that are no calls, such as names and digests; never payloads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<serde_json::Map<String, serde_json::Value>>,
@@ -221,6 +234,7 @@ impl EventBody {
             result_digest: None,
             receipt_digest: None,
             log_digest: None,
+            approval_digest: None,
             facts: None,
         }
     }
@@ -268,6 +282,7 @@ impl AuditEvent {
             result_digest,
             receipt_digest,
             log_digest,
+            approval_digest,
             facts,
         } = body;
         let decision = decision.as_ref().map(|note| {
@@ -278,6 +293,7 @@ impl AuditEvent {
         });
         let mut out = CanonicalObject::new();
         out.text("agentId", agent_id.as_deref());
+        out.text("approvalDigest", approval_digest.as_deref());
         out.text("argsDigest", args_digest.as_deref());
         out.text("callId", call_id.as_deref());
         out.text("caller", caller.as_deref());
@@ -399,6 +415,7 @@ mod tests {
         (body.call_id, body.receipt_id, body.error) = (text(), text(), text());
         (body.policy_version, body.args_digest) = (text(), text());
         (body.result_digest, body.receipt_digest, body.log_digest) = (text(), text(), text());
+        body.approval_digest = text();
         (body.turn_index, body.duration_ms) = (Some(1), Some(2.5));
         (body.status, body.error_code) = (Some(Status::Failed), Some(ErrorCode::ToolError));
         body.effect = Some(Effect::Completed);
@@ -407,7 +424,7 @@ mod tests {
         let event = AuditEvent { writer: "w".into(), seq: 1, prev: text(), body };
         let document = serde_json::to_value(&event).unwrap();
         assert_eq!(event.canonical(), crate::json::canonical(&document));
-        assert_eq!(document.as_object().unwrap().len(), 23);
+        assert_eq!(document.as_object().unwrap().len(), 24);
     }
 
     #[test]

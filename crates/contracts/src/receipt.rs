@@ -67,9 +67,19 @@ pub struct ReceiptKey {
     /// HMAC of scope and key, in hex; absent where the call had no key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_digest: Option<String>,
+    /// The same by keys that were the store's before, and of later calls that took the claim over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more_key_digests: Vec<String>,
     /// Which of the store's digest keys made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
+}
+
+impl ReceiptKey {
+    /// All digests by which the claim is known.
+    pub fn all(&self) -> impl Iterator<Item = &String> {
+        self.key_digest.iter().chain(&self.more_key_digests)
+    }
 }
 
 /// A place in the audit log.
@@ -144,9 +154,13 @@ pub struct Receipt {
     /// The approval that was spent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval_id: Option<String>,
-    /// The terminal audit event.
+    /// The last audit event that accounts for it: its dispatch while it runs, the terminal one
+    /// afterwards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audit_seq: Option<AuditPlace>,
+    /// How many audit events have accounted for it so far; absent in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit_count: Option<u32>,
     /// When the rest of it was pruned: a tombstone that keeps its key from running again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pruned_at: Option<String>,

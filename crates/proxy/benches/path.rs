@@ -60,7 +60,12 @@ impl Ledger for NoStore {
             tool_id: log.tool_name.clone(),
             contract_digest: String::new(),
             caller: log.caller.clone(),
-            idempotency: ReceiptKey { mode: settlement.mode, key_digest: None, key_id: None },
+            idempotency: ReceiptKey {
+                mode: settlement.mode,
+                key_digest: None,
+                more_key_digests: Vec::new(),
+                key_id: None,
+            },
             args_digest: String::new(),
             state: ClaimState::Succeeded,
             status: Some(settlement.status),
@@ -80,6 +85,7 @@ impl Ledger for NoStore {
             egress: Vec::new(),
             approval_id: None,
             audit_seq: None,
+            audit_count: None,
             pruned_at: None,
         }))
     }

@@ -4,7 +4,8 @@
 use rusqlite::Connection;
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::conformance::{moment, request, settlement, suite};
-use toolbooth_audit::ledger::{Claimed, Ledger, Prune, PruneKind, Pruned};
+use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Prune, PruneKind, Pruned};
+use toolbooth_audit::queue::{CallQueue, QueuedCall};
 use toolbooth_audit::reads::{EventFilter, Include, LogFilter, ReceiptFilter};
 use toolbooth_audit::verify::Known;
 use toolbooth_audit::{LedgerReads, verify};
@@ -112,7 +113,14 @@ async fn tampering_with_the_file_is_found() {
             "a receipt's text",
             |c, _, receipt, _| {
                 let text = receipt.replace("tool.one", "tool.two");
-                assert_eq!(c.execute("UPDATE receipts SET body = ?1", [plain(&text)]).unwrap(), 1);
+                assert_eq!(
+                    c.execute(
+                        "UPDATE receipts SET body = ?1 WHERE id = 'receipt-a'",
+                        [plain(&text)]
+                    )
+                    .unwrap(),
+                    1
+                );
             },
             "receipt-changed",
         ),
@@ -121,7 +129,11 @@ async fn tampering_with_the_file_is_found() {
             |c, _, _, log| {
                 let text = log.replace("\"isError\":false", "\"isError\":true");
                 assert_eq!(
-                    c.execute("UPDATE agent_logs SET body = ?1", [plain(&text)]).unwrap(),
+                    c.execute(
+                        "UPDATE agent_logs SET body = ?1 WHERE place & 255 = 2",
+                        [plain(&text)]
+                    )
+                    .unwrap(),
                     1
                 );
             },
@@ -184,6 +196,17 @@ async fn tampering_with_the_file_is_found() {
             "log-unaccounted",
         ),
         (
+            "a receipt as it was before",
+            |c, _, _, _| {
+                let before: Vec<u8> =
+                    c.query_row("SELECT body FROM earlier", [], |row| row.get(0)).unwrap();
+                c.execute_batch("DELETE FROM receipts WHERE id = 'receipt-a'").unwrap();
+                let sql = "INSERT INTO open_receipts VALUES ('receipt-a', 'tool.one', 'in_flight', 'one', 1, ?1)";
+                c.execute(sql, [before]).unwrap();
+            },
+            "receipt-changed",
+        ),
+        (
             "a settled receipt that runs again",
             |c, _, receipt, _| {
                 c.execute_batch("DELETE FROM receipts").unwrap();
@@ -195,8 +218,14 @@ async fn tampering_with_the_file_is_found() {
     ];
     let statements = [
         ("DELETE FROM receipts", "receipt-missing"),
+        ("DELETE FROM keys", "key-missing"),
+        ("UPDATE keys SET key = 'another' WHERE key = 'k'", "key-missing"),
+        ("UPDATE keys SET receipt = 'receipt-b' WHERE receipt = 'receipt-a'", "key-unaccounted"),
+        ("UPDATE keys SET receipt = 'nobody'", "key-unaccounted"),
+        ("INSERT INTO keys VALUES ('another', 'receipt-a')", "key-unaccounted"),
+        ("INSERT INTO keys VALUES ('another', 'nobody')", "key-unaccounted"),
         ("UPDATE receipts SET fence = 9", "receipt-changed"),
-        ("UPDATE receipts SET id = 'receipt-b'", "receipt-missing"),
+        ("UPDATE receipts SET id = 'receipt-x' WHERE id = 'receipt-a'", "receipt-missing"),
         ("DELETE FROM agent_logs", "log-missing"),
         ("DELETE FROM milestones WHERE place & 255 = 3", "changed"),
         ("DELETE FROM milestones", "changed"),
@@ -218,8 +247,13 @@ async fn tampering_with_the_file_is_found() {
         else {
             panic!("fresh")
         };
+        let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+        connection.execute_batch("CREATE TABLE earlier AS SELECT body FROM open_receipts").unwrap();
         ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
         ledger.checkpoint(Due::NOW, moment(3)).await.unwrap().unwrap();
+        let claimed = ledger.claim(request("b", mode, &["kb"], "x")).await.unwrap();
+        let Claimed::Fresh(claim) = claimed else { panic!("fresh") };
+        ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
         assert!(verify::store(&ledger, Known::default()).await.unwrap().ok);
         let page = ledger.log_page(None, 100, Include::Records).await.unwrap();
         let events: Vec<(i64, String)> = page
@@ -228,7 +262,6 @@ async fn tampering_with_the_file_is_found() {
             .collect();
         let receipt = page[2].receipt.as_ref().unwrap().bytes.clone();
         let log = page[2].log.as_ref().unwrap().bytes.clone();
-        let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
         let (of, kind) = match tampers.get(index) {
             Some((of, tamper, kind)) => {
                 tamper(&connection, &events, &receipt, &log);
@@ -242,6 +275,93 @@ async fn tampering_with_the_file_is_found() {
         };
         let report = verify::store(&ledger, Known::default()).await.unwrap();
         assert!(report.problems.iter().any(|problem| problem.kind == kind), "{of}: {report:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_approval_is_believed_by_its_event_and_not_by_its_row() {
+    let granted =
+        "UPDATE approvals SET state = 'granted', body = json_set(body, '$.state', 'granted')";
+    for (sql, kind) in [
+        (granted, "approval-changed"),
+        ("UPDATE approvals SET state = 'granted'", "approval-changed"),
+        ("UPDATE approvals SET tool = 'other'", "approval-changed"),
+        ("UPDATE approvals SET caller = 'other'", "approval-changed"),
+        ("UPDATE approvals SET args_digest = 'other'", "approval-changed"),
+        ("UPDATE approvals SET contract_digest = 'other'", "approval-changed"),
+        ("UPDATE approvals SET body = json_remove(body, '$.auditSeq')", "approval-changed"),
+        ("UPDATE approvals SET body = 'nonsense'", "approval-changed"),
+        ("UPDATE approvals SET approval_id = 'other'", "approval-missing"),
+        ("DELETE FROM approvals", "approval-missing"),
+        (
+            "INSERT INTO approvals SELECT 'x', tool, caller, args_digest, contract_digest, 'granted',
+                 json_set(body, '$.state', 'granted', '$.approvalId', 'x') FROM approvals",
+            "approval-changed",
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = open(folder.path(), "one");
+        let asks = |call: &str| ClaimRequest {
+            approval_rule: Some("rule".into()),
+            ..request(call, IdempotencyMode::None, &[], "args")
+        };
+        let asked = ledger.claim(asks("a")).await.unwrap();
+        assert!(matches!(asked, Claimed::ApprovalRequired { .. }), "{asked:?}");
+        assert!(verify::store(&ledger, Known::default()).await.unwrap().ok);
+        let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+        assert_eq!(connection.execute(sql, []).unwrap(), 1, "{sql}");
+        let report = verify::store(&ledger, Known::default()).await.unwrap();
+        assert!(report.problems.iter().any(|problem| problem.kind == kind), "{sql}: {report:?}");
+        // Whatever somebody wrote into the row, the tool does not run.
+        let again = ledger.claim(asks("b")).await;
+        assert!(!matches!(again, Ok(Claimed::Fresh(_))), "{sql}: {again:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_queued_call_and_its_result_are_believed_by_their_events() {
+    let call = |id: &str, request: &str| {
+        QueuedCall::new(id.into(), "local".into(), request.into(), &moment(1))
+    };
+    for (sql, runs, is_served) in [
+        ("UPDATE queue SET result = '{\"forged\":1}' WHERE call_id = 'done'", true, false),
+        ("UPDATE queue SET finished_by = NULL WHERE call_id = 'done'", true, false),
+        ("UPDATE queue SET finished_by = queued_by WHERE call_id = 'done'", true, false),
+        ("UPDATE queue SET request = '{\"tool\":\"other\"}' WHERE call_id = 'waits'", false, true),
+        ("UPDATE queue SET queued_by = NULL WHERE call_id = 'waits'", false, true),
+        ("UPDATE queue SET caller = 'other' WHERE call_id = 'waits'", false, true),
+        ("UPDATE queue SET call_id = 'other' WHERE call_id = 'waits'", false, true),
+        (
+            "UPDATE queue SET queued_by = (SELECT queued_by FROM queue WHERE call_id = 'done')
+             WHERE call_id = 'waits'",
+            false,
+            true,
+        ),
+        (
+            "INSERT INTO queue (place, caller, call_id, state, request, enqueued)
+             VALUES (-1, 'local', 'forged', 'queued', '{}', '')",
+            false,
+            true,
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = open(folder.path(), "one");
+        ledger.enqueue(call("done", "{}"), 10).await.unwrap();
+        ledger.take(Vec::new()).await.unwrap().unwrap();
+        ledger.finish("local", "done", "{}".into(), moment(2)).await.unwrap();
+        ledger.enqueue(call("waits", "{}"), 10).await.unwrap();
+        let known = || Known { digester: Some(ledger.digester().clone()), ..Known::default() };
+        let report = verify::store(&ledger, known()).await.unwrap();
+        assert!(report.ok, "{report:?}");
+        let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+        assert_eq!(connection.execute(sql, []).unwrap(), 1, "{sql}");
+        let report = verify::store(&ledger, known()).await.unwrap();
+        assert!(report.problems.iter().any(|one| one.kind == "call-changed"), "{sql}: {report:?}");
+        // Neither is a forged call run, nor a forged result given.
+        let served = CallQueue::queued(&ledger, "local", "done").await;
+        assert_eq!(served.is_ok(), is_served, "{sql}: {served:?}");
+        let taken = ledger.take(Vec::new()).await.unwrap();
+        assert_eq!(taken.is_some(), runs, "{sql}: {taken:?}");
     }
 }
 
@@ -317,7 +437,7 @@ async fn a_database_that_was_put_back_is_refused_until_somebody_accepts_it() {
         matches!(&refused, Err(OpenError::RolledBack { writer, found: 0, .. }) if writer == "two"),
         "{refused:?}"
     );
-    let known = || Known { keys: vec![key.clone()], notes: vec![note.clone()] };
+    let known = || Known { keys: vec![key.clone()], notes: vec![note.clone()], ..Known::default() };
     let reads = SqliteReads::open(&file).unwrap();
     let report = verify::store(&reads, known()).await.unwrap();
     assert_eq!(report.problems[0].kind, "missing", "{report:?}");
@@ -539,7 +659,7 @@ async fn a_database_of_the_second_version_is_brought_up_to_date() {
     std::fs::write(&key, own).unwrap();
     let ledger = open(folder.path(), "later");
     let report = verify::store(&ledger, Known::default()).await.unwrap();
-    assert!(report.ok && report.events == 33, "{report:?}");
+    assert!(report.ok && report.events == 35, "{report:?}");
     // What was claimed is claimed: a tombstone, a receipt with a large result, a doubt, one whose
     // writer is dead, one that waits.
     let of = |call: &str, mode, key: &str, args: &str| request(call, mode, &[key], args);
@@ -556,10 +676,10 @@ async fn a_database_of_the_second_version_is_brought_up_to_date() {
     }
     let swept = ledger.sweep(moment(200)).await.unwrap();
     assert_eq!(swept.len(), 2, "one ran and one waited when their writer died: {swept:?}");
-    assert_eq!(
-        LedgerReads::queued(&ledger, "local", "queued").await.unwrap().unwrap().request,
-        "{}"
-    );
+    // What waited was accounted for by nothing, and is from now on.
+    let waiting = CallQueue::queued(&ledger, "local", "queued").await.unwrap().unwrap();
+    assert!(waiting.request == "{}" && waiting.queued_by.is_some());
+    assert_eq!(ledger.take(Vec::new()).await.unwrap().unwrap().call_id, "queued");
     // What was written can be read and searched.
     let filter = ReceiptFilter { limit: 100, ..ReceiptFilter::default() };
     assert_eq!(ledger.receipts(filter).await.unwrap().0.len(), 9);

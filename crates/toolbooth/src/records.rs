@@ -12,7 +12,7 @@ use toolbooth_audit::checkpoint::{Checkpoint, Due};
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_audit::note::Signer;
-use toolbooth_audit::{CallQueue, Ledger, LedgerReads};
+use toolbooth_audit::{CallQueue, Digester, Ledger, LedgerReads};
 use toolbooth_contracts::secret::SecretRef;
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::Operations;
@@ -280,6 +280,26 @@ fn folder_reads(folder: &Path) -> Result<Option<Arc<dyn LedgerReads>>, Failure> 
 /// was put back.
 pub(crate) fn kept_note(loaded: &Loaded) -> Option<String> {
     std::fs::read_to_string(loaded.data.join("checkpoint.note")).ok()
+}
+
+/// The digest keys of this gateway's store, where they are there.
+pub(crate) async fn own_digester(loaded: &Loaded) -> Result<Option<Digester>, Failure> {
+    let store = &loaded.config.store;
+    if let (Some(_), Some(reference)) = (&store.url, &store.digest_key) {
+        let newest = key(loaded, reference, "store.digest_key").await?;
+        let mut older = Vec::new();
+        for reference in &store.older_digest_keys {
+            older.push(key(loaded, reference, "store.older_digest_keys").await?);
+        }
+        return Ok(Some(Digester::new(&newest).with_older(&older)));
+    }
+    if !loaded.data.join("digest.key").is_file() {
+        return Ok(None);
+    }
+    let folder =
+        StoreFolder::create(&loaded.data).map_err(|error| Failure::store(chain(&error)))?;
+    let digester = folder.digester(false).map_err(|error| Failure::store(chain(&error)))?;
+    Ok(Some(digester))
 }
 
 /// The public key of this gateway, where it has signed or is configured to sign.

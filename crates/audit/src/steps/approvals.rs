@@ -3,9 +3,12 @@
 //! Path: 6, 9. Doc: policy.md#approval
 
 use toolbooth_contracts::approval::{Approval, ApprovalState};
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::Receipt;
 
+use super::{place, plain};
 use crate::claim;
+use crate::digest::of_record;
 use crate::ledger::{ClaimRequest, Claimed, LedgerError};
 use crate::working::{ApprovalName, Changes, WorkingSet};
 
@@ -28,8 +31,10 @@ pub(super) fn spend(
     let mut changes = Changes::default();
     let refused = match set.approval(&request.approval_name())? {
         Some(approval) if approval.state == ApprovalState::Granted => {
-            let approval = Approval { state: ApprovalState::Spent, ..approval.clone() };
-            return Ok(Ok(approval));
+            // Its dispatch accounts for it.
+            let audit_seq = Some(place(set, 0));
+            let state = ApprovalState::Spent;
+            return Ok(Ok(Approval { state, audit_seq, ..approval.clone() }));
         }
         Some(Approval { approval_id, state: ApprovalState::Rejected, .. }) => {
             Claimed::ApprovalRejected { approval_id: approval_id.clone() }
@@ -39,7 +44,7 @@ pub(super) fn spend(
         }
         None => {
             let approval_id = request.approval_id.clone();
-            changes.approvals.push(Approval {
+            let approval = Approval {
                 approval_id: approval_id.clone(),
                 tool_id: request.tool_id.clone(),
                 caller: request.caller.clone(),
@@ -47,11 +52,28 @@ pub(super) fn spend(
                 contract_digest: request.contract_digest.clone(),
                 state: ApprovalState::Pending,
                 requested_at: request.at.text.clone(),
-            });
+                audit_seq: Some(place(set, 0)),
+            };
+            changes.events.push(plain(requested(request, &approval)));
+            changes.approvals.push(approval);
             Claimed::ApprovalRequired { approval_id }
         }
     };
     Ok(Err((refused, changes)))
+}
+
+/// The event that somebody is asked.
+fn requested(request: &ClaimRequest, approval: &Approval) -> EventBody {
+    let mut body = EventBody::new(AuditEventKind::ApprovalRequested, request.at.text.clone());
+    body.tool_name = Some(request.tool_id.clone());
+    body.caller = Some(request.caller.clone());
+    body.call_id = Some(request.call_id.clone());
+    body.args_digest = Some(request.args_digest.clone());
+    body.approval_digest = Some(of_record(approval));
+    let mut facts = serde_json::Map::new();
+    facts.insert("approvalId".to_owned(), approval.approval_id.clone().into());
+    body.facts = Some(facts);
+    body
 }
 
 /// Charges the limits; what the caller is told where one is reached. What is in `changes` is written
@@ -80,13 +102,14 @@ pub(super) fn charge(
     Ok(None)
 }
 
-/// What a call that did not start took from limits comes back.
+/// What a call that did not start took from limits comes back, accounted for by the event that
+/// comes next: the digest of the approval for it, where there is one.
 pub(super) fn give_back(
     set: &WorkingSet,
     receipt: &Receipt,
     rate_per_min: Option<u64>,
     changes: &mut Changes,
-) -> Result<(), LedgerError> {
+) -> Result<Option<String>, LedgerError> {
     if let Some(per_min) = rate_per_min.and_then(|n| i64::try_from(n).ok()).filter(|n| *n > 0) {
         let name = (receipt.tool_id.clone(), receipt.caller.clone());
         if let Some(tat) = set.rate(&name)? {
@@ -94,8 +117,12 @@ pub(super) fn give_back(
             changes.rates.push((name, tat.saturating_sub(interval)));
         }
     }
-    if let Some(approval) = receipt.approval_id.as_ref().and_then(|id| set.spent(id)) {
-        changes.approvals.push(Approval { state: ApprovalState::Granted, ..approval.clone() });
-    }
-    Ok(())
+    let Some(spent) = receipt.approval_id.as_ref().and_then(|id| set.spent(id)) else {
+        return Ok(None);
+    };
+    let audit_seq = Some(place(set, changes.events.len()));
+    let approval = Approval { state: ApprovalState::Granted, audit_seq, ..spent.clone() };
+    let digest = of_record(&approval);
+    changes.approvals.push(approval);
+    Ok(Some(digest))
 }

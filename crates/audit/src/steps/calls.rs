@@ -6,9 +6,12 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::Step;
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
+
+use super::{Step, place, plain};
+use crate::digest::Digester;
 use crate::ledger::{LedgerError, Moment};
-use crate::queue::{Beat, Enqueued, QueueState, QueuedCall};
+use crate::queue::{Beat, Enqueued, QueueState, QueuedCall, digest_of};
 use crate::working::{CallName, Changes, Needs, Survey, WorkingSet};
 
 fn changed(call: QueuedCall) -> Changes {
@@ -20,6 +23,8 @@ fn changed(call: QueuedCall) -> Changes {
 pub struct Enqueue {
     /// The call.
     pub call: QueuedCall,
+    /// The digest of its request.
+    pub digest: String,
     /// Most calls that may wait.
     pub waiting_max: usize,
 }
@@ -32,7 +37,7 @@ impl Step for Enqueue {
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<(Enqueued, Changes), LedgerError> {
-        let Self { call, waiting_max } = self;
+        let Self { call, digest, waiting_max } = self;
         if let Some(known) = set.call(&call.caller, &call.call_id)? {
             let same = known.request == call.request;
             let enqueued = match same {
@@ -44,7 +49,45 @@ impl Step for Enqueue {
         if usize::try_from(set.waiting()?).is_ok_and(|waiting| waiting >= *waiting_max) {
             return Ok((Enqueued::Full, Changes::default()));
         }
-        Ok((Enqueued::New, changed(call.clone())))
+        let mut call = call.clone();
+        call.queued_by = Some(place(set, 0));
+        let mut event = event(AuditEventKind::CallQueued, &call, call.enqueued_at.clone());
+        event.args_digest = Some(digest.clone());
+        let mut changes = changed(call);
+        changes.events.push(plain(event));
+        Ok((Enqueued::New, changes))
+    }
+}
+
+fn event(kind: AuditEventKind, call: &QueuedCall, time: String) -> EventBody {
+    let mut event = EventBody::new(kind, time);
+    event.caller = Some(call.caller.clone());
+    event.call_id = Some(call.call_id.clone());
+    event
+}
+
+/// Calls that an earlier version has handed over or finished, without events: they are accounted for
+/// from now on.
+pub(super) fn adopt(
+    set: &WorkingSet,
+    digester: &Digester,
+    calls: &[QueuedCall],
+    at: &Moment,
+    changes: &mut Changes,
+) {
+    for call in calls {
+        let mut call = call.clone();
+        let mut queued = event(AuditEventKind::CallQueued, &call, at.text.clone());
+        queued.args_digest = Some(digest_of(digester, &call.request));
+        call.queued_by = Some(place(set, changes.events.len()));
+        changes.events.push(plain(queued));
+        if let Some(result) = &call.result {
+            let mut finished = event(AuditEventKind::CallFinished, &call, at.text.clone());
+            finished.result_digest = Some(digest_of(digester, result));
+            call.finished_by = Some(place(set, changes.events.len()));
+            changes.events.push(plain(finished));
+        }
+        changes.calls.push(call);
     }
 }
 
@@ -53,6 +96,8 @@ impl Step for Enqueue {
 pub struct TakeCall {
     /// The calls that this process has.
     pub running: BTreeSet<CallName>,
+    /// Makes the digests by which events account for calls.
+    pub digester: Digester,
 }
 
 impl Step for TakeCall {
@@ -64,7 +109,18 @@ impl Step for TakeCall {
 
     fn decide(&self, set: &WorkingSet) -> Result<(Option<QueuedCall>, Changes), LedgerError> {
         let Some(next) = &set.surveyed.call else { return Ok((None, Changes::default())) };
-        let mut taken = next.clone();
+        let mut taken = next.call.clone();
+        if !next.is_asked(&self.digester) {
+            let (caller, id) = (&taken.caller, &taken.call_id);
+            tracing::error!(
+                caller,
+                call.id = id,
+                "no event accounts for a queued call; it is not run"
+            );
+            taken.state = QueueState::Done;
+            taken.finished_at = Some(taken.enqueued_at.clone());
+            return Ok((None, changed(taken)));
+        }
         taken.state = QueueState::Running;
         taken.worker = Some(set.writer().to_owned());
         taken.deliveries += 1;
@@ -141,6 +197,8 @@ pub struct FinishCall {
     pub call: CallName,
     /// The result, JSON.
     pub result: String,
+    /// Makes the digest by which an event accounts for it.
+    pub digester: Digester,
     /// Now.
     pub at: Moment,
 }
@@ -161,9 +219,14 @@ impl Step for FinishCall {
             state: QueueState::Done,
             result: Some(self.result.clone()),
             finished_at: Some(self.at.text.clone()),
+            finished_by: Some(place(set, 0)),
             ..call.clone()
         };
-        Ok(((), changed(finished)))
+        let mut event = event(AuditEventKind::CallFinished, call, self.at.text.clone());
+        event.result_digest = Some(digest_of(&self.digester, &self.result));
+        let mut changes = changed(finished);
+        changes.events.push(plain(event));
+        Ok(((), changes))
     }
 }
 

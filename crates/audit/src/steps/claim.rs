@@ -5,8 +5,9 @@
 use toolbooth_contracts::Effect;
 use toolbooth_contracts::receipt::{Receipt, ReceiptKey};
 
-use super::{Step, approvals, plain, standing};
+use super::{Step, approvals, move_to, place, plain, standing};
 use crate::claim::{self, Happening, Meaning, Standing};
+use crate::digest::of_record;
 use crate::ledger::{Claim, ClaimRequest, Claimed, LedgerError};
 use crate::working::{Changes, Needs, Stored, WorkingSet};
 
@@ -67,6 +68,8 @@ impl Step for ClaimRequest {
             return Ok((refused, changes));
         }
         let approval_id = approved.as_ref().map(|approval| approval.approval_id.clone());
+        let mut dispatched = self.dispatched.clone();
+        dispatched.approval_digest = approved.as_ref().map(of_record);
         changes.approvals.extend(approved);
         let (receipt, fence) = match again {
             Some((receipt, standing)) => {
@@ -77,11 +80,11 @@ impl Step for ClaimRequest {
         let id = receipt.receipt_id.clone();
         let key = receipt.idempotency.key_digest.clone();
         let claim = Claim::granted(id.clone(), fence, receipt.attempt).under(key);
-        changes.put(receipt, fence);
+        let (_, digest) = changes.put_named(receipt, fence);
         changes.begun.push((id.clone(), fence, self.at.clone()));
         changes.held.extend(self.keys.iter().map(|key| (key.clone(), id.clone())));
-        let mut dispatched = self.dispatched.clone();
         dispatched.receipt_id = Some(id);
+        dispatched.receipt_digest = Some(digest);
         changes.events.push(plain(dispatched));
         Ok((Claimed::Fresh(claim), changes))
     }
@@ -116,20 +119,22 @@ fn earlier(request: &ClaimRequest, set: &WorkingSet, stored: &Stored) -> Result<
 fn run_again(
     request: &ClaimRequest,
     set: &WorkingSet,
-    receipt: Receipt,
+    mut receipt: Receipt,
     standing: Standing,
     approval_id: Option<String>,
 ) -> Receipt {
+    move_to(&mut receipt, standing, place(set, 0));
+    let own = &mut receipt.idempotency;
+    let others = request.keys.iter().filter(|key| !own.all().any(|known| known == *key));
+    let others: Vec<String> = others.cloned().collect();
+    own.more_key_digests.extend(others);
     Receipt {
-        state: standing.state,
-        attempt: standing.attempt,
         status: None,
         effect: Effect::Unknown,
         error_code: None,
         result: None,
         result_digest: None,
         settled_at: None,
-        audit_seq: None,
         writer: set.writer().to_owned(),
         policy_version: request.policy_version.clone(),
         approval_id: approval_id.or(receipt.approval_id),
@@ -149,6 +154,7 @@ fn fresh(request: &ClaimRequest, set: &WorkingSet, approval_id: Option<String>) 
             mode: request.mode,
             key_id: key_digest.as_ref().map(|_| set.key_id().to_owned()),
             key_digest,
+            more_key_digests: request.keys.iter().skip(1).cloned().collect(),
         },
         args_digest: request.args_digest.clone(),
         state: Standing::FIRST.state,
@@ -168,7 +174,8 @@ fn fresh(request: &ClaimRequest, set: &WorkingSet, approval_id: Option<String>) 
         sandbox_missing: Vec::new(),
         egress: Vec::new(),
         approval_id,
-        audit_seq: None,
+        audit_seq: Some(place(set, 0)),
+        audit_count: Some(1),
         pruned_at: None,
     }
 }

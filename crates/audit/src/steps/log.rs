@@ -7,8 +7,10 @@ use toolbooth_contracts::event::{AuditEventKind, EventBody};
 
 use super::{Step, plain};
 use crate::checkpoint::{self, Due};
+use crate::digest::Digester;
 use crate::ledger::{LedgerError, Moment};
 use crate::note::Signer;
+use crate::queue::QueuedCall;
 use crate::reads::WriterHead;
 use crate::working::{Changes, Named, Needs, Survey, WorkingSet};
 
@@ -133,6 +135,12 @@ pub struct Start {
     pub started: EventBody,
     /// The word of that person.
     pub accepted: Option<AcceptRestored>,
+    /// Calls that an earlier version has left in the queue.
+    pub calls: Vec<QueuedCall>,
+    /// Makes the digests by which events account for them.
+    pub digester: Digester,
+    /// Now.
+    pub at: Moment,
 }
 
 /// A person takes a restored database as it is.
@@ -157,6 +165,7 @@ impl Step for Start {
         if let Some(accepted) = &self.accepted {
             changes.events.push(plain(accepted.event(set)));
         }
+        super::calls::adopt(set, &self.digester, &self.calls, &self.at, &mut changes);
         Ok(((), changes))
     }
 }

@@ -71,6 +71,7 @@ fn move_to(receipt: &mut Receipt, to: Standing, accounted: AuditPlace) {
     receipt.state = to.state;
     receipt.attempt = to.attempt;
     receipt.audit_seq = Some(accounted);
+    receipt.audit_count = receipt.audit_count.map(|count| count.saturating_add(1));
 }
 
 /// An event about a receipt.
@@ -93,7 +94,7 @@ fn plain(body: EventBody) -> Entry {
 }
 
 impl Changes {
-    /// Writes a receipt that no event names.
+    /// Writes what is left of a receipt, which no event names.
     fn put(&mut self, receipt: Receipt, fence: u64) {
         let text = crate::digest::record_text(&receipt);
         self.receipts.push(Put { receipt: Arc::new(receipt), fence, text });

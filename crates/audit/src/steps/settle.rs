@@ -56,9 +56,12 @@ impl Step for Arc<Settlement> {
         if !holds_keys {
             changes.freed.push(id.to_owned());
         }
-        if effect == Effect::NotStarted {
-            approvals::give_back(set, &receipt, self.rate_per_min, &mut changes)?;
-        }
+        let given_back = match effect {
+            Effect::NotStarted => {
+                approvals::give_back(set, &receipt, self.rate_per_min, &mut changes)?
+            }
+            _ => None,
+        };
         let mut log = Arc::clone(&self.log);
         if log.receipt_id.as_deref() != Some(id) || log.attempt != receipt.attempt {
             let log = Arc::make_mut(&mut log);
@@ -70,6 +73,7 @@ impl Step for Arc<Settlement> {
         terminal.receipt_id = Some(id.to_owned());
         terminal.effect = Some(effect);
         terminal.receipt_digest = Some(digest);
+        terminal.approval_digest = given_back;
         changes.events.push(logged(log, terminal));
         Ok((receipt, changes))
     }
@@ -126,6 +130,8 @@ pub struct Wait {
     pub receipt_id: String,
     /// [`Happening::Parked`] or [`Happening::Resumed`].
     pub happening: Happening,
+    /// Now.
+    pub at: Moment,
 }
 
 impl Step for Wait {
@@ -140,8 +146,14 @@ impl Step for Wait {
         let mut changes = Changes::default();
         match claim::step(standing(stored), self.happening) {
             Meaning::Now { standing, .. } => {
-                let receipt = Receipt { state: standing.state, ..Receipt::clone(&stored.receipt) };
-                changes.put(receipt, standing.fence);
+                let mut receipt = Receipt::clone(&stored.receipt);
+                move_to(&mut receipt, standing, place(set, 0));
+                let kind = match receipt.state {
+                    ClaimState::AwaitingInput => AuditEventKind::ToolParked,
+                    _ => AuditEventKind::ToolResumed,
+                };
+                let body = about(&receipt, kind, &self.at);
+                changes.put_with(receipt, standing.fence, body);
                 Ok(((), changes))
             }
             Meaning::Already => Ok(((), changes)),
@@ -183,10 +195,12 @@ impl Step for Abandon {
         if !holds_keys {
             changes.freed.push(self.receipt_id.clone());
         }
-        if effect == Effect::NotStarted {
-            approvals::give_back(set, &receipt, None, &mut changes)?;
-        }
-        let body = about(&receipt, AuditEventKind::ToolSettledLate, &self.at);
+        let given_back = match effect {
+            Effect::NotStarted => approvals::give_back(set, &receipt, None, &mut changes)?,
+            _ => None,
+        };
+        let mut body = about(&receipt, AuditEventKind::ToolSettledLate, &self.at);
+        body.approval_digest = given_back;
         changes.put_with(receipt, now.fence, body);
         Ok(((), changes))
     }

@@ -19,7 +19,8 @@ use toolbooth_audit::writer::{Steps, Writer};
 use super::backend::PostgresBackend;
 use super::connect::Server;
 use super::reads::PostgresReads;
-use super::rows::head;
+use super::rows::{call, head};
+use super::statements::CALL;
 use super::{OpenError, schema};
 
 /// How a store is opened.
@@ -76,6 +77,9 @@ impl Runner for Postgres {
     }
 }
 
+/// The first version in which events account for asynchronous calls.
+const EVENTS_OF_CALLS: i32 = 2;
+
 /// Opens the store, brings its tables up to date, and begins the log of the writer `writer` (an id
 /// that was never used) at `at`.
 ///
@@ -91,7 +95,7 @@ pub async fn open(
     let server = Server::parse(&url)?;
     let mut connection = server.connect().await?;
     let client = &mut connection.client;
-    let found = schema::migrate(client).await?;
+    let found = schema::migrate(client, EVENTS_OF_CALLS - 1).await?;
     if found > schema::VERSION {
         return Err(OpenError::Newer { found, known: schema::VERSION });
     }
@@ -113,6 +117,16 @@ pub async fn open(
         )
         .await?;
     let before = before.map(|row| (head(&row), row.get(5)));
+    // Only now, since what is in the queue is accounted for by this writer, or by none.
+    schema::migrate(client, schema::VERSION).await?;
+    // Calls that an earlier version has left in the queue.
+    let calls = match found {
+        0..EVENTS_OF_CALLS => {
+            let sql = format!("SELECT {CALL} FROM queue WHERE queued_by IS NULL ORDER BY place");
+            client.query(&sql, &[]).await?.iter().map(call).collect()
+        }
+        _ => Vec::new(),
+    };
     let backend = PostgresBackend::new(server.clone(), writer.to_owned()).await?;
     let transaction = client.transaction().await?;
     transaction
@@ -129,12 +143,13 @@ pub async fn open(
         lost: lost.map(|(writer, size, _)| (writer, size)),
         at: at.clone(),
     });
+    let start = Start { started, accepted, calls, digester: digester.clone(), at: at.clone() };
     let runner = Postgres {
         steps,
         reads: PostgresReads::over(&server)?,
         task: Mutex::new(Some(tokio::spawn(serving))),
     };
-    runner.run(Start { started, accepted }).await.map_err(OpenError::Ledger)?;
+    runner.run(start).await.map_err(OpenError::Ledger)?;
     Ok(Recorder::over(writer.to_owned(), digester, signer, runner))
 }
 

@@ -7,17 +7,18 @@ use deadpool_postgres::{Object, Pool};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::queue::QueuedCall;
+use toolbooth_audit::queue::RawCall;
 use toolbooth_audit::reads::{
     EVENT_COLUMNS, EventFilter, Include, LOG_COLUMNS, LedgerReads, LogFilter, PlacedEvent,
-    RECEIPT_COLUMNS, RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
+    RECEIPT_COLUMNS, RawApproval, RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
 };
+use toolbooth_audit::working::CallName;
 use toolbooth_contracts::agent_log::AgentLog;
-use toolbooth_contracts::receipt::Receipt;
+use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
 use super::connect::Server;
 use super::rows::{call, head};
-use super::statements::CALL;
+use super::statements::{CALL, EVENT, VOUCHING};
 use super::{OpenError, clean, schema, unavailable};
 use crate::{body, corrupt};
 
@@ -100,6 +101,39 @@ impl PostgresReads {
     }
 }
 
+impl PostgresReads {
+    /// Asynchronous calls with the events that they say account for them.
+    async fn calls(
+        &self,
+        which: &str,
+        name: CallName,
+        limit: usize,
+    ) -> Result<Vec<RawCall>, LedgerError> {
+        let values: Vec<Box<dyn ToSql + Sync + Send>> =
+            vec![Box::new(clean(&name.0)), Box::new(clean(&name.1)), Box::new(count(limit))];
+        let conditions = Conditions { sql: Vec::new(), values };
+        let sql =
+            format!("SELECT {CALL} FROM queue WHERE {which} ORDER BY caller, call_id LIMIT $3");
+        let mut found = Vec::new();
+        for call in self.rows(&sql, &conditions).await?.iter().map(call) {
+            let queued = self.event(call.queued_by.as_ref()).await?;
+            let finished = self.event(call.finished_by.as_ref()).await?;
+            found.push(RawCall { call, queued, finished });
+        }
+        Ok(found)
+    }
+
+    async fn event(&self, at: Option<&AuditPlace>) -> Result<Option<String>, LedgerError> {
+        let Some(at) = at else { return Ok(None) };
+        let values: Vec<Box<dyn ToSql + Sync + Send>> = vec![
+            Box::new(at.writer.clone()),
+            Box::new(count(usize::try_from(at.seq).unwrap_or(usize::MAX))),
+        ];
+        let conditions = Conditions { sql: Vec::new(), values };
+        Ok(self.rows(EVENT, &conditions).await?.first().map(|row| row.get(0)))
+    }
+}
+
 fn column(row: &Row, at: usize) -> Option<String> {
     row.get(at)
 }
@@ -117,15 +151,18 @@ fn entry(row: &Row) -> RawEntry {
             // One that cannot be unpacked fits no digest.
             bytes: body::unpack(text, row.get(at + 1)).unwrap_or_default(),
             columns: columns(from, count),
+            keys: Vec::new(),
         })
     };
+    let receipt = record(receipts, RECEIPT_COLUMNS.len(), bodies + 2)
+        .map(|receipt| RawRecord { keys: row.get(bodies + 4), ..receipt });
     RawEntry {
         writer: row.get(0),
         seq: row.get::<_, i64>(1).unsigned_abs(),
         bytes: row.get(2),
         columns: columns(3, events),
         log: record(3 + events, logs, bodies),
-        receipt: record(receipts, RECEIPT_COLUMNS.len(), bodies + 2),
+        receipt,
     }
 }
 
@@ -243,7 +280,8 @@ impl LedgerReads for PostgresReads {
                      e.time, e.tool, e.agent, e.call_id, e.status, e.code,
                      l.id, l.tool, l.agent, CASE WHEN l.is_error THEN '1' ELSE '0' END,
                      r.receipt_id, r.tool, r.state, r.writer,
-                     l.body, l.zbody, r.body, r.zbody
+                     l.body, l.zbody, r.body, r.zbody,
+                     ARRAY(SELECT k.key FROM keys k WHERE k.receipt_id = r.receipt_id)
                  FROM events e
                  LEFT JOIN agent_logs l ON l.writer = e.writer AND l.seq = e.seq
                  LEFT JOIN receipts r ON r.receipt_id = e.receipt_id
@@ -294,20 +332,53 @@ impl LedgerReads for PostgresReads {
                             AND NOT EXISTS (SELECT 1 FROM writers w
                                 WHERE w.writer = r.writer AND w.pruned_size > 0)
                         ORDER BY r.receipt_id LIMIT 100";
-        let (none, other) = (Conditions::default(), Conditions::default());
+        let keys = "SELECT k.key FROM keys k WHERE NOT EXISTS (
+                        SELECT 1 FROM receipts r WHERE r.receipt_id = k.receipt_id)
+                    ORDER BY k.key LIMIT 100";
+        let none = Conditions::default();
         let ids = |rows: Vec<Row>| rows.iter().map(|row| row.get(0)).collect();
         Ok(Unaccounted {
             logs: ids(self.rows(logs, &none).await?),
-            receipts: ids(self.rows(receipts, &other).await?),
+            receipts: ids(self.rows(receipts, &none).await?),
+            keys: ids(self.rows(keys, &none).await?),
         })
     }
 
-    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError> {
+    async fn approval_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawApproval>, LedgerError> {
         let mut conditions = Conditions::default();
-        conditions.text("caller =", Some(caller.to_owned()));
-        conditions.text("call_id =", Some(call_id.to_owned()));
-        let sql = format!("SELECT {CALL} FROM queue {}", conditions.shown());
-        Ok(self.rows(&sql, &conditions).await?.first().map(call))
+        conditions.text("a.approval_id >", after);
+        let sql = format!(
+            "SELECT a.approval_id, a.body, {VOUCHING},
+                 a.tool, a.caller, a.args_digest, a.contract_digest, a.state
+             FROM approvals a {} ORDER BY a.approval_id LIMIT {}",
+            conditions.shown(),
+            count(limit)
+        );
+        let raw = |row: &Row| RawApproval {
+            id: row.get(0),
+            bytes: row.get(1),
+            event: row.get(2),
+            columns: (3..8).map(|at| column(row, at)).collect(),
+        };
+        Ok(self.rows(&sql, &conditions).await?.iter().map(raw).collect())
+    }
+
+    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {
+        let name = (caller.to_owned(), call_id.to_owned());
+        let mut found = self.calls("(caller, call_id) = ($1, $2)", name, 1).await?;
+        Ok(found.pop())
+    }
+
+    async fn call_page(
+        &self,
+        after: Option<CallName>,
+        limit: usize,
+    ) -> Result<Vec<RawCall>, LedgerError> {
+        self.calls("(caller, call_id) > ($1, $2)", after.unwrap_or_default(), limit).await
     }
 
     async fn healthy(&self) -> Result<(), LedgerError> {

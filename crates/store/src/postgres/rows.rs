@@ -11,14 +11,14 @@ use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::Head;
 use toolbooth_audit::checkpoint;
 use toolbooth_audit::digest::sha256_hex;
-use toolbooth_audit::queue::{QueueState, QueuedCall};
+use toolbooth_audit::queue::{QueueState, QueuedCall, RawCall};
 use toolbooth_audit::reads::{MILESTONES, WriterHead};
 use toolbooth_audit::working::{
     Batch, CallName, Moved, Needs, OtherHead, Put, Stored, Survey, WorkingSet,
 };
 use toolbooth_audit::writer::Failure;
 use toolbooth_contracts::approval::Approval;
-use toolbooth_contracts::receipt::{ClaimState, Receipt};
+use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::backend::{Parameters, Session, failed};
 use super::clean;
@@ -69,7 +69,17 @@ pub(super) fn call(row: &Row) -> QueuedCall {
         cancel: row.get(8),
         progress: progress.and_then(|text| serde_json::from_str(&text).ok()),
         result: row.get(10),
+        queued_by: place_of(row.get(11)),
+        finished_by: place_of(row.get(12)),
     }
+}
+
+fn place_of(text: Option<String>) -> Option<AuditPlace> {
+    text.and_then(|text| serde_json::from_str(&text).ok())
+}
+
+fn text_of(place: Option<&AuditPlace>) -> Option<String> {
+    place.and_then(|place| serde_json::to_string(place).ok())
 }
 
 fn stored(row: &Row, lost: bool) -> Result<Stored, Failure> {
@@ -207,7 +217,7 @@ impl Session {
             set.load_running(tool, running.unsigned_abs());
         }
         for row in rows(approvals) {
-            set.load_approval(approval(row)?);
+            set.load_approval(approval(row)?, row.get(1));
         }
         needs.approvals.into_iter().for_each(|name| set.load_asked(name));
         let known: HashMap<CallName, QueuedCall> = rows(calls)
@@ -231,7 +241,7 @@ impl Session {
         if !spent.is_empty() {
             let found = self.ask(&s.approvals_by_id, &given![spent]).await.map_err(failed)?;
             for row in &found {
-                set.load_approval(approval(row)?);
+                set.load_approval(approval(row)?, row.get(1));
             }
         }
         match survey {
@@ -286,7 +296,17 @@ impl Session {
                     .map(|(caller, id)| format!("{}\u{1f}{}", clean(caller), clean(id)))
                     .collect();
                 let rows = self.ask(&s.next_call, &given![own, running]).await.map_err(failed)?;
-                set.surveyed.call = rows.first().map(call);
+                if let Some(call) = rows.first().map(call) {
+                    let queued = match &call.queued_by {
+                        Some(at) => {
+                            let given = given![at.writer.clone(), number(at.seq)];
+                            let found = self.ask(&s.event, &given).await.map_err(failed)?;
+                            found.first().map(|row| row.get(0))
+                        }
+                        None => None,
+                    };
+                    set.surveyed.call = Some(RawCall { call, queued, finished: None });
+                }
             }
             Survey::RemoveCalls(before) => {
                 let params: [&(dyn ToSql + Sync); 1] = [&before];
@@ -576,5 +596,7 @@ fn call_columns(batch: &Batch) -> Parameters {
         cancels,
         of(&|call| call.progress.as_ref().map(serde_json::Value::to_string)),
         of(&|call| call.result.clone()),
+        of(&|call| text_of(call.queued_by.as_ref())),
+        of(&|call| text_of(call.finished_by.as_ref())),
     ]
 }

@@ -7,7 +7,7 @@
 use tokio_postgres::{Client, Error};
 
 /// The newest version that this build knows.
-pub(super) const VERSION: i32 = 1;
+pub(super) const VERSION: i32 = 2;
 /// The advisory lock under which migrations are applied.
 const MIGRATION_LOCK: i64 = 0x746f_6f6c_626f_6f74;
 
@@ -123,6 +123,12 @@ CREATE INDEX queue_open ON queue (state, place) WHERE state <> 'done';
 CREATE INDEX queue_finished ON queue (finished) WHERE finished IS NOT NULL;
 "#;
 
+/// Events that account for asynchronous calls: their places, as records write them.
+const V2: &str = "
+ALTER TABLE queue ADD COLUMN queued_by text;
+ALTER TABLE queue ADD COLUMN finished_by text;
+";
+
 /// The version of a database; 0 where there is nothing yet.
 pub(super) async fn version(client: &Client) -> Result<i32, Error> {
     let there: bool =
@@ -134,8 +140,8 @@ pub(super) async fn version(client: &Client) -> Result<i32, Error> {
     Ok(row.map_or(0, |row| row.get(0)))
 }
 
-/// Brings a database to [`VERSION`]; gives the version it had.
-pub(super) async fn migrate(client: &mut Client) -> Result<i32, Error> {
+/// Brings a database to a version, at most [`VERSION`]; gives the version it had.
+pub(super) async fn migrate(client: &mut Client, to: i32) -> Result<i32, Error> {
     let transaction = client.transaction().await?;
     // Replicas that start at once wait for each other here.
     transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
@@ -150,8 +156,8 @@ pub(super) async fn migrate(client: &mut Client) -> Result<i32, Error> {
         .await?;
     let found: i32 =
         transaction.query_one("SELECT version FROM toolbooth_version", &[]).await?.get(0);
-    for (version, script) in (1i32..).zip([V1]) {
-        if found < version {
+    for (version, script) in (1i32..).zip([V1, V2]) {
+        if found < version && version <= to {
             transaction.batch_execute(script).await?;
             transaction.execute("UPDATE toolbooth_version SET version = $1", &[&version]).await?;
         }

@@ -10,7 +10,15 @@ const LOST: &str = "interval '15 seconds'";
 const RECEIPT: &str = "r.fence, r.body, r.zbody";
 /// Columns of `queue` as a call is read from.
 pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finished, worker, \
-                               deliveries, cancel, progress, result";
+                               deliveries, cancel, progress, result, queued_by, finished_by";
+
+/// An event by its place.
+pub(super) const EVENT: &str = "SELECT body FROM events WHERE writer = $1 AND seq = $2";
+
+/// The event that an approval `a` says accounts for it.
+pub(super) const VOUCHING: &str = "(SELECT e.body FROM events e
+     WHERE e.writer = a.body::json #>> '{auditSeq,writer}'
+         AND e.seq = (a.body::json #>> '{auditSeq,seq}')::bigint)";
 
 macro_rules! statements {
     ($($name:ident = $sql:expr;)+) => {
@@ -58,11 +66,12 @@ statements! {
          WHERE r.state = 'in_flight' AND r.tool = ANY($1)
              AND NOT w.stopped AND w.renewed >= clock_timestamp() - {LOST}
          GROUP BY r.tool");
-    approvals = "SELECT a.body FROM approvals a
+    approvals = format!("SELECT a.body, {VOUCHING} FROM approvals a
                  JOIN unnest($1::text[], $2::text[], $3::text[]) AS n (tool, caller, args)
                      ON n.tool = a.tool AND n.caller = a.caller AND n.args = a.args_digest
-                 WHERE a.state <> 'spent'";
-    approvals_by_id = "SELECT body FROM approvals WHERE approval_id = ANY($1)";
+                 WHERE a.state <> 'spent'");
+    approvals_by_id = format!(
+        "SELECT a.body, {VOUCHING} FROM approvals a WHERE a.approval_id = ANY($1)");
     calls = format!(
         "SELECT {CALL} FROM queue q JOIN unnest($1::text[], $2::text[]) AS n (own, id)
              ON n.own = q.caller AND n.id = q.call_id
@@ -91,6 +100,7 @@ statements! {
              WHERE q.state = 'queued' OR (q.state = 'running' AND ({}
                  OR (q.worker = $1 AND NOT (q.caller || chr(31) || q.call_id = ANY($2)))))
              ORDER BY q.state DESC, q.place LIMIT 1 FOR UPDATE OF q SKIP LOCKED)", is_lost());
+    event = EVENT;
     remove_calls = "DELETE FROM queue WHERE place IN (
                         SELECT place FROM queue WHERE finished < $1 ORDER BY finished LIMIT 1000)";
     insert_receipts = "INSERT INTO receipts
@@ -140,14 +150,16 @@ statements! {
                     AS n (id, seq, time, tool, agent, turn, phase, epic, call_id, is_error, body,
                         zbody)";
     put_calls = "INSERT INTO queue (caller, call_id, request, enqueued, state, finished, worker,
-                     deliveries, cancel, progress, result)
+                     deliveries, cancel, progress, result, queued_by, finished_by)
                  SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[],
-                     $6::text[], $7::text[], $8::integer[], $9::boolean[], $10::text[], $11::text[])
+                     $6::text[], $7::text[], $8::integer[], $9::boolean[], $10::text[], $11::text[],
+                     $12::text[], $13::text[])
                  ON CONFLICT (caller, call_id) DO UPDATE SET
                      state = excluded.state, finished = excluded.finished,
                      worker = excluded.worker, deliveries = excluded.deliveries,
                      cancel = excluded.cancel, progress = excluded.progress,
-                     result = excluded.result";
+                     result = excluded.result, queued_by = excluded.queued_by,
+                     finished_by = excluded.finished_by";
     // One that has grown since its head was read is named by a later checkpoint.
     name_writers = "UPDATE writers w SET named = true
                     FROM unnest($1::text[], $2::bigint[]) AS n (writer, size)

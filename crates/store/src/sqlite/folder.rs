@@ -100,7 +100,10 @@ impl StoreFolder {
 
     /// The digest keys: one is made at first start and never again; further lines are keys that
     /// were the store's before.
-    pub(super) fn digester(&self, may_make: bool) -> Result<Digester, OpenError> {
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn digester(&self, may_make: bool) -> Result<Digester, OpenError> {
         if !may_make && !self.0.join(KEY).is_file() {
             let path = self.0.join(KEY).display().to_string();
             return Err(OpenError::Key { path, what: "is missing" });

@@ -18,6 +18,7 @@ use toolbooth_audit::checkpoint::Checkpoint;
 use toolbooth_audit::digest::Digester;
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::note::Signer;
+use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::WriterHead;
 use toolbooth_audit::recorder::{Recorder, Runner};
 use toolbooth_audit::steps::{self, AcceptRestored, Start, Step};
@@ -28,7 +29,7 @@ use toolbooth_audit::writer::{Steps, Writer};
 use super::backend::{Files, SqliteBackend};
 use super::folder::StoreFolder;
 use super::reads::SqliteReads;
-use super::rows::{HEAD, head};
+use super::rows::{CALL, HEAD, call, head};
 use super::schema::MigrateError;
 use super::{OpenError, lookup, schema};
 
@@ -174,12 +175,15 @@ pub fn open(
     if let Some(what) = look_over(&connection).map_err(database)? {
         return Err(OpenError::Damaged { path: path.display().to_string(), what });
     }
-    let found = schema::migrate(&mut connection).map_err(|error| match error {
-        MigrateError::Database(source) => database(source),
-        MigrateError::Record(source) => {
-            OpenError::Migration { path: path.display().to_string(), source }
-        }
-    })?;
+    let migrate = |connection: &mut Connection, to| {
+        schema::migrate(connection, to).map_err(|error| match error {
+            MigrateError::Database(source) => database(source),
+            MigrateError::Record(source) => {
+                OpenError::Migration { path: path.display().to_string(), source }
+            }
+        })
+    };
+    let found = migrate(&mut connection, EVENTS_OF_CALLS - 1)?;
     if found > schema::VERSION {
         return Err(OpenError::Newer { found, known: schema::VERSION });
     }
@@ -223,6 +227,12 @@ pub fn open(
     );
     let writer_no = begun.map_err(database)?;
     let (written, notices) = lookup::notices();
+    // Only now, since what is in the queue is accounted for by this writer, or by none.
+    migrate(&mut connection, schema::VERSION)?;
+    let calls = match found {
+        0..EVENTS_OF_CALLS => unaccounted_calls(&connection).map_err(database)?,
+        _ => Vec::new(),
+    };
     let watch = Arc::new(Watch::default());
     let (steps, queue) = Steps::new(Arc::clone(&watch));
     let backend = SqliteBackend {
@@ -262,7 +272,8 @@ pub fn open(
         threads: Mutex::new(vec![thread, gathering]),
         _lock: lock,
     };
-    block_on(runner.run(Start { started, accepted })).map_err(OpenError::Ledger)?;
+    let start = Start { started, accepted, calls, digester: digester.clone(), at: at.clone() };
+    block_on(runner.run(start)).map_err(OpenError::Ledger)?;
     Ok(Recorder::over(writer.to_owned(), digester, signer, runner))
 }
 
@@ -284,6 +295,15 @@ fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Pending => std::thread::park(),
         }
     }
+}
+
+/// The first version in which events account for asynchronous calls.
+const EVENTS_OF_CALLS: i64 = 4;
+
+/// Calls that an earlier version has left in the queue.
+fn unaccounted_calls(connection: &Connection) -> rusqlite::Result<Vec<QueuedCall>> {
+    let sql = format!("SELECT {CALL} FROM queue WHERE queued_by IS NULL ORDER BY place");
+    connection.prepare(&sql)?.query_map([], call)?.collect()
 }
 
 /// What is wrong with the pages of a database, as far as a bounded look shows.

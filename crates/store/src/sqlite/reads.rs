@@ -12,14 +12,15 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use serde::Deserialize;
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::queue::QueuedCall;
+use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_audit::reads::{
-    EventFilter, Include, LedgerReads, LogFilter, PlacedEvent, RawEntry, RawRecord, ReceiptFilter,
-    Unaccounted, WriterHead,
+    EventFilter, Include, LedgerReads, LogFilter, PlacedEvent, RawApproval, RawEntry, RawRecord,
+    ReceiptFilter, Unaccounted, WriterHead,
 };
+use toolbooth_audit::working::CallName;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::AuditEvent;
-use toolbooth_contracts::receipt::{ClaimState, Receipt};
+use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::compact::Compact;
 use super::lookup::{self, Lookup, Search};
@@ -141,6 +142,19 @@ fn is(wanted: Option<&String>, found: Option<&str>) -> bool {
 fn within(since: Option<&String>, until: Option<&String>, time: &str) -> bool {
     since.is_none_or(|since| time >= since.as_str())
         && until.is_none_or(|until| time < until.as_str())
+}
+
+/// Keys.
+fn keys(
+    connection: &Connection,
+    sql: &str,
+    of: Option<Compact>,
+) -> Result<Vec<String>, LedgerError> {
+    let mut statement = connection.prepare_cached(sql).map_err(unavailable)?;
+    let found = statement
+        .query_map(rusqlite::params_from_iter(of), |row| row.get::<_, Compact>(0))
+        .map_err(unavailable)?;
+    found.map(|key| Ok(key.map_err(unavailable)?.0)).collect()
 }
 
 /// A body by its place.
@@ -392,7 +406,7 @@ impl Page<'_> {
         let log = body(self.database, LOG, at)?;
         entry.log = log.map(|body| RawRecord {
             bytes: shorten::unpack(&body).unwrap_or_default(),
-            columns: Vec::new(),
+            ..RawRecord::default()
         });
         let named: Option<Naming> = serde_json::from_str(&entry.bytes).ok();
         let Some(id) = named.and_then(|named| named.receipt_id) else { return Ok(()) };
@@ -411,11 +425,16 @@ impl Page<'_> {
                         let bytes = shorten::unpack(&body).unwrap_or_default();
                         let columns =
                             (1..6).map(|at| column(row, at)).collect::<Result<Vec<_>, _>>()?;
-                        Ok(RawRecord { columns: disagrees(&id, &bytes, &columns), bytes })
+                        let columns = disagrees(&id, &bytes, &columns);
+                        Ok(RawRecord { columns, bytes, keys: Vec::new() })
                     })
                     .optional()
             })
             .map_err(unreadable_at("receipts", &id))?;
+        if let Some(receipt) = &mut entry.receipt {
+            let sql = "SELECT key FROM keys WHERE receipt = ?1";
+            receipt.keys = keys(self.database, sql, Some(Compact::of(&id)))?;
+        }
         Ok(())
     }
 }
@@ -592,7 +611,13 @@ fn unaccounted(database: &Connection) -> Result<Unaccounted, LedgerError> {
             }
         }
     }
-    Ok(Unaccounted { logs, receipts })
+    let sql =
+        "SELECT key FROM keys k WHERE NOT EXISTS (SELECT 1 FROM receipts WHERE id = k.receipt)
+                   AND NOT EXISTS (SELECT 1 FROM tombstones WHERE id = k.receipt)
+                   AND NOT EXISTS (SELECT 1 FROM open_receipts WHERE id = k.receipt)
+               LIMIT 100";
+    let keys = keys(database, sql, None)?;
+    Ok(Unaccounted { logs, receipts, keys })
 }
 
 /// Whether an event of the log of its writer names the receipt.
@@ -613,6 +638,59 @@ fn is_accounted(
     let Some(body) = body(database, EVENT, place(*no, seq))? else { return Ok(false) };
     let named: Result<Naming, _> = shorten::read("an event", &body);
     Ok(named.is_ok_and(|named| named.receipt_id.as_ref() == Some(&receipt.receipt_id)))
+}
+
+/// Asynchronous calls with the events that they say account for them.
+fn calls(
+    database: &Connection,
+    which: &str,
+    name: CallName,
+    limit: usize,
+) -> Result<Vec<RawCall>, LedgerError> {
+    let sql = format!("SELECT {CALL} FROM queue WHERE {which} ORDER BY caller, call_id LIMIT ?3");
+    let mut statement = database.prepare_cached(&sql).map_err(unavailable)?;
+    let found = statement.query_map((name.0, name.1, limited(limit)), call);
+    let found: Vec<QueuedCall> =
+        found.and_then(Iterator::collect).map_err(unreadable_at("queue", "?"))?;
+    let event = |at: &Option<AuditPlace>| -> Result<Option<String>, LedgerError> {
+        let Some(at) = at else { return Ok(None) };
+        let sql = "SELECT no FROM writers WHERE writer = ?1";
+        let no: Option<i64> = database
+            .query_row(sql, [&at.writer], |row| row.get(0))
+            .optional()
+            .map_err(unavailable)?;
+        let Some(no) = no else { return Ok(None) };
+        let seq = i64::try_from(at.seq).unwrap_or(i64::MAX);
+        let body = body(database, EVENT, place(no, seq))?;
+        Ok(body.and_then(|body| shorten::unpack(&body).ok()))
+    };
+    let raw = |call: QueuedCall| {
+        let (queued, finished) = (event(&call.queued_by)?, event(&call.finished_by)?);
+        Ok(RawCall { call, queued, finished })
+    };
+    found.into_iter().map(raw).collect()
+}
+
+fn approval_page(
+    database: &Connection,
+    after: Option<String>,
+    limit: usize,
+) -> Result<Vec<RawApproval>, LedgerError> {
+    let sql = "SELECT approval_id, body, tool, caller, args_digest, contract_digest, state,
+                   (SELECT e.body FROM events e WHERE e.place = (
+                        SELECT w.no << ?3 | (a.body ->> '$.auditSeq.seq') FROM writers w
+                        WHERE json_valid(a.body) AND w.writer = a.body ->> '$.auditSeq.writer'))
+               FROM approvals a WHERE ?1 IS NULL OR approval_id > ?1
+               ORDER BY approval_id LIMIT ?2";
+    let mut statement = database.prepare_cached(sql).map_err(unavailable)?;
+    let read = |row: &rusqlite::Row<'_>| {
+        let columns = (2..7).map(|at| column(row, at).map(Some)).collect::<Result<Vec<_>, _>>()?;
+        let event: Option<Vec<u8>> = row.get(7)?;
+        let event = event.and_then(|body| shorten::unpack(&body).ok());
+        Ok(RawApproval { id: row.get(0)?, bytes: row.get(1)?, columns, event })
+    };
+    let found = statement.query_map((after, limited(limit), SEQ_BITS), read);
+    found.and_then(Iterator::collect).map_err(unreadable_at("approvals", "?"))
 }
 
 #[async_trait]
@@ -662,11 +740,31 @@ impl LedgerReads for SqliteReads {
         self.run(|reader| unaccounted(&reader.database)).await
     }
 
-    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError> {
-        let (caller, call_id) = (caller.to_owned(), call_id.to_owned());
+    async fn approval_page(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<RawApproval>, LedgerError> {
+        self.run(move |reader| approval_page(&reader.database, after, limit)).await
+    }
+
+    async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {
+        let name = (caller.to_owned(), call_id.to_owned());
         self.run(move |reader| {
-            let sql = format!("SELECT {CALL} FROM queue WHERE caller = ?1 AND call_id = ?2");
-            reader.database.query_row(&sql, [caller, call_id], call).optional().map_err(unavailable)
+            let found = calls(&reader.database, "(caller, call_id) = (?1, ?2)", name, 1)?;
+            Ok(found.into_iter().next())
+        })
+        .await
+    }
+
+    async fn call_page(
+        &self,
+        after: Option<CallName>,
+        limit: usize,
+    ) -> Result<Vec<RawCall>, LedgerError> {
+        let after = after.unwrap_or_default();
+        self.run(move |reader| {
+            calls(&reader.database, "(caller, call_id) > (?1, ?2)", after, limit)
         })
         .await
     }

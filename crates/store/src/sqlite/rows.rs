@@ -5,7 +5,7 @@
 use rusqlite::{OptionalExtension, Params, Row};
 use serde_json::Value;
 use toolbooth_audit::chain::{Head, Placed};
-use toolbooth_audit::queue::{QueueState, QueuedCall};
+use toolbooth_audit::queue::{QueueState, QueuedCall, RawCall};
 use toolbooth_audit::reads::{MILESTONES, WriterHead};
 use toolbooth_audit::working::{
     ApprovalName, Batch, CallName, Moved, Needs, OtherHead, Put, Stored, Survey, WorkingSet,
@@ -13,7 +13,7 @@ use toolbooth_audit::working::{
 use toolbooth_audit::writer::Failure;
 use toolbooth_audit::{LedgerError, checkpoint};
 use toolbooth_contracts::approval::Approval;
-use toolbooth_contracts::receipt::{ClaimState, Receipt};
+use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::backend::{Transaction, failed};
 use super::compact::Compact;
@@ -53,7 +53,7 @@ pub(super) const RECEIPT: &str = "
     UNION ALL SELECT fence, body FROM tombstones WHERE id = ?1";
 /// Columns of `queue` as [`call`] reads them.
 pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finished, worker, \
-                               deliveries, cancel, progress, result";
+                               deliveries, cancel, progress, result, queued_by, finished_by";
 /// Columns of `writers` as a head.
 pub(super) const HEAD: &str = "writer, size, last_leaf, root, pruned";
 
@@ -90,7 +90,13 @@ pub(super) fn call(row: &Row<'_>) -> rusqlite::Result<QueuedCall> {
         cancel: row.get(8)?,
         progress: progress.and_then(|text| serde_json::from_str(&text).ok()),
         result: row.get(10)?,
+        queued_by: place_of(row.get(11)?),
+        finished_by: place_of(row.get(12)?),
     })
+}
+
+fn place_of(text: Option<String>) -> Option<AuditPlace> {
+    text.and_then(|text| serde_json::from_str(&text).ok())
 }
 
 pub(super) fn json_text(value: &impl serde::Serialize) -> Result<String, Failure> {
@@ -198,7 +204,7 @@ impl Transaction<'_> {
             let sql = "SELECT body FROM approvals WHERE approval_id = ?1";
             let text: Option<String> = self.one(sql, [spent], |row| row.get(0))?;
             if let Some(text) = text {
-                set.load_approval(approval(&text)?);
+                self.load_approval(&text, set)?;
             }
         }
         set.load_receipt(id, stored);
@@ -214,10 +220,24 @@ impl Transaction<'_> {
             (&name.tool, &name.caller, &name.args_digest, &name.contract_digest),
             |row| row.get(0),
         )?;
-        bodies.iter().try_for_each(|text| {
-            set.load_approval(approval(text)?);
-            Ok(())
-        })
+        bodies.iter().try_for_each(|text| self.load_approval(text, set))
+    }
+
+    fn load_approval(&self, text: &str, set: &mut WorkingSet) -> Result<(), Failure> {
+        let approval = approval(text)?;
+        let event = self.event(approval.audit_seq.as_ref())?;
+        set.load_approval(approval, event.as_deref());
+        Ok(())
+    }
+
+    /// An event by its place.
+    fn event(&self, at: Option<&AuditPlace>) -> Result<Option<String>, Failure> {
+        let Some(at) = at else { return Ok(None) };
+        let sql = "SELECT body FROM events WHERE place =
+                       (SELECT no << ?3 | ?2 FROM writers WHERE writer = ?1)";
+        let given = (&at.writer, number(at.seq), schema::SEQ_BITS);
+        let body: Option<Vec<u8>> = self.one(sql, given, |row| row.get(0))?;
+        body.map(|body| shorten::unpack(&body)).transpose().map_err(unreadable)
     }
 
     fn running(&self, tool: &str) -> Result<u64, Failure> {
@@ -264,7 +284,16 @@ impl Transaction<'_> {
                     set.surveyed.removed_of = Some(writer);
                 }
             }
-            Survey::NextCall(own) => set.surveyed.call = self.next_call(&own)?,
+            Survey::NextCall(own) => {
+                set.surveyed.call = match self.next_call(&own)? {
+                    Some(call) => Some(RawCall {
+                        queued: self.event(call.queued_by.as_ref())?,
+                        finished: None,
+                        call,
+                    }),
+                    None => None,
+                };
+            }
             Survey::RemoveCalls(before) => {
                 let removed = self.execute(
                     "DELETE FROM queue WHERE place IN
@@ -434,12 +463,13 @@ impl Transaction<'_> {
     fn put_call(&self, call: &QueuedCall) -> Result<(), Failure> {
         self.execute(
             "INSERT INTO queue (caller, call_id, request, enqueued, state, finished, worker,
-                 deliveries, cancel, progress, result)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+                 deliveries, cancel, progress, result, queued_by, finished_by)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
              ON CONFLICT (caller, call_id) DO UPDATE SET
                  state = excluded.state, finished = excluded.finished, worker = excluded.worker,
                  deliveries = excluded.deliveries, cancel = excluded.cancel,
-                 progress = excluded.progress, result = excluded.result",
+                 progress = excluded.progress, result = excluded.result,
+                 queued_by = excluded.queued_by, finished_by = excluded.finished_by",
             (
                 &call.caller,
                 &call.call_id,
@@ -452,6 +482,8 @@ impl Transaction<'_> {
                 call.cancel,
                 call.progress.as_ref().map(Value::to_string),
                 &call.result,
+                call.queued_by.as_ref().map(json_text).transpose()?,
+                call.finished_by.as_ref().map(json_text).transpose()?,
             ),
         )
         .map(drop)

@@ -10,7 +10,7 @@ use super::shorten;
 use crate::body;
 
 /// The newest version that this build knows.
-pub(super) const VERSION: i64 = 3;
+pub(super) const VERSION: i64 = 4;
 
 const V1: &str = "
 CREATE TABLE writers (
@@ -184,6 +184,12 @@ INSERT INTO digest_keys (key_id)
     ORDER BY place DESC LIMIT 1;
 ";
 
+/// Events that account for asynchronous calls: their places, as records write them.
+const V4: &str = "
+ALTER TABLE queue ADD COLUMN queued_by TEXT;
+ALTER TABLE queue ADD COLUMN finished_by TEXT;
+";
+
 /// What is left of the version before, once its rows were carried over.
 const V3_END: &str = "
 DROP TABLE events_v2;
@@ -197,12 +203,12 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-/// Brings a database to [`VERSION`]; gives the version it had.
-pub(super) fn migrate(connection: &mut Connection) -> Result<i64, MigrateError> {
+/// Brings a database to a version, at most [`VERSION`]; gives the version it had.
+pub(super) fn migrate(connection: &mut Connection, to: i64) -> Result<i64, MigrateError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = version(&transaction)?;
-    for (version, script) in (1..).zip([V1, V2, V3]) {
-        if found < version {
+    for (version, script) in (1..).zip([V1, V2, V3, V4]) {
+        if found < version && version <= to {
             transaction.execute_batch(script)?;
             if version == 3 {
                 carry_over(&transaction)?;

@@ -111,7 +111,11 @@ pub(super) async fn audit(loaded: Loaded, command: Audit) -> Result<bool, Failur
             if store.is_none() && file.is_none() {
                 notes.extend(records::kept_note(&loaded));
             }
-            let known = Known { keys, notes };
+            let digester = match (&store, &file) {
+                (None, None) => records::own_digester(&loaded).await?,
+                _ => None,
+            };
+            let known = Known { keys, notes, digester };
             let report = match file {
                 Some(path) => {
                     verify::export(|| std::fs::File::open(&path).map(BufReader::new), known)
