@@ -1,6 +1,7 @@
 //! What is done to the repository: `cargo xtask boundaries | explain | docs-map | test | conformance | ci`.
 
 mod boundaries;
+mod compare;
 mod conformance;
 mod docs_map;
 mod fuzz;
@@ -22,6 +23,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                           kill, starve and cut off the real gateway, and check every promise:
                           all, kills, children, io, disks, outages, replicas, drops
   test                    set up what tests need, and run all of them
+  compare-records REVISION [all|sqlite|postgres|verify]
+                          measure what records cost beside an earlier release, in turns
   smoke                   let a real client call read_file on the real gateway
   conformance [--set 2026-07-28|2025-11-25|client] [--scenario NAME] [--direct]
                           run the official MCP suite against the fixture server, and through the
@@ -55,6 +58,8 @@ fn command() -> Result<()> {
         ["fuzz", seconds] => fuzz::run(seconds.parse()?),
         ["torture", rest @ ..] => run::torture(rest),
         ["test"] => run::test(),
+        ["compare-records", revision] => compare::run_against(revision, "all"),
+        ["compare-records", revision, what] => compare::run_against(revision, what),
         ["smoke"] => run::smoke(),
         ["conformance", rest @ ..] => conformance::run(rest),
         ["ci"] => run::ci(),

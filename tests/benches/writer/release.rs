@@ -1,0 +1,53 @@
+//! What the releases that are compared call differently: this one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use toolbooth_audit::LedgerReads;
+use toolbooth_audit::claim::KeyRules;
+use toolbooth_audit::ledger::{ClaimRequest, Ledger, Moment};
+use toolbooth_audit::note::Signer;
+use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::contract::IdempotencyMode;
+use toolbooth_contracts::event::EventBody;
+use toolbooth_proxy::{Clock, SystemClock};
+use toolbooth_store::postgres::{self, PostgresOptions};
+use toolbooth_store::sqlite::{self, Durability, SqliteOptions};
+
+pub(crate) fn claim(at: Moment, dispatched: EventBody, sync: bool) -> ClaimRequest {
+    super::claim_request!(at, dispatched, sync, relaxed: false)
+}
+
+pub(crate) fn log(log: AgentLog) -> Arc<AgentLog> {
+    Arc::new(log)
+}
+
+fn options(full: bool) -> SqliteOptions {
+    let durability = if full { Durability::Full } else { Durability::Process };
+    SqliteOptions { durability, ..SqliteOptions::default() }
+}
+
+pub(crate) fn sqlite(folder: &Path, full: bool) -> Arc<dyn Ledger> {
+    let now = SystemClock::default().now();
+    Arc::new(sqlite::open(folder, "bench", options(full), &now).expect("opens"))
+}
+
+pub(crate) fn sqlite_reads(folder: &Path) -> (Arc<dyn Ledger>, Arc<dyn LedgerReads>) {
+    let now = SystemClock::default().now();
+    let ledger = sqlite::open(folder, "bench", options(false), &now).expect("opens");
+    let ledger = Arc::new(ledger);
+    (Arc::clone(&ledger) as Arc<dyn Ledger>, ledger)
+}
+
+pub(crate) async fn postgres(url: String) -> Arc<dyn Ledger> {
+    let options = PostgresOptions {
+        url,
+        digest_key: [7; 32],
+        older_digest_keys: Vec::new(),
+        signer: Signer::new(&[7; 32]),
+        kept: None,
+        accept_restored: false,
+    };
+    let now = SystemClock::default().now();
+    Arc::new(postgres::open(options, "bench", &now).await.expect("opens"))
+}

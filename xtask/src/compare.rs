@@ -1,0 +1,187 @@
+//! What records cost in this release against an earlier one: both are built side by side and take
+//! turns, so that what else the machine does falls on both.
+//!
+//! Doc: benchmarks.md#records
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::run::{cargo, repository, run, target};
+
+/// Of the bench, in both checkouts.
+const FOLDER: &str = "tests/benches/writer";
+const ROUNDS: usize = 5;
+/// What is measured, and how a run is asked for.
+const RUNS: [(&str, &[&str]); 2] = [("sqlite", &["sqlite", "6"]), ("postgres", &["postgres", "6"])];
+const EVENTS: &str = "1000000";
+
+/// Compares with an earlier revision; `what` is `sqlite`, `postgres`, `verify` or `all`.
+pub fn run_against(revision: &str, what: &str) -> Result<()> {
+    ensure!(["all", "sqlite", "postgres", "verify"].contains(&what), "there is no `{what}`");
+    let before = checkout(revision)?;
+    let earlier = build(&before, Some(&before.join("target")))?;
+    let now = build(&repository(), None)?;
+    let mut measured = false;
+    for (name, words) in RUNS.into_iter().filter(|(name, _)| what == "all" || what == *name) {
+        measured = true;
+        let (mut earlier_lines, mut now_lines) = (Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            // Which of them comes first changes, too.
+            for turn in 0..2 {
+                let own = (round + turn) % 2 == 0;
+                let (program, lines) =
+                    if own { (&now, &mut now_lines) } else { (&earlier, &mut earlier_lines) };
+                lines.push(once(program, words)?);
+            }
+        }
+        report(name, &earlier_lines, &now_lines)?;
+    }
+    if what == "all" || what == "verify" {
+        measured = true;
+        verification(&earlier, &now)?;
+    }
+    ensure!(measured, "nothing was measured");
+    Ok(())
+}
+
+/// A checkout of the revision, with the bench of this one.
+fn checkout(revision: &str) -> Result<PathBuf> {
+    let folder = target().join("before");
+    if folder.is_dir() {
+        run(Command::new("git").args(["-C"]).arg(&folder).args(["checkout", "--force", revision]))?;
+    } else {
+        run(Command::new("git")
+            .args(["worktree", "add", "--detach", "--force"])
+            .arg(&folder)
+            .arg(revision))?;
+    }
+    let (from, to) = (repository().join(FOLDER), folder.join(FOLDER));
+    std::fs::create_dir_all(&to)?;
+    std::fs::copy(from.join("main.rs"), to.join("main.rs"))?;
+    std::fs::copy(from.join("before.rs"), to.join("release.rs"))?;
+    let manifest = folder.join("tests/Cargo.toml");
+    let mut text = std::fs::read_to_string(&manifest)?;
+    if !text.contains("\"writer\"") {
+        text.push_str(
+            "\n[[bench]]\nname = \"writer\"\npath = \"benches/writer/main.rs\"\nharness = false\n",
+        );
+        std::fs::write(&manifest, text)?;
+    }
+    Ok(folder)
+}
+
+/// Builds the bench of a checkout; gives its program.
+fn build(checkout: &Path, target: Option<&Path>) -> Result<PathBuf> {
+    let mut command = cargo();
+    command
+        .args(["bench", "-p", "toolbooth-tests", "--bench", "writer", "--no-run"])
+        .args(["--message-format", "json-render-diagnostics"])
+        .current_dir(checkout)
+        .stderr(Stdio::inherit());
+    if let Some(target) = target {
+        command.env("CARGO_TARGET_DIR", target);
+    }
+    let output = command.output()?;
+    ensure!(output.status.success(), "the bench of {} is not built", checkout.display());
+    let messages = output.stdout.split(|byte| *byte == b'\n');
+    let built = messages.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+    let program = built
+        .filter(|message| message.pointer("/target/name") == Some(&"writer".into()))
+        .find_map(|message| Some(PathBuf::from(message.get("executable")?.as_str()?)));
+    program.context("the build names no program")
+}
+
+fn once(program: &Path, words: &[&str]) -> Result<Value> {
+    let output = Command::new(program).args(words).stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "{} ended with {}", program.display(), output.status);
+    let text = String::from_utf8(output.stdout)?;
+    let line = text.lines().find(|line| line.starts_with('{')).context("there is no result")?;
+    Ok(serde_json::from_str(line)?)
+}
+
+fn number(line: &Value, name: &str) -> Result<f64> {
+    line.get(name).and_then(Value::as_f64).with_context(|| format!("`{name}` is not there"))
+}
+
+fn median(lines: &[Value], name: &str) -> Result<f64> {
+    let mut all = lines.iter().map(|line| number(line, name)).collect::<Result<Vec<_>>>()?;
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied().context("nothing was measured")
+}
+
+fn report(name: &str, before: &[Value], now: &[Value]) -> Result<()> {
+    println!("{name}, medians of {} rounds in turns:", now.len());
+    for figure in ["callsPerSecond", "cpuMicrosPerCall", "commitP50Ms", "commitP99Ms"] {
+        row(figure, median(before, figure)?, median(now, figure)?);
+    }
+    if now.iter().all(|line| line.get("bytes").is_some()) {
+        let each = |lines: &[Value]| -> Result<f64> {
+            Ok(median(lines, "bytes")? / median(lines, "allCalls")?)
+        };
+        row("bytesPerCall", each(before)?, each(now)?);
+    }
+    Ok(())
+}
+
+fn row(figure: &str, before: f64, now: f64) {
+    println!("  {figure:<18} before {before:>10.2}  now {now:>10.2}  ratio {:.3}", now / before);
+}
+
+/// A run that has filled its store, and verifies it whenever it is told.
+struct Verifying {
+    child: Child,
+    told: ChildStdin,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Verifying {
+    fn start(program: &Path) -> Result<Self> {
+        let mut child = Command::new(program)
+            .args(["verify", EVENTS, &(ROUNDS + 1).to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (Some(told), Some(lines)) = (child.stdin.take(), child.stdout.take()) else {
+            bail!("the pipes are not there")
+        };
+        Ok(Self { child, told, lines: BufReader::new(lines) })
+    }
+
+    fn line(&mut self) -> Result<Value> {
+        let mut line = String::new();
+        self.lines.read_line(&mut line)?;
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    fn next(&mut self) -> Result<Value> {
+        self.told.write_all(b"\n")?;
+        self.line()
+    }
+}
+
+fn verification(earlier: &Path, now: &Path) -> Result<()> {
+    let mut runs = [Verifying::start(earlier)?, Verifying::start(now)?];
+    // The first of each is run while the other may still fill its store.
+    for run in &mut runs {
+        run.line()?;
+    }
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let [earlier, now] = &mut runs;
+    for _ in 0..ROUNDS {
+        before.push(earlier.next()?);
+        after.push(now.next()?);
+    }
+    println!("verify of {EVENTS} events with their records, medians of {ROUNDS} rounds in turns:");
+    for figure in ["seconds", "cpuSeconds"] {
+        row(figure, median(&before, figure)?, median(&after, figure)?);
+    }
+    for run in &mut runs {
+        let _ = run.told.write_all(b"\n");
+        run.child.wait()?;
+    }
+    Ok(())
+}
