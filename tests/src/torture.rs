@@ -292,7 +292,7 @@ pub fn io_errors(most: u64, step: u64) {
         println!("{said}");
         return;
     }
-    println!("I/O errors: each fsync, fdatasync and pwrite64 of a call fails in turn");
+    println!("I/O errors: each fsync, fdatasync, ftruncate and pwrite64 of a call fails in turn");
     let place = place("");
     // The store is made before: a store that cannot be made is another matter.
     assert_eq!(place.json(&["call", "pay.do", "--args", r#"{"key":"first"}"#]).1, 0);
@@ -304,11 +304,12 @@ pub fn io_errors(most: u64, step: u64) {
             let key = format!("k{n}{}", suffix.replace('+', "p"));
             let args = json!({ "key": key }).to_string();
             let trace = place.path().join("trace.txt");
-            let inject = format!("inject=fsync,fdatasync,pwrite64:error=EIO:when={n}{suffix}");
+            let inject =
+                format!("inject=fsync,fdatasync,ftruncate,pwrite64:error=EIO:when={n}{suffix}");
             let output = Command::new("strace")
                 .args(["-f", "-o"])
                 .arg(&trace)
-                .args(["-e", "trace=fsync,fdatasync,pwrite64", "-e", &inject])
+                .args(["-e", "trace=fsync,fdatasync,ftruncate,pwrite64", "-e", &inject])
                 .arg(binary())
                 .args(["call", "pay.do", "--format", "json", "--args", &args])
                 .current_dir(place.path())

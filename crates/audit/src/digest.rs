@@ -4,7 +4,6 @@
 //! Doc: records.md#digests
 
 use std::fmt;
-use std::fmt::Write as _;
 
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::Value;
@@ -21,9 +20,10 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
+    let digit = |half: u8| char::from(if half < 10 { b'0' + half } else { b'a' + half - 10 });
     let mut out = String::with_capacity(bytes.len() * 2);
     for byte in bytes {
-        let _ = write!(out, "{byte:02x}");
+        out.extend([digit(byte >> 4), digit(byte & 15)]);
     }
     out
 }
@@ -31,11 +31,13 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 /// 32 bytes from 64 hex digits.
 pub(crate) fn unhex(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0u8; 32];
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    if text.len() != 64 {
         return None;
     }
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(index * 2..index * 2 + 2)?, 16).ok()?;
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        let [high, low] = pair else { return None };
+        let digit = |digit: u8| char::from(digit).to_digit(16);
+        *byte = u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()?;
     }
     Some(bytes)
 }

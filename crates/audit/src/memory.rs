@@ -112,7 +112,7 @@ impl Book {
         self.queue.extend(fresh.map(|call| (call.caller.clone(), call.call_id.clone())));
         self.set.apply(changes, &mut batch);
         self.events.extend(batch.events);
-        self.logs.extend(batch.logs.into_iter().map(|(log, _, seq)| (log, seq)));
+        self.logs.extend(batch.logs.into_iter().map(|(log, seq)| (Arc::clone(&log.log), seq)));
         self.watch.ended(batch.ended.iter());
         self.closed |= batch.stopped;
         Ok(answer)

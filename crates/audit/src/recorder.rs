@@ -25,8 +25,8 @@ use crate::reads::{
     ReceiptFilter, Unaccounted, WriterHead,
 };
 use crate::steps::{
-    BeatCall, CancelCall, Enqueue, FinishCall, ForgetCalls, Note, ReleaseCall, Renew,
-    SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
+    BeatCall, CancelCall, Enqueue, FinishCall, ForgetCalls, Note, Refuse, ReleaseCall, Renew,
+    Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
 };
 use crate::working::CallName;
 
@@ -107,11 +107,11 @@ impl<R: Runner> Ledger for Recorder<R> {
     }
 
     async fn settle(&self, settlement: Arc<Settlement>) -> Result<Arc<Receipt>, LedgerError> {
-        self.runner.run(settlement).await
+        self.runner.run(Settle::new(settlement)).await
     }
 
     async fn refuse(&self, refusal: Refusal) -> Result<(), LedgerError> {
-        self.runner.run(refusal).await
+        self.runner.run(Refuse::new(refusal)).await
     }
 
     async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError> {

@@ -184,6 +184,15 @@ impl RecordText {
     }
 }
 
+/// An agent log as it is stored.
+#[derive(Debug)]
+pub struct WrittenLog {
+    /// The log.
+    pub log: Arc<AgentLog>,
+    /// Its JSON and the digest of that.
+    pub record: RecordText,
+}
+
 /// A receipt that a step writes.
 #[derive(Debug, Clone)]
 pub struct Put {
@@ -200,8 +209,8 @@ pub struct Put {
 pub struct Entry {
     /// The event.
     pub body: EventBody,
-    /// The log and its JSON.
-    pub log: Option<(Arc<AgentLog>, String)>,
+    /// The log.
+    pub log: Option<Arc<WrittenLog>>,
 }
 
 /// What a step changes: applied whole or not at all.
@@ -270,8 +279,8 @@ pub struct Batch {
     pub approvals: BTreeMap<String, Approval>,
     /// Events in their places.
     pub events: Vec<Placed>,
-    /// Agent logs with their JSON, each with the place of the event that accounts for it.
-    pub logs: Vec<(Arc<AgentLog>, String, u64)>,
+    /// Agent logs, each with the place of the event that accounts for it.
+    pub logs: Vec<(Arc<WrittenLog>, u64)>,
     /// Asynchronous calls.
     pub calls: BTreeMap<CallName, QueuedCall>,
     /// A checkpoint.
@@ -692,8 +701,8 @@ impl WorkingSet {
         }
         for Entry { body, log } in changes.events {
             let placed = self.head.append(body);
-            if let Some((log, text)) = log {
-                batch.logs.push((log, text, placed.event.seq));
+            if let Some(log) = log {
+                batch.logs.push((log, placed.event.seq));
             }
             batch.events.push(placed);
         }

@@ -19,6 +19,8 @@ use crate::working::{Batch, Changes, Needs, WorkingSet};
 
 /// Most steps that one commit takes.
 const BATCH_MAX: usize = 256;
+/// From so many steps in a batch on it pays to wait a moment for more.
+const CROWD: usize = 8;
 /// Steps that may wait; further ones wait for room.
 const QUEUE_MAX: usize = 4096;
 /// How often a batch is tried on records that others change meanwhile.
@@ -74,6 +76,9 @@ pub trait Backend: Send + 'static {
         from: &Head,
         to: &Head,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Waits a fraction of what a commit takes, at most until there is enough to commit.
+    fn gather(&mut self, enough: &(dyn Fn() -> bool + Sync)) -> impl Future<Output = ()> + Send;
 
     /// Ends a transaction in which nothing was written.
     fn release(&mut self) -> impl Future<Output = Result<(), Failure>> + Send;
@@ -258,7 +263,13 @@ impl<B: Backend> Writer<B> {
                 needs.add(own);
                 batch.push(more);
             }
+            let answered = batch.len();
             self.turn(needs, batch).await;
+            if answered >= CROWD && !self.stopped {
+                // Those that were answered ask again soon: one commit serves them and the rest.
+                let expected = (answered + jobs.len()).min(BATCH_MAX);
+                self.backend.gather(&|| jobs.len() >= expected).await;
+            }
             if self.stopped {
                 // The log has ended; whoever still waits is told so.
                 jobs.close();

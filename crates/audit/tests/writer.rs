@@ -10,7 +10,7 @@ use toolbooth_audit::chain::Head;
 use toolbooth_audit::claim::Happening;
 use toolbooth_audit::conformance::{moment, request, settlement};
 use toolbooth_audit::ledger::{ClaimRequest, Claimed};
-use toolbooth_audit::steps::{Note, Step, Wait};
+use toolbooth_audit::steps::{Note, Settle, Step, Wait};
 use toolbooth_audit::watch::Watch;
 use toolbooth_audit::working::{Batch, Needs, Stored, WorkingSet};
 use toolbooth_audit::writer::{Backend, End, Failure, Steps, Writer};
@@ -91,6 +91,8 @@ impl Backend for Scripted {
         }
         if commit == Commit::Happened { Err(unknown()) } else { Ok(()) }
     }
+
+    async fn gather(&mut self, _: &(dyn Fn() -> bool + Sync)) {}
 
     async fn release(&mut self) -> Result<(), Failure> {
         Ok(())
@@ -187,8 +189,8 @@ async fn a_commit_of_unknown_result_is_found_out() {
     let claimed = steps.run(request("a", mode, &["k"], "x")).await.unwrap();
     let Claimed::Fresh(claim) = claimed else { panic!("{claimed:?}") };
     let settled = settlement(claim, mode, Effect::Completed, None);
-    assert!(steps.run(Arc::clone(&settled)).await.is_err(), "it is lost");
-    steps.run(settled).await.unwrap();
+    assert!(steps.run(Settle::new(Arc::clone(&settled))).await.is_err(), "it is lost");
+    steps.run(Settle::new(settled)).await.unwrap();
     let kinds = [[AuditEventKind::ToolDispatched], [AuditEventKind::ToolExecuted]];
     assert_eq!(kept.lock().unwrap().commits, kinds);
 }
@@ -220,7 +222,7 @@ async fn only_a_relaxed_claim_without_a_key_is_answered_before_it_is_durable() {
     for _ in 0..100 {
         let _ = open.try_send(());
     }
-    steps.run(settled).await.unwrap();
+    steps.run(Settle::new(settled)).await.unwrap();
     assert!(matches!(keyed.await.unwrap().unwrap(), Claimed::Fresh(_)));
     assert!(matches!(plain.await.unwrap().unwrap(), Claimed::Fresh(_)));
     assert_eq!(kept.lock().unwrap().end.as_ref().unwrap().size, 4);

@@ -15,7 +15,7 @@ mod upkeep;
 
 pub use calls::{BeatCall, CancelCall, Enqueue, FinishCall, ForgetCalls, ReleaseCall, TakeCall};
 pub use log::{AcceptRestored, Note, SignCheckpoint, Start, Stop, started};
-pub use settle::{Abandon, Wait};
+pub use settle::{Abandon, Refuse, Settle, Wait};
 pub use upkeep::{PRUNE_MAX, Renew, Sweep};
 
 use std::sync::Arc;

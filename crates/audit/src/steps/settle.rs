@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 use toolbooth_contracts::{Effect, ErrorCode};
@@ -11,31 +12,64 @@ use toolbooth_contracts::{Effect, ErrorCode};
 use super::{Step, about, approvals, move_to, place, plain, standing};
 use crate::claim::{self, Happening, Meaning, Standing};
 use crate::ledger::{LedgerError, Moment, Refusal, Settlement};
-use crate::working::{Changes, Entry, Needs, RecordText, WorkingSet};
+use crate::working::{Changes, Entry, Needs, RecordText, WorkingSet, WrittenLog};
 
-impl Step for Arc<Settlement> {
+/// Settles a claim.
+#[derive(Debug)]
+pub struct Settle {
+    settlement: Arc<Settlement>,
+    log: Arc<WrittenLog>,
+}
+
+impl Settle {
+    /// The step, with its log written already: whoever settles does that, not the one writer.
+    #[must_use]
+    pub fn new(settlement: Arc<Settlement>) -> Self {
+        let claim = &settlement.claim;
+        let log = WrittenLog::of(&settlement.log, claim.receipt_id(), claim.attempt());
+        Self { settlement, log: Arc::new(log) }
+    }
+}
+
+impl WrittenLog {
+    /// The log of a dispatch, whatever it says of it itself.
+    fn of(log: &Arc<AgentLog>, receipt_id: &str, attempt: u32) -> Self {
+        let mut log = Arc::clone(log);
+        if log.receipt_id.as_deref() != Some(receipt_id) || log.attempt != attempt {
+            let log = Arc::make_mut(&mut log);
+            log.receipt_id = Some(receipt_id.to_owned());
+            log.attempt = attempt;
+        }
+        Self { record: RecordText::of(&*log), log }
+    }
+}
+
+impl Step for Settle {
     type Answer = Arc<Receipt>;
 
     fn needs(&self) -> Needs {
-        let mut needs = Needs::of_receipt(self.claim.receipt_id());
-        if self.effect == Effect::NotStarted && self.rate_per_min.is_some() {
-            needs.rates.insert((self.log.tool_name.clone(), self.log.caller.clone()));
+        let mut needs = Needs::of_receipt(self.settlement.claim.receipt_id());
+        if self.settlement.effect == Effect::NotStarted && self.settlement.rate_per_min.is_some() {
+            needs.rates.insert((
+                self.settlement.log.tool_name.clone(),
+                self.settlement.log.caller.clone(),
+            ));
         }
         needs
     }
 
     fn sync(&self) -> bool {
-        self.sync
+        self.settlement.sync
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<(Arc<Receipt>, Changes), LedgerError> {
-        let id = self.claim.receipt_id();
+        let id = self.settlement.claim.receipt_id();
         let stored = set.require(id)?;
         let arrives = Happening::Settled {
-            fence: self.claim.fence(),
-            mode: self.mode,
-            effect: self.effect,
-            code: self.error_code,
+            fence: self.settlement.claim.fence(),
+            mode: self.settlement.mode,
+            effect: self.settlement.effect,
+            code: self.settlement.error_code,
         };
         let (now, effect, holds_keys, late) = match claim::step(standing(stored), arrives) {
             Meaning::Now { standing, effect, holds_keys, late } => {
@@ -46,10 +80,10 @@ impl Step for Arc<Settlement> {
             _ => return Err(LedgerError::Stale),
         };
         let mut changes = Changes::default();
-        let mut receipt = settled(self, &stored.receipt, effect);
-        changes.events.extend(self.events.iter().cloned().map(plain));
+        let mut receipt = settled(&self.settlement, &stored.receipt, effect);
+        changes.events.extend(self.settlement.events.iter().cloned().map(plain));
         if late {
-            let body = about(&receipt, AuditEventKind::ToolSettledLate, &self.at);
+            let body = about(&receipt, AuditEventKind::ToolSettledLate, &self.settlement.at);
             changes.events.push(plain(body));
         }
         move_to(&mut receipt, now, place(set, changes.events.len()));
@@ -58,23 +92,17 @@ impl Step for Arc<Settlement> {
         }
         let given_back = match effect {
             Effect::NotStarted => {
-                approvals::give_back(set, &receipt, self.rate_per_min, &mut changes)?
+                approvals::give_back(set, &receipt, self.settlement.rate_per_min, &mut changes)?
             }
             _ => None,
         };
-        let mut log = Arc::clone(&self.log);
-        if log.receipt_id.as_deref() != Some(id) || log.attempt != receipt.attempt {
-            let log = Arc::make_mut(&mut log);
-            log.receipt_id = Some(id.to_owned());
-            log.attempt = receipt.attempt;
-        }
         let (receipt, digest) = changes.put_named(receipt, now.fence);
-        let mut terminal = self.terminal.clone();
+        let mut terminal = self.settlement.terminal.clone();
         terminal.receipt_id = Some(id.to_owned());
         terminal.effect = Some(effect);
         terminal.receipt_digest = Some(digest);
         terminal.approval_digest = given_back;
-        changes.events.push(logged(log, terminal));
+        changes.events.push(logged(&self.log, terminal));
         Ok((receipt, changes))
     }
 }
@@ -99,13 +127,28 @@ fn settled(settlement: &Settlement, before: &Receipt, effect: Effect) -> Receipt
 }
 
 /// A terminal event, and the agent log that it accounts for.
-fn logged(log: Arc<toolbooth_contracts::agent_log::AgentLog>, mut terminal: EventBody) -> Entry {
-    let RecordText { text, digest } = RecordText::of(&*log);
-    terminal.log_digest = Some(digest);
-    Entry { body: terminal, log: Some((log, text)) }
+fn logged(log: &Arc<WrittenLog>, mut terminal: EventBody) -> Entry {
+    terminal.log_digest = Some(log.record.digest.clone());
+    Entry { body: terminal, log: Some(Arc::clone(log)) }
 }
 
-impl Step for Refusal {
+/// Records a call that was refused or replayed.
+#[derive(Debug)]
+pub struct Refuse {
+    terminal: EventBody,
+    log: Arc<WrittenLog>,
+}
+
+impl Refuse {
+    /// The step, with its log written already.
+    #[must_use]
+    pub fn new(refusal: Refusal) -> Self {
+        let Refusal { log, terminal } = refusal;
+        Self { terminal, log: Arc::new(WrittenLog { record: RecordText::of(&*log), log }) }
+    }
+}
+
+impl Step for Refuse {
     type Answer = ();
 
     fn needs(&self) -> Needs {
@@ -118,7 +161,7 @@ impl Step for Refusal {
 
     fn decide(&self, _: &WorkingSet) -> Result<((), Changes), LedgerError> {
         let mut changes = Changes::default();
-        changes.events.push(logged(Arc::clone(&self.log), self.terminal.clone()));
+        changes.events.push(logged(&self.log, self.terminal.clone()));
         Ok(((), changes))
     }
 }

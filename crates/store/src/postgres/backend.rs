@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::error::Elapsed;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
@@ -29,6 +29,9 @@ use super::unavailable;
 const BATCH_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long connecting anew and reading the log's end may take.
 const RECOVER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long more steps are waited for: what a timer can tell apart.
+const GATHER: Duration = Duration::from_millis(1);
 
 /// A connection with its statements.
 pub(super) struct Session {
@@ -173,6 +176,12 @@ impl Backend for PostgresBackend {
         let session = self.session()?;
         let done = timeout(BATCH_TIMEOUT, session.write(batch, begun, from, to)).await;
         self.keep(session, done).await
+    }
+
+    async fn gather(&mut self, enough: &(dyn Fn() -> bool + Sync)) {
+        if !enough() {
+            sleep(GATHER).await;
+        }
     }
 
     async fn release(&mut self) -> Result<(), Failure> {

@@ -544,19 +544,23 @@ fn event_columns(writer: &str, batch: &Batch) -> Parameters {
 
 fn log_columns(writer: &str, batch: &Batch) -> Result<Parameters, Failure> {
     let of = |read: &dyn Fn(&toolbooth_contracts::agent_log::AgentLog) -> Option<String>| {
-        batch.logs.iter().map(|(log, ..)| read(log).map(|text| clean(&text))).collect::<Vec<_>>()
+        batch
+            .logs
+            .iter()
+            .map(|(log, _)| read(&log.log).map(|text| clean(&text)))
+            .collect::<Vec<_>>()
     };
     let mut texts = Vec::new();
     let mut packed = Vec::new();
-    for (_, text, _) in &batch.logs {
-        let (text, zipped) = body::pack(text).map_err(unreadable)?;
+    for (log, _) in &batch.logs {
+        let (text, zipped) = body::pack(&log.record.text).map_err(unreadable)?;
         texts.push(text.to_owned());
         packed.push(zipped);
     }
-    let seqs: Vec<i64> = batch.logs.iter().map(|(.., seq)| number(*seq)).collect();
+    let seqs: Vec<i64> = batch.logs.iter().map(|(_, seq)| number(*seq)).collect();
     let turns: Vec<Option<i64>> =
-        batch.logs.iter().map(|(log, ..)| log.turn_index.map(number)).collect();
-    let errors: Vec<bool> = batch.logs.iter().map(|(log, ..)| log.is_error).collect();
+        batch.logs.iter().map(|(log, _)| log.log.turn_index.map(number)).collect();
+    let errors: Vec<bool> = batch.logs.iter().map(|(log, _)| log.log.is_error).collect();
     Ok(given![
         writer.to_owned(),
         of(&|log| Some(log.id.clone())),

@@ -5,16 +5,22 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, Params};
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::chain::Head;
+use toolbooth_audit::chain::{Head, Placed};
 use toolbooth_audit::working::{Batch, Needs, WorkingSet};
 use toolbooth_audit::writer::{Backend, End, Failure};
 
 use super::folder::StoreFolder;
+use super::lookup::Found;
 use super::open::{Durability, connect};
-use super::unavailable;
+use super::{carry, schema, unavailable};
+
+/// How long more steps are waited for, in how many looks.
+const GATHER_STEP: Duration = Duration::from_micros(50);
+const GATHER_STEPS: u32 = 4;
 
 /// The connection of a writer.
 pub(super) struct SqliteBackend {
@@ -24,8 +30,10 @@ pub(super) struct SqliteBackend {
     pub(super) writer: String,
     /// The number of the writer, as places have it.
     pub(super) writer_no: i64,
-    /// Told after each commit: there is something to look up.
-    pub(super) written: SyncSender<()>,
+    /// Is given what is searched, after each commit.
+    pub(super) written: SyncSender<Vec<Found>>,
+    /// Told when SQLite's log has grown.
+    pub(super) grown: SyncSender<()>,
     /// `None` after a failed commit, until a fresh connection has proven sound.
     pub(super) connection: Option<Connection>,
     /// Changes when another connection has written.
@@ -214,9 +222,23 @@ impl Backend for SqliteBackend {
         self.within(|transaction| transaction.write(batch, from, to))?;
         self.end("COMMIT")?;
         self.check_files().map_err(Failure::Unknown)?;
-        // One notice is enough for all that was written until it is taken.
-        let _ = self.written.try_send(());
+        if !batch.events.is_empty() {
+            let place = |seq: u64| schema::place(self.writer_no, seq.cast_signed());
+            let of = |placed: &Placed| Found::of(place(placed.event.seq), &placed.event.body);
+            // What finds no room is read from the database.
+            let _ = self.written.try_send(batch.events.iter().map(of).collect());
+        }
         Ok(())
+    }
+
+    /// The thread is the writer's own: nobody else waits while it sleeps.
+    async fn gather(&mut self, enough: &(dyn Fn() -> bool + Sync)) {
+        for _ in 0..GATHER_STEPS {
+            if enough() {
+                return;
+            }
+            std::thread::sleep(GATHER_STEP);
+        }
     }
 
     async fn release(&mut self) -> Result<(), Failure> {
@@ -229,7 +251,8 @@ impl Backend for SqliteBackend {
         let red = |what: String| Err(LedgerError::Unavailable(what));
         self.check_files()?;
         self.connection = None;
-        let connection = connect(&self.path, self.durability).map_err(unavailable)?;
+        let mut connection = connect(&self.path, self.durability).map_err(unavailable)?;
+        carry::watch(&mut connection, self.grown.clone()).map_err(unavailable)?;
         let busy: i64 = connection
             .query_row("PRAGMA wal_checkpoint(FULL)", [], |row| row.get(0))
             .map_err(unavailable)?;

@@ -3,7 +3,7 @@
 //! Doc: records.md#stores
 
 use rusqlite::ToSql;
-use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, Value, ValueRef};
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
 
 /// The bytes of a UUID as this house writes it: lower case, with hyphens.
 pub(super) fn uuid(text: &[u8]) -> Option<[u8; 16]> {
@@ -26,30 +26,37 @@ pub(super) fn uuid(text: &[u8]) -> Option<[u8; 16]> {
     bytes(&digits)
 }
 
+/// What is no digit.
+const NONE: u8 = 16;
+
+fn digit(byte: u8) -> u8 {
+    match (byte.wrapping_sub(b'0'), byte.wrapping_sub(b'a')) {
+        (number @ 0..10, _) => number,
+        (_, letter @ 0..6) => letter + 10,
+        _ => NONE,
+    }
+}
+
 /// The bytes of lower-case hex digits.
 pub(super) fn bytes<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     if text.len() != N * 2 {
         return None;
     }
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
     let mut out = [0u8; N];
+    let mut all = 0;
     for (out, pair) in out.iter_mut().zip(text.chunks_exact(2)) {
         let [high, low] = pair else { return None };
-        *out = digit(*high)? << 4 | digit(*low)?;
+        let (high, low) = (digit(*high), digit(*low));
+        all |= high | low;
+        *out = high << 4 | low;
     }
-    Some(out)
+    (all < NONE).then_some(out)
 }
 
 /// Writes bytes as lower-case hex digits.
 pub(super) fn push_hex(bytes: &[u8], out: &mut Vec<u8>) {
     let digit = |half: u8| if half < 10 { b'0' + half } else { b'a' + half - 10 };
-    for byte in bytes {
-        out.extend([digit(byte >> 4), digit(byte & 15)]);
-    }
+    out.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
 }
 
 /// Writes the bytes of a UUID as its text.
@@ -62,30 +69,39 @@ pub(super) fn push_uuid(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// An id or a digest.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Compact(pub(super) String);
+/// An id or a digest, as a column takes it.
+#[derive(Debug)]
+pub(super) enum Compact<'t> {
+    Id([u8; 16]),
+    Digest([u8; 32]),
+    Text(&'t str),
+}
 
-impl Compact {
-    pub(super) fn of(text: &str) -> Self {
-        Self(text.to_owned())
+impl<'t> Compact<'t> {
+    pub(super) fn of(text: &'t str) -> Self {
+        match (uuid(text.as_bytes()), bytes::<32>(text.as_bytes())) {
+            (Some(id), _) => Self::Id(id),
+            (None, Some(digest)) => Self::Digest(digest),
+            (None, None) => Self::Text(text),
+        }
     }
 }
 
-impl ToSql for Compact {
+impl ToSql for Compact<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        let text = self.0.as_bytes();
-        let short = uuid(text)
-            .map(|id| id.to_vec())
-            .or_else(|| bytes::<32>(text).map(|digest| digest.to_vec()));
-        Ok(match short {
-            Some(short) => ToSqlOutput::Owned(Value::Blob(short)),
-            None => ToSqlOutput::Borrowed(ValueRef::Text(text)),
-        })
+        Ok(ToSqlOutput::Borrowed(match self {
+            Self::Id(id) => ValueRef::Blob(id),
+            Self::Digest(digest) => ValueRef::Blob(digest),
+            Self::Text(text) => ValueRef::Text(text.as_bytes()),
+        }))
     }
 }
 
-impl FromSql for Compact {
+/// The text of an id or a digest in a column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Name(pub(super) String);
+
+impl FromSql for Name {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         let mut out = Vec::new();
         match value {
@@ -119,7 +135,7 @@ mod tests {
             ("01985b6e-7c1a-7e2b-9f00-0123456789a", "text"),
             ("01985b6e07c1a-7e2b-9f00-0123456789ab", "text"),
         ] {
-            let (found, of): (Compact, String) = connection
+            let (found, of): (Name, String) = connection
                 .query_row("SELECT ?1, typeof(?1)", [Compact::of(text)], |row| {
                     Ok((row.get(0)?, row.get(1)?))
                 })

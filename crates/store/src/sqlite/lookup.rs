@@ -1,7 +1,8 @@
 //! What is searched: tools, agents, calls, codes and times of events, in a file beside the database.
 //!
-//! It is filled off the path from what is committed, up to the moment whenever somebody reads, and
-//! made anew where it is gone, broken or of another database. Whatever it says is compared with the
+//! It is filled off the path from what the writer hands over after each commit, brought up to the
+//! moment from the database whenever somebody reads, and made anew where it is gone, broken or of
+//! another database. Whatever it says is compared with the
 //! record itself.
 //!
 //! Doc: records.md#reading
@@ -15,6 +16,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use toolbooth_audit::LedgerError;
+use toolbooth_contracts::event::EventBody;
 
 use super::schema::{SEQ_BITS, place};
 use super::{open, shorten, unavailable};
@@ -22,9 +24,11 @@ use super::{open, shorten, unavailable};
 /// The name of the file.
 pub(super) const LOOKUP: &str = "lookup.db";
 /// The version of its tables; another one is made anew.
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 /// Events that are taken in by one transaction.
 const STEP: usize = 5_000;
+/// Commits that may wait to be taken in; what was not handed over is read from the database.
+const WAITING_MAX: usize = 256;
 /// How long what is written gathers before it is taken in.
 const GATHER: Duration = Duration::from_millis(200);
 /// Entries whose calls are sorted among each other: what is new touches few pages.
@@ -36,7 +40,7 @@ CREATE TABLE ends (writer INTEGER PRIMARY KEY, size INTEGER NOT NULL) STRICT;
 CREATE TABLE entries (
     no INTEGER PRIMARY KEY,
     place INTEGER NOT NULL,
-    time TEXT NOT NULL,
+    time INTEGER NOT NULL,
     tool INTEGER,
     agent INTEGER,
     has_log INTEGER NOT NULL
@@ -60,6 +64,49 @@ struct Said {
     agent_id: Option<String>,
     call_id: Option<String>,
     log_digest: Option<String>,
+}
+
+/// What is searched of one event.
+#[derive(Debug)]
+pub(super) struct Found {
+    place: i64,
+    time: i64,
+    tool: Option<String>,
+    agent: Option<String>,
+    call: Option<i64>,
+    has_log: bool,
+}
+
+impl Found {
+    /// Of an event that was written to a place.
+    pub(super) fn of(place: i64, body: &EventBody) -> Self {
+        Self {
+            place,
+            time: time_number(&body.time),
+            tool: body.tool_name.clone(),
+            agent: body.agent_id.clone(),
+            call: body.call_id.as_deref().map(call_number),
+            has_log: body.log_digest.is_some(),
+        }
+    }
+
+    fn read(place: i64, said: Said) -> Self {
+        Self {
+            place,
+            time: time_number(&said.time),
+            tool: said.tool_name,
+            agent: said.agent_id,
+            call: said.call_id.as_deref().map(call_number),
+            has_log: said.log_digest.is_some(),
+        }
+    }
+}
+
+/// The digits of a time down to milliseconds: numbers in the order of the times.
+fn time_number(time: &str) -> i64 {
+    const DIGITS: usize = "20260101000000000".len();
+    let digits = time.bytes().filter(u8::is_ascii_digit).chain(std::iter::repeat(b'0'));
+    digits.take(DIGITS).fold(0, |number, digit| number * 10 + i64::from(digit - b'0'))
 }
 
 /// A call's id as a number; two that share one are told apart by their records.
@@ -221,33 +268,34 @@ impl Lookup {
                 statement.query_map(ends, |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
             })
             .map_err(CatchUp::Database)?;
-        {
-            let mut put = transaction.prepare_cached(
-                "INSERT INTO entries (place, time, tool, agent, has_log)
-                 VALUES (?1, ?2, ?3, ?4, ?5)",
-            )?;
-            let mut put_call = transaction
-                .prepare_cached("INSERT INTO calls (part, call, no) VALUES (?1, ?2, ?3)")?;
-            for (at, body) in rows {
-                // What cannot be read is found by verification.
-                let Ok(said) = shorten::read::<Said>("an event", &body) else { continue };
-                let tool = name(&transaction, names, said.tool_name)?;
-                let agent = name(&transaction, names, said.agent_id)?;
-                let has_log = said.log_digest.is_some();
-                let no = put.insert((at, said.time, tool, agent, has_log))?;
-                if let Some(call) = &said.call_id {
-                    put_call.execute((no >> PART_BITS, call_number(call), no))?;
-                }
-            }
-        }
-        transaction
-            .prepare_cached(
-                "INSERT INTO ends (writer, size) VALUES (?1, ?2)
-                 ON CONFLICT (writer) DO UPDATE SET size = excluded.size",
-            )?
-            .execute((writer, until))?;
+        // What cannot be read is found by verification.
+        let found = rows
+            .into_iter()
+            .filter_map(|(at, body)| Some(Found::read(at, shorten::read("an event", &body).ok()?)));
+        put(&transaction, names, found)?;
+        set_end(&transaction, writer, until)?;
         transaction.commit()?;
         Ok(until < size)
+    }
+
+    /// Takes in what a writer has handed over, in its order; whether that goes on from what is there.
+    fn take(&mut self, handed: Vec<Found>) -> rusqlite::Result<bool> {
+        let (Some(first), Some(last)) = (handed.first(), handed.last()) else { return Ok(true) };
+        let ((writer, from), (_, end)) = (split(first.place), split(last.place));
+        let Self { connection, names, .. } = self;
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let until: Option<i64> = transaction
+            .prepare_cached("SELECT size FROM ends WHERE writer = ?1")?
+            .query_row([writer], |row| row.get(0))
+            .optional()?;
+        let is_whole = usize::try_from(end - from + 1) == Ok(handed.len());
+        if until.unwrap_or_default() != from || !is_whole {
+            return Ok(false);
+        }
+        put(&transaction, names, handed.into_iter())?;
+        set_end(&transaction, writer, end + 1)?;
+        transaction.commit()?;
+        Ok(true)
     }
 
     fn number(&self, name: &str) -> rusqlite::Result<Option<i64>> {
@@ -273,9 +321,9 @@ impl Lookup {
             values.push(Box::new(number));
             clauses.push(format!("{column} = ?{}", values.len()));
         }
-        for (condition, time) in [("time >=", &search.since), ("time <", &search.until)] {
+        for (condition, time) in [("time >=", &search.since), ("time <=", &search.until)] {
             let Some(time) = time else { continue };
-            values.push(Box::new(time.clone()));
+            values.push(Box::new(time_number(time)));
             clauses.push(format!("{condition} ?{}", values.len()));
         }
         if search.has_log {
@@ -345,6 +393,38 @@ impl Lookup {
     }
 }
 
+fn put(
+    transaction: &Connection,
+    names: &mut HashMap<String, i64>,
+    found: impl Iterator<Item = Found>,
+) -> rusqlite::Result<()> {
+    let mut put = transaction.prepare_cached(
+        "INSERT INTO entries (place, time, tool, agent, has_log) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
+    let mut put_call =
+        transaction.prepare_cached("INSERT INTO calls (part, call, no) VALUES (?1, ?2, ?3)")?;
+    for Found { place, time, tool, agent, call, has_log } in found {
+        let tool = name(transaction, names, tool)?;
+        let agent = name(transaction, names, agent)?;
+        let no = put.insert((place, time, tool, agent, has_log))?;
+        if let Some(call) = call {
+            put_call.execute((no >> PART_BITS, call, no))?;
+        }
+    }
+    Ok(())
+}
+
+/// Up to where the log of a writer was taken in.
+fn set_end(transaction: &Connection, writer: i64, size: i64) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "INSERT INTO ends (writer, size) VALUES (?1, ?2)
+             ON CONFLICT (writer) DO UPDATE SET size = excluded.size",
+        )?
+        .execute((writer, size))
+        .map(drop)
+}
+
 fn name(
     transaction: &Connection,
     names: &mut HashMap<String, i64>,
@@ -398,25 +478,32 @@ fn is_broken(error: &rusqlite::Error) -> bool {
         if failure.code == rusqlite::ErrorCode::Unknown)
 }
 
-/// Notices that something was written, and who takes them.
-pub(super) fn notices() -> (SyncSender<()>, Receiver<()>) {
-    std::sync::mpsc::sync_channel(1)
+/// Hands over what was written, and who takes it.
+pub(super) fn hand_over() -> (SyncSender<Vec<Found>>, Receiver<Vec<Found>>) {
+    std::sync::mpsc::sync_channel(WAITING_MAX)
 }
 
 /// Keeps the file up to date while somebody writes. What is not taken in when they end is taken in
 /// by whoever reads next.
-pub(super) fn serve(database: &Path, written: &Receiver<()>) {
+pub(super) fn serve(database: &Path, written: &Receiver<Vec<Found>>) {
     let mut opened = None;
-    while written.recv().is_ok() {
+    while let Ok(mut handed) = written.recv() {
         let since = Instant::now();
-        while let Some(left) = GATHER.checked_sub(since.elapsed()) {
+        while handed.len() < STEP
+            && let Some(left) = GATHER.checked_sub(since.elapsed())
+        {
             match written.recv_timeout(left) {
-                Ok(()) | Err(RecvTimeoutError::Timeout) => (),
+                Ok(more) => handed.extend(more),
+                Err(RecvTimeoutError::Timeout) => (),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
         let taken = match &mut opened {
-            Some((connection, lookup)) => Lookup::catch_up(lookup, connection),
+            Some((connection, lookup)) => match Lookup::take(lookup, handed) {
+                Ok(true) => Ok(()),
+                // Others write too, or something was not handed over.
+                Ok(false) | Err(_) => lookup.catch_up(connection),
+            },
             None => open_both(database).and_then(|(connection, mut lookup)| {
                 let taken = lookup.catch_up(&connection);
                 opened = Some((connection, lookup));

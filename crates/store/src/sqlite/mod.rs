@@ -3,6 +3,7 @@
 //! Path: 6, 9. Doc: records.md#stores
 
 mod backend;
+mod carry;
 mod compact;
 mod folder;
 mod lookup;

@@ -31,7 +31,7 @@ use super::folder::StoreFolder;
 use super::reads::SqliteReads;
 use super::rows::{CALL, HEAD, call, head};
 use super::schema::MigrateError;
-use super::{OpenError, lookup, schema};
+use super::{OpenError, carry, lookup, schema};
 
 /// How long a statement waits for another process that writes.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
@@ -73,7 +73,7 @@ pub struct Sqlite {
     steps: Steps,
     reads: SqliteReads,
     folder: StoreFolder,
-    /// The writer's, and then the one that keeps what is searched up to date.
+    /// The writer's, and then those that work beside it.
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
     /// Says to other processes that this writer lives.
     _lock: File,
@@ -226,7 +226,7 @@ pub fn open(
         },
     );
     let writer_no = begun.map_err(database)?;
-    let (written, notices) = lookup::notices();
+    let (written, handed) = lookup::hand_over();
     // Only now, since what is in the queue is accounted for by this writer, or by none.
     migrate(&mut connection, schema::VERSION)?;
     let calls = match found {
@@ -235,6 +235,8 @@ pub fn open(
     };
     let watch = Arc::new(Watch::default());
     let (steps, queue) = Steps::new(Arc::clone(&watch));
+    let (grown, growing) = carry::notices();
+    carry::watch(&mut connection, grown.clone()).map_err(database)?;
     let backend = SqliteBackend {
         path: path.clone(),
         durability,
@@ -242,6 +244,7 @@ pub fn open(
         writer: writer.to_owned(),
         writer_no,
         written,
+        grown,
         connection: Some(connection),
         data_version: 0,
         files: Files::default(),
@@ -249,16 +252,19 @@ pub fn open(
     let key_id = digester.key_id().to_owned();
     let set = WorkingSet::new(Head::new(writer.to_owned()), key_id, Arc::clone(&watch));
     let serving = Writer::new(backend, set, watch).serve(queue);
-    let thread = std::thread::Builder::new()
-        .name("toolbooth-store".to_owned())
-        .spawn(move || block_on(serving))
-        .map_err(|source| OpenError::Folder { path: path.display().to_string(), source })?;
+    let start_thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(work)
+            .map_err(|source| OpenError::Folder { path: path.display().to_string(), source })
+    };
+    let thread = start_thread("toolbooth-store", Box::new(move || block_on(serving)))?;
     let reads = SqliteReads::open(&path)?;
     let own = path.clone();
-    let gathering = std::thread::Builder::new()
-        .name("toolbooth-lookup".to_owned())
-        .spawn(move || lookup::serve(&own, &notices))
-        .map_err(|source| OpenError::Folder { path: path.display().to_string(), source })?;
+    let gathering =
+        start_thread("toolbooth-lookup", Box::new(move || lookup::serve(&own, &handed)))?;
+    let own = path.clone();
+    let carrying = start_thread("toolbooth-carry", Box::new(move || carry::serve(&own, &growing)))?;
     let accepted = accept_restored.then(|| AcceptRestored {
         lost: lost.map(|lost| (lost.writer, lost.size)),
         at: at.clone(),
@@ -269,7 +275,7 @@ pub fn open(
         steps,
         reads,
         folder,
-        threads: Mutex::new(vec![thread, gathering]),
+        threads: Mutex::new(vec![thread, gathering, carrying]),
         _lock: lock,
     };
     let start = Start { started, accepted, calls, digester: digester.clone(), at: at.clone() };

@@ -22,7 +22,7 @@ use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::AuditEvent;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
-use super::compact::Compact;
+use super::compact::{Compact, Name};
 use super::lookup::{self, Lookup, Search};
 use super::open::BUSY;
 use super::rows::{CALL, HEAD, RECEIPT, call, head, receipt_row};
@@ -148,11 +148,11 @@ fn within(since: Option<&String>, until: Option<&String>, time: &str) -> bool {
 fn keys(
     connection: &Connection,
     sql: &str,
-    of: Option<Compact>,
+    of: Option<Compact<'_>>,
 ) -> Result<Vec<String>, LedgerError> {
     let mut statement = connection.prepare_cached(sql).map_err(unavailable)?;
     let found = statement
-        .query_map(rusqlite::params_from_iter(of), |row| row.get::<_, Compact>(0))
+        .query_map(rusqlite::params_from_iter(of), |row| row.get::<_, Name>(0))
         .map_err(unavailable)?;
     found.map(|key| Ok(key.map_err(unavailable)?.0)).collect()
 }
@@ -597,7 +597,7 @@ fn unaccounted(database: &Connection) -> Result<Unaccounted, LedgerError> {
         while receipts.len() < MOST
             && let Some(row) = rows.next().map_err(unavailable)?
         {
-            let id: Compact = row.get(0).map_err(unavailable)?;
+            let id: Name = row.get(0).map_err(unavailable)?;
             let body: Vec<u8> = row.get(1).map_err(unavailable)?;
             let receipt: Result<Receipt, _> = shorten::read("a receipt", &body);
             let accounted = match receipt {

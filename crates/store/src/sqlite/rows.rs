@@ -16,7 +16,7 @@ use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::backend::{Transaction, failed};
-use super::compact::Compact;
+use super::compact::{Compact, Name};
 use super::{schema, shorten};
 use crate::corrupt;
 
@@ -158,7 +158,7 @@ impl Transaction<'_> {
     pub(super) fn load(&self, needs: Needs, set: &mut WorkingSet) -> Result<(), Failure> {
         for key in needs.keys {
             let sql = "SELECT receipt FROM keys WHERE key = ?1";
-            let holder: Option<Compact> = self.one(sql, [Compact::of(&key)], |row| row.get(0))?;
+            let holder: Option<Name> = self.one(sql, [Compact::of(&key)], |row| row.get(0))?;
             let holder = holder.map(|holder| holder.0);
             if let Some(id) = &holder {
                 self.load_receipt(id.clone(), set)?;
@@ -370,8 +370,8 @@ impl Transaction<'_> {
         }
         batch.approvals.values().try_for_each(|approval| self.put_approval(approval))?;
         batch.events.iter().try_for_each(|placed| self.put_event(placed))?;
-        for (_, text, seq) in &batch.logs {
-            self.put_log(text, *seq)?;
+        for (log, seq) in &batch.logs {
+            self.put_log(&log.record.text, *seq)?;
         }
         batch.calls.values().try_for_each(|call| self.put_call(call))?;
         if let Some(named) = &batch.checkpoint {

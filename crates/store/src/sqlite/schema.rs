@@ -275,7 +275,8 @@ fn carry_over(transaction: &Transaction<'_>) -> Result<(), MigrateError> {
     )?;
     let mut rows = receipts.query([])?;
     while let Some(row) = rows.next()? {
-        let (id, fence) = (Compact(row.get(0)?), row.get::<_, i64>(4)?);
+        let (id, fence) = (row.get::<_, String>(0)?, row.get::<_, i64>(4)?);
+        let id = Compact::of(&id);
         let text = shorten::pack(&body::unpack(row.get(5)?, row.get(6)?)?)?;
         let state: String = row.get(2)?;
         if matches!(state.as_str(), "in_flight" | "awaiting_input" | "in_doubt") {
@@ -303,7 +304,8 @@ fn carry_over(transaction: &Transaction<'_>) -> Result<(), MigrateError> {
     let mut put_key = transaction.prepare("INSERT INTO keys (key, receipt) VALUES (?1, ?2)")?;
     let mut rows = keys.query([])?;
     while let Some(row) = rows.next()? {
-        put_key.execute((Compact(row.get(0)?), Compact(row.get(1)?)))?;
+        let (key, id): (String, String) = (row.get(0)?, row.get(1)?);
+        put_key.execute((Compact::of(&key), Compact::of(&id)))?;
     }
     transaction.execute_batch("DROP TABLE temp.numbers")?;
     Ok(())
