@@ -357,7 +357,7 @@ impl LedgerReads for Memory {
         }])
     }
 
-    async fn unaccounted(&self) -> Result<Unaccounted, LedgerError> {
+    async fn unaccounted(&self, _: u64, _: u64) -> Result<Unaccounted, LedgerError> {
         Ok(Unaccounted::default())
     }
 

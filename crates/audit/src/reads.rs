@@ -129,12 +129,34 @@ pub struct RawApproval {
 pub const APPROVAL_COLUMNS: [&str; 5] =
     ["toolId", "caller", "argsDigest", "contractDigest", "state"];
 /// Members of an event that rows are filtered by.
-pub const EVENT_COLUMNS: [&str; 6] =
-    ["time", "toolName", "agentId", "callId", "status", "errorCode"];
-/// Members of a receipt that rows are filtered by.
-pub const RECEIPT_COLUMNS: [&str; 4] = ["receiptId", "toolId", "state", "writer"];
+pub const EVENT_COLUMNS: [&str; 9] = [
+    "time",
+    "toolName",
+    "agentId",
+    "callId",
+    "status",
+    "errorCode",
+    "receiptId",
+    "hasLog",
+    "isMilestone",
+];
+/// What rows of receipts say beside them: in which table they are (`open`, `settled` or `pruned`),
+/// members, the fence of the claim, and when it was settled (empty where it cannot be pruned).
+/// Absent is what a store does not say.
+pub const RECEIPT_COLUMNS: [&str; 8] =
+    ["table", "receiptId", "callId", "toolId", "state", "writer", "fence", "settledAt"];
 /// Members of an agent log that rows are filtered by.
-pub const LOG_COLUMNS: [&str; 4] = ["id", "toolName", "agentId", "isError"];
+pub const LOG_COLUMNS: [&str; 9] = [
+    "id",
+    "timestamp",
+    "toolName",
+    "agentId",
+    "turnIndex",
+    "phaseId",
+    "epicId",
+    "callId",
+    "isError",
+];
 
 /// What a page of a log carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,11 +229,13 @@ pub trait LedgerReads: Send + Sync {
     /// [`LedgerError::Unavailable`].
     async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError>;
 
-    /// Records that no event accounts for, at most a hundred of each kind.
+    /// Records that no event accounts for, at most a hundred of each kind. Where there are no more
+    /// receipts and agent logs than those that are known to be accounted for, they are not looked
+    /// through.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
-    async fn unaccounted(&self) -> Result<Unaccounted, LedgerError>;
+    async fn unaccounted(&self, receipts: u64, logs: u64) -> Result<Unaccounted, LedgerError>;
 
     /// Approvals as they are stored, in pages after an id; an empty page is the end.
     ///

@@ -252,8 +252,8 @@ impl<R: Runner> LedgerReads for Recorder<R> {
         self.runner.reads().heads().await
     }
 
-    async fn unaccounted(&self) -> Result<Unaccounted, LedgerError> {
-        self.runner.reads().unaccounted().await
+    async fn unaccounted(&self, receipts: u64, logs: u64) -> Result<Unaccounted, LedgerError> {
+        self.runner.reads().unaccounted(receipts, logs).await
     }
 
     async fn approval_page(

@@ -277,9 +277,12 @@ impl LedgerReads for PostgresReads {
         let sql = match include {
             Include::Records => {
                 "SELECT e.writer, e.seq, e.body,
-                     e.time, e.tool, e.agent, e.call_id, e.status, e.code,
-                     l.id, l.tool, l.agent, CASE WHEN l.is_error THEN '1' ELSE '0' END,
-                     r.receipt_id, r.tool, r.state, r.writer,
+                     e.time, e.tool, e.agent, e.call_id, e.status, e.code, e.receipt_id,
+                     e.has_log::int::text, e.milestone::int::text,
+                     l.id, l.time, l.tool, l.agent, l.turn::text, l.phase, l.epic, l.call_id,
+                     l.is_error::int::text,
+                     NULL::text, r.receipt_id, r.call_id, r.tool, r.state, r.writer, r.fence::text,
+                     CASE WHEN r.receipt_id IS NULL THEN NULL ELSE coalesce(r.settled, '') END,
                      l.body, l.zbody, r.body, r.zbody,
                      ARRAY(SELECT k.key FROM keys k WHERE k.receipt_id = r.receipt_id)
                  FROM events e
@@ -320,7 +323,14 @@ impl LedgerReads for PostgresReads {
         Ok(self.rows(sql, &Conditions::default()).await?.iter().map(head).collect())
     }
 
-    async fn unaccounted(&self) -> Result<Unaccounted, LedgerError> {
+    async fn unaccounted(&self, receipts: u64, logs: u64) -> Result<Unaccounted, LedgerError> {
+        let none = Conditions::default();
+        let counts = "SELECT (SELECT count(*) FROM receipts), (SELECT count(*) FROM agent_logs)";
+        let counts = self.rows(counts, &none).await?;
+        let counts: Option<(i64, i64)> = counts.first().map(|row| (row.get(0), row.get(1)));
+        let (all_receipts, all_logs) = counts.unwrap_or_default();
+        let logs_match = all_logs.unsigned_abs() == logs;
+        let receipts_match = all_receipts.unsigned_abs() == receipts;
         let logs = "SELECT l.id FROM agent_logs l
                     LEFT JOIN events e ON e.writer = l.writer AND e.seq = l.seq AND e.has_log
                     LEFT JOIN writers w ON w.writer = l.writer
@@ -335,11 +345,14 @@ impl LedgerReads for PostgresReads {
         let keys = "SELECT k.key FROM keys k WHERE NOT EXISTS (
                         SELECT 1 FROM receipts r WHERE r.receipt_id = k.receipt_id)
                     ORDER BY k.key LIMIT 100";
-        let none = Conditions::default();
         let ids = |rows: Vec<Row>| rows.iter().map(|row| row.get(0)).collect();
         Ok(Unaccounted {
-            logs: ids(self.rows(logs, &none).await?),
-            receipts: ids(self.rows(receipts, &none).await?),
+            logs: if logs_match { Vec::new() } else { ids(self.rows(logs, &none).await?) },
+            receipts: if receipts_match {
+                Vec::new()
+            } else {
+                ids(self.rows(receipts, &none).await?)
+            },
             keys: ids(self.rows(keys, &none).await?),
         })
     }

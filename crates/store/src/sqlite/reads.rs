@@ -19,7 +19,7 @@ use toolbooth_audit::reads::{
 };
 use toolbooth_audit::working::CallName;
 use toolbooth_contracts::agent_log::AgentLog;
-use toolbooth_contracts::event::AuditEvent;
+use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::compact::{Compact, Name};
@@ -349,12 +349,23 @@ impl Reader {
     }
 }
 
-/// The member of an event that names a receipt.
+/// The members of an event that name a receipt.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Naming {
     #[serde(default)]
     receipt_id: Option<String>,
+    #[serde(default)]
+    receipt_digest: Option<String>,
+    #[serde(default)]
+    event: String,
+}
+
+impl Naming {
+    /// Whether it is a dispatch that accounts for its receipt; those of earlier versions did not.
+    fn is_dispatch(&self) -> bool {
+        self.event == AuditEventKind::ToolDispatched.as_str() && self.receipt_digest.is_some()
+    }
 }
 
 /// Where a page of a log goes on.
@@ -403,18 +414,16 @@ impl Page<'_> {
     }
 
     fn records(&self, at: i64, entry: &mut RawEntry) -> Result<(), LedgerError> {
+        let named: Option<Naming> = serde_json::from_str(&entry.bytes).ok();
+        let is_dispatch = named.as_ref().is_some_and(Naming::is_dispatch);
         let log = body(self.database, LOG, at)?;
         entry.log = log.map(|body| RawRecord {
             bytes: shorten::unpack(&body).unwrap_or_default(),
             ..RawRecord::default()
         });
-        let named: Option<Naming> = serde_json::from_str(&entry.bytes).ok();
         let Some(id) = named.and_then(|named| named.receipt_id) else { return Ok(()) };
-        let sql = "SELECT body, 'open', tool, state, writer, fence FROM open_receipts WHERE id = ?1
-                   UNION ALL SELECT body, 'settled', NULL, NULL, NULL, fence FROM receipts
-                       WHERE id = ?1
-                   UNION ALL SELECT body, 'pruned', NULL, NULL, NULL, fence FROM tombstones
-                       WHERE id = ?1";
+        // What came of a dispatch names the receipt again.
+        let sql = if is_dispatch { OPEN_RECEIPT } else { ANY_RECEIPT };
         entry.receipt = self
             .database
             .prepare_cached(sql)
@@ -423,9 +432,17 @@ impl Page<'_> {
                     .query_row([Compact::of(&id)], |row| {
                         let body: Vec<u8> = row.get(0)?;
                         let bytes = shorten::unpack(&body).unwrap_or_default();
-                        let columns =
-                            (1..6).map(|at| column(row, at)).collect::<Result<Vec<_>, _>>()?;
-                        let columns = disagrees(&id, &bytes, &columns);
+                        let said = |at: usize| column(row, at);
+                        let columns = vec![
+                            said(1)?,
+                            Some(id.clone()),
+                            None,
+                            said(2)?,
+                            said(3)?,
+                            said(4)?,
+                            said(5)?,
+                            None,
+                        ];
                         Ok(RawRecord { columns, bytes, keys: Vec::new() })
                     })
                     .optional()
@@ -439,39 +456,23 @@ impl Page<'_> {
     }
 }
 
-fn column(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<String> {
+/// The receipt of a claim that has not ended, with what its row says.
+const OPEN_RECEIPT: &str =
+    "SELECT body, 'open', tool, state, writer, fence FROM open_receipts WHERE id = ?1";
+/// Any receipt with what its row says.
+const ANY_RECEIPT: &str =
+    "SELECT body, 'settled', NULL, NULL, NULL, fence FROM receipts WHERE id = ?1
+     UNION ALL SELECT body, 'open', tool, state, writer, fence FROM open_receipts WHERE id = ?1
+     UNION ALL SELECT body, 'pruned', NULL, NULL, NULL, fence FROM tombstones WHERE id = ?1";
+
+fn column(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
     use rusqlite::types::ValueRef;
     Ok(match row.get_ref(at)? {
-        ValueRef::Integer(number) => number.to_string(),
-        ValueRef::Text(text) => String::from_utf8_lossy(text).into_owned(),
-        _ => String::new(),
+        ValueRef::Null => None,
+        ValueRef::Integer(number) => Some(number.to_string()),
+        ValueRef::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        _ => Some(String::new()),
     })
-}
-
-/// What a row says beside its record, where that is something else: nothing where they agree.
-fn disagrees(id: &str, bytes: &str, columns: &[String]) -> Vec<Option<String>> {
-    let told = || -> Option<bool> {
-        let receipt: Receipt = serde_json::from_str(bytes).ok()?;
-        let [table, tool, state, writer, fence] = columns else { return None };
-        let is_open = !matches!(receipt.state, ClaimState::Succeeded | ClaimState::Failed);
-        let own = match (is_open, receipt.pruned_at.is_some()) {
-            (true, _) => "open",
-            (false, false) => "settled",
-            (false, true) => "pruned",
-        };
-        // Each dispatch and each word of a person counts; a person speaks once.
-        let fence: u64 = fence.parse().ok()?;
-        let dispatches = u64::from(receipt.attempt);
-        let row = !is_open
-            || (*tool == receipt.tool_id
-                && state == receipt.state.as_str()
-                && *writer == receipt.writer);
-        Some(table == own && row && (fence == dispatches || fence == dispatches + 1))
-    };
-    match told() {
-        Some(true) => Vec::new(),
-        _ => vec![Some(id.to_owned())],
-    }
 }
 
 /// Writers, by their names, from one on.
@@ -564,8 +565,35 @@ fn log_page(
     Ok(page.found)
 }
 
-fn unaccounted(database: &Connection) -> Result<Unaccounted, LedgerError> {
-    const MOST: usize = 100;
+fn unaccounted(
+    database: &Connection,
+    receipts: u64,
+    logs: u64,
+) -> Result<Unaccounted, LedgerError> {
+    let count = |sql: &str| -> Result<u64, LedgerError> {
+        let count: i64 = database.query_row(sql, [], |row| row.get(0)).map_err(unavailable)?;
+        Ok(count.unsigned_abs())
+    };
+    let logs = match count("SELECT count(*) FROM agent_logs")? == logs {
+        true => Vec::new(),
+        false => unaccounted_logs(database)?,
+    };
+    let all = "SELECT (SELECT count(*) FROM receipts) + (SELECT count(*) FROM open_receipts)
+                   + (SELECT count(*) FROM tombstones)";
+    let receipts = match count(all)? == receipts {
+        true => Vec::new(),
+        false => unaccounted_receipts(database)?,
+    };
+    let sql =
+        "SELECT key FROM keys k WHERE NOT EXISTS (SELECT 1 FROM receipts WHERE id = k.receipt)
+                   AND NOT EXISTS (SELECT 1 FROM tombstones WHERE id = k.receipt)
+                   AND NOT EXISTS (SELECT 1 FROM open_receipts WHERE id = k.receipt)
+               LIMIT 100";
+    let keys = keys(database, sql, None)?;
+    Ok(Unaccounted { logs, receipts, keys })
+}
+
+fn unaccounted_logs(database: &Connection) -> Result<Vec<String>, LedgerError> {
     let mut logs = Vec::new();
     let mut statement = database
         .prepare_cached(
@@ -581,7 +609,12 @@ fn unaccounted(database: &Connection) -> Result<Unaccounted, LedgerError> {
         let log: Result<AgentLog, _> = shorten::read("an agent log", &body);
         logs.push(log.map_or_else(|_| "(unreadable)".to_owned(), |log| log.id));
     }
-    // A receipt names the event that accounts for it, or its call has been dispatched.
+    Ok(logs)
+}
+
+/// Receipts that name no event that accounts for them; or their calls have been dispatched.
+fn unaccounted_receipts(database: &Connection) -> Result<Vec<String>, LedgerError> {
+    const MOST: usize = 100;
     let mut receipts = Vec::new();
     let numbers: HashMap<String, (i64, i64)> = database
         .prepare_cached("SELECT writer, no, pruned_size FROM writers")
@@ -611,13 +644,7 @@ fn unaccounted(database: &Connection) -> Result<Unaccounted, LedgerError> {
             }
         }
     }
-    let sql =
-        "SELECT key FROM keys k WHERE NOT EXISTS (SELECT 1 FROM receipts WHERE id = k.receipt)
-                   AND NOT EXISTS (SELECT 1 FROM tombstones WHERE id = k.receipt)
-                   AND NOT EXISTS (SELECT 1 FROM open_receipts WHERE id = k.receipt)
-               LIMIT 100";
-    let keys = keys(database, sql, None)?;
-    Ok(Unaccounted { logs, receipts, keys })
+    Ok(receipts)
 }
 
 /// Whether an event of the log of its writer names the receipt.
@@ -684,7 +711,7 @@ fn approval_page(
                ORDER BY approval_id LIMIT ?2";
     let mut statement = database.prepare_cached(sql).map_err(unavailable)?;
     let read = |row: &rusqlite::Row<'_>| {
-        let columns = (2..7).map(|at| column(row, at).map(Some)).collect::<Result<Vec<_>, _>>()?;
+        let columns = (2..7).map(|at| column(row, at)).collect::<Result<Vec<_>, _>>()?;
         let event: Option<Vec<u8>> = row.get(7)?;
         let event = event.and_then(|body| shorten::unpack(&body).ok());
         Ok(RawApproval { id: row.get(0)?, bytes: row.get(1)?, columns, event })
@@ -736,8 +763,8 @@ impl LedgerReads for SqliteReads {
         .await
     }
 
-    async fn unaccounted(&self) -> Result<Unaccounted, LedgerError> {
-        self.run(|reader| unaccounted(&reader.database)).await
+    async fn unaccounted(&self, receipts: u64, logs: u64) -> Result<Unaccounted, LedgerError> {
+        self.run(move |reader| unaccounted(&reader.database, receipts, logs)).await
     }
 
     async fn approval_page(

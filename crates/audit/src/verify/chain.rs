@@ -1,0 +1,258 @@
+//! Each log replayed: every event follows from the one before, and the roots are those that were
+//! named.
+//!
+//! Doc: records.md#verification
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::report::Problems;
+use super::said::{Read, event_columns, fits};
+use super::survey::{Expectations, Wanted};
+use crate::merkle::{Frontier, Hash, SIZE_MAX};
+use crate::reads::{MILESTONES, WriterHead};
+
+#[derive(Debug, Clone, Default)]
+struct Log {
+    frontier: Frontier,
+    last: Option<Hash>,
+    /// The event before could not be read: what follows from it cannot be told.
+    blind: bool,
+    /// Up to where the last checkpoint fitted.
+    sound: u64,
+}
+
+/// The logs as far as they were replayed.
+#[derive(Debug)]
+pub(super) struct Chains<'e> {
+    expected: &'e Expectations,
+    wanted: BTreeMap<(String, u64), Vec<Wanted>>,
+    logs: BTreeMap<String, Log>,
+    /// Events about logs that were learnt and not seen in their place yet: how many, and the sum of
+    /// their places.
+    unseen: BTreeMap<String, (i64, i128)>,
+    events: u64,
+    problems: Problems,
+}
+
+impl<'e> Chains<'e> {
+    pub(super) fn new(expected: &'e Expectations) -> Self {
+        let logs = expected.bases.iter().map(|(writer, base)| {
+            let log = Log {
+                frontier: base.frontier.clone(),
+                last: Some(base.last),
+                blind: false,
+                sound: base.frontier.size(),
+            };
+            (writer.clone(), log)
+        });
+        Self {
+            expected,
+            wanted: expected.wanted.clone(),
+            logs: logs.collect(),
+            unseen: expected.milestones.clone(),
+            events: 0,
+            problems: Problems::default(),
+        }
+    }
+
+    /// The next event of its writer; whether it is of a place that a log can have.
+    pub(super) fn event(&mut self, read: &Read) -> bool {
+        self.events += 1;
+        let (writer, seq) = (read.writer.as_str(), read.seq);
+        if seq >= SIZE_MAX {
+            self.problems.add("changed", writer, seq, "no log is that long");
+            return false;
+        }
+        if let Some(said) = &read.said
+            && MILESTONES.contains(&said.event)
+        {
+            let unseen = self.unseen.entry(said.writer.clone()).or_default();
+            *unseen = (unseen.0 - 1, unseen.1 - i128::from(said.seq));
+        }
+        if self.expected.stops.get(writer).is_some_and(|stop| seq > *stop) {
+            let message = "the log had ended before this event";
+            self.problems.add("unaccounted-event", writer, seq, message);
+        }
+        let mut log = self.logs.remove(writer).unwrap_or_default();
+        let next = log.frontier.size();
+        if seq != next {
+            let message = format!("expected event {next}, found event {seq}");
+            self.problems.add("missing", writer, next.min(seq), message);
+            if seq > next {
+                // Go on from where the log goes on.
+                let peaks = vec![Hash([0; 32]); seq.count_ones() as usize];
+                log.frontier = Frontier::restore(seq, peaks).unwrap_or_default();
+            }
+            log.blind = true;
+        }
+        self.follows(read, &log);
+        if seq == log.frontier.size() {
+            self.compare(writer, &mut log);
+            log.frontier.push(read.leaf);
+            log.last = Some(read.leaf);
+        }
+        log.blind = read.said.is_none();
+        self.logs.insert(read.writer.clone(), log);
+        true
+    }
+
+    fn follows(&mut self, read: &Read, log: &Log) {
+        let (writer, seq) = (read.writer.as_str(), read.seq);
+        match &read.said {
+            Some(said)
+                if said.writer == read.writer
+                    && said.seq == seq
+                    && fits(&read.columns, &event_columns(said)) =>
+            {
+                let before = seq.saturating_sub(1);
+                if !log.blind && said.prev != log.last.as_ref().map(Hash::to_string) {
+                    let message = format!(
+                        "event {seq} does not follow from event {before}: one of them was changed"
+                    );
+                    self.problems.add("changed", writer, before, message);
+                }
+            }
+            Some(_) => {
+                let message = format!("event {seq} and its row say different things");
+                self.problems.add("changed", writer, seq, message);
+            }
+            None => {
+                let message = format!("event {seq} cannot be read");
+                self.problems.add("changed", writer, seq, message);
+            }
+        }
+    }
+
+    /// Compares the log as it stands with the roots that were named at this size.
+    fn compare(&mut self, writer: &str, log: &mut Log) {
+        let size = log.frontier.size();
+        let Some(wanted) = self.wanted.remove(&(writer.to_owned(), size)) else { return };
+        if wanted.is_empty() {
+            return;
+        }
+        let root = log.frontier.root();
+        let mut sound = true;
+        for wanted in wanted {
+            if wanted.root.is_some_and(|wanted| wanted != root) {
+                sound = false;
+                // Where the place is known already, the checkpoint says nothing more.
+                if self.problems.name(writer, log.sound) {
+                    continue;
+                }
+                let message = format!(
+                    "an event between {} and {} was changed: {} says otherwise",
+                    log.sound,
+                    size.saturating_sub(1),
+                    wanted.by
+                );
+                self.problems.add("checkpoint-differs", writer, log.sound, message);
+            }
+        }
+        if sound {
+            log.sound = size;
+        }
+    }
+
+    /// The ends of the logs: as the store kept them beside the events before those were read, as it
+    /// keeps them now, and what comes after them.
+    pub(super) fn finish(
+        mut self,
+        heads: &[WriterHead],
+        now: &[WriterHead],
+        beyond: &BTreeMap<String, u64>,
+    ) -> (u64, Problems) {
+        let ends: BTreeMap<&str, &WriterHead> =
+            now.iter().map(|end| (end.writer.as_str(), end)).collect();
+        for head in heads {
+            let end = ends.get(head.writer.as_str()).copied().unwrap_or(head);
+            self.end(head, end);
+        }
+        let strangers = self.logs.keys().filter(|writer| !ends.contains_key(writer.as_str()));
+        for writer in strangers {
+            let message = "the writer is not known to the store";
+            self.problems.add("head-differs", writer, None, message);
+        }
+        for (writer, seq) in beyond {
+            match ends.get(writer.as_str()) {
+                Some(end) if *seq < end.size => (),
+                Some(end) => {
+                    let message =
+                        format!("the log ends before event {}, but there is one", end.size);
+                    self.problems.add("unaccounted-event", writer, end.size, message);
+                }
+                None => {
+                    let message = "the writer is not known to the store";
+                    self.problems.add("head-differs", writer, None, message);
+                }
+            }
+        }
+        self.look_back()
+    }
+
+    fn end(&mut self, head: &WriterHead, end: &WriterHead) {
+        let writer = &head.writer;
+        let mut log = self.logs.get(writer).cloned().unwrap_or_default();
+        let (size, last) = (log.frontier.size(), log.last.as_ref().map(Hash::to_string));
+        if size < head.size {
+            let message = format!("the log should have {} events, it has {size}", head.size);
+            self.problems.add("missing", writer, size, message);
+        } else if size > end.size {
+            let message = format!("the log ends before event {}, but there is one", end.size);
+            self.problems.add("unaccounted-event", writer, end.size, message);
+        } else if size == head.size && last != head.last_leaf {
+            let at = head.size.saturating_sub(1);
+            self.problems.add("changed", writer, at, format!("event {at} was changed"));
+        } else if size == head.size
+            && head.root.as_ref().is_some_and(|root| *root != log.frontier.root().to_string())
+        {
+            let message = "the store's own note of the log's root differs";
+            self.problems.add("head-differs", writer, None, message);
+        }
+        self.compare(writer, &mut log);
+    }
+
+    /// What later events have to say of earlier ones; how many events there were.
+    pub(super) fn look_back(mut self) -> (u64, Problems) {
+        for before in &self.expected.befores {
+            let log = self.logs.get(&before.writer).cloned().unwrap_or_default();
+            let (has, last) = (log.frontier.size(), log.last.as_ref().map(Hash::to_string));
+            let (writer, size) = (&before.writer, before.size);
+            if has < size && !self.expected.is_restored(writer, has) {
+                let message =
+                    format!("the log had {size} events when the next one began, it has {has}");
+                self.problems.add("missing", writer, has, message);
+            } else if has == size && last != before.leaf {
+                let at = size.saturating_sub(1);
+                let message = format!("event {at} is not the one that the next log names");
+                self.problems.add("changed", writer, at, message);
+            }
+        }
+        for (writer, unseen) in std::mem::take(&mut self.unseen) {
+            if unseen != (0, 0) {
+                let message = "events about the log itself are not where they are said to be";
+                self.problems.add("changed", &writer, None, message);
+            }
+        }
+        // Roots at sizes that were reached exactly, or not at all.
+        let mut told = BTreeSet::new();
+        for ((writer, size), wanted) in std::mem::take(&mut self.wanted) {
+            let mut log = self.logs.get(&writer).cloned().unwrap_or_default();
+            let has = log.frontier.size();
+            if has == size {
+                self.wanted.insert((writer.clone(), size), wanted);
+                self.compare(&writer, &mut log);
+                continue;
+            }
+            let is_excused = has > size
+                || self.expected.is_pruned(&writer, size.saturating_sub(1))
+                || self.expected.is_restored(&writer, has);
+            if is_excused || !told.insert(writer.clone()) {
+                continue;
+            }
+            let by = wanted.first().map(|wanted| wanted.by.clone()).unwrap_or_default();
+            let message = format!("the log had {size} events when {by} was made, it has {has}");
+            self.problems.add("missing", &writer, has, message);
+        }
+        (self.events, self.problems)
+    }
+}

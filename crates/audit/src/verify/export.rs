@@ -1,0 +1,151 @@
+//! Verification of an export in JSON Lines, and its last line.
+//!
+//! Doc: records.md#exports
+
+use std::io::{BufRead, Error, ErrorKind, Read as _};
+
+use serde::{Deserialize, Serialize};
+
+use super::Known;
+use super::chain::Chains;
+use super::report::{Problems, VerifyReport};
+use super::said::Read;
+use super::survey::{Survey, is_milestone};
+use crate::reads::{PrunedLog, RawEntry, WriterHead};
+
+/// The last line of an export: where each log ends.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Ends {
+    /// The ends.
+    pub(crate) heads: Vec<End>,
+}
+
+/// Where a log ends, and where what there is of it begins.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct End {
+    pub(crate) writer: String,
+    pub(crate) size: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_leaf: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) root: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pruned: Option<PrunedLog>,
+}
+
+impl From<&WriterHead> for End {
+    fn from(head: &WriterHead) -> Self {
+        Self {
+            writer: head.writer.clone(),
+            size: head.size,
+            last_leaf: head.last_leaf.clone(),
+            root: head.root.clone(),
+            pruned: head.pruned.clone(),
+        }
+    }
+}
+
+impl From<End> for WriterHead {
+    fn from(end: End) -> Self {
+        Self {
+            writer: end.writer,
+            size: end.size,
+            last_leaf: end.last_leaf,
+            root: end.root,
+            pruned: end.pruned,
+        }
+    }
+}
+
+/// The last line of an export of a part of the log.
+pub(crate) const PART: &str = r#"{"part":true}"#;
+
+/// Longest line of an export that is read, in bytes.
+const LINE_BYTES_MAX: u64 = 256 << 20;
+
+/// The next line without its newline, and whether it had one.
+fn line(reader: &mut impl BufRead, text: &mut Vec<u8>) -> std::io::Result<Option<bool>> {
+    text.clear();
+    if reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', text)? == 0 {
+        return Ok(None);
+    }
+    let whole = text.pop_if(|byte| *byte == b'\n').is_some();
+    Ok(Some(whole))
+}
+
+/// The last line, and the ends of the logs where it names them.
+fn last_line(mut reader: impl BufRead) -> std::io::Result<(Vec<u8>, Option<Vec<WriterHead>>)> {
+    let (mut text, mut last, mut ended) = (Vec::new(), Vec::new(), false);
+    while let Some(whole) = line(&mut reader, &mut text)? {
+        std::mem::swap(&mut last, &mut text);
+        ended = whole;
+    }
+    let ends: Option<Ends> = serde_json::from_slice(&last).ok();
+    // The trailer is written in one way only, so that no change of it is a matter of taste.
+    let ends = ends
+        .filter(|ends| ended && serde_json::to_vec(ends).is_ok_and(|canonical| canonical == last));
+    let heads = ends.map(|ends| ends.heads.into_iter().map(WriterHead::from).collect());
+    Ok((last, heads))
+}
+
+/// Verifies an export in JSON Lines. `open` opens it; it is read three times: for the ends of the
+/// logs, for the events about logs themselves, and whole.
+///
+/// # Errors
+/// Where the file cannot be read, or is no whole export.
+pub fn export<R: BufRead>(
+    open: impl Fn() -> std::io::Result<R>,
+    known: Known,
+) -> std::io::Result<VerifyReport> {
+    let (last, heads) = last_line(open()?)?;
+    if last == PART.as_bytes() {
+        let told = "it is a part of a log, which cannot be verified; export all of it";
+        return Err(Error::new(ErrorKind::InvalidData, told));
+    }
+    let mut cut = Problems::default();
+    if heads.is_none() {
+        let message = "the export does not end with the line that names the ends of its logs";
+        cut.add("truncated", "", None, message);
+    }
+    let mut survey = Survey::of(known, heads.as_deref().unwrap_or_default());
+    let (mut reader, mut text) = (open()?, Vec::new());
+    while line(&mut reader, &mut text)?.is_some() {
+        if let Ok(bytes) = std::str::from_utf8(&text)
+            && is_milestone(bytes)
+        {
+            survey.learn(bytes);
+        }
+    }
+    let (expected, surveyed) = survey.finish();
+    let mut chains = Chains::new(&expected);
+    let mut reader = open()?;
+    let mut place = (String::new(), 0);
+    let mut rest = heads.is_some();
+    let mut readable = false;
+    while line(&mut reader, &mut text)?.is_some() {
+        if rest && text == last {
+            // After the trailer nothing may follow; another trailer is something.
+            rest = false;
+            continue;
+        }
+        let (writer, seq) = place;
+        let bytes = String::from_utf8_lossy(&text).into_owned();
+        let mut read = Read::of(RawEntry { writer, seq, bytes, ..RawEntry::default() });
+        if let Some(said) = &read.said {
+            readable = true;
+            (read.writer, read.seq) = (said.writer.clone(), said.seq);
+        }
+        chains.event(&read);
+        place = (read.writer, read.seq.saturating_add(1));
+    }
+    if !readable && heads.is_none() {
+        return Err(Error::new(ErrorKind::InvalidData, "it is no export in JSON Lines"));
+    }
+    let none = std::collections::BTreeMap::new();
+    let (events, found) = match &heads {
+        Some(heads) => chains.finish(heads, heads, &none),
+        None => chains.look_back(),
+    };
+    Ok(Problems::report([cut, surveyed, found], events))
+}

@@ -1,0 +1,36 @@
+//! Verification: re-computes every digest and names the first place where something is wrong.
+//!
+//! Works in a stream, offline, over a store or an export, in steps that follow from each other: a
+//! survey of what logs say of themselves (beginnings, checkpoints, pruning) gives what must be found;
+//! every log is replayed once, with the records that its events name; each part gives what does not
+//! fit.
+//!
+//! Doc: records.md#verification
+
+mod chain;
+mod export;
+mod records;
+mod report;
+mod said;
+mod store;
+mod survey;
+
+pub use export::export;
+pub(crate) use export::{End, Ends, PART};
+pub use report::{PROBLEMS_MAX, Problem, VerifyReport};
+pub use store::store;
+
+use crate::digest::Digester;
+use crate::note;
+
+/// What the verifier brings along.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    /// Keys by which checkpoints must be signed; where there are none, the keys that the logs
+    /// themselves name are taken.
+    pub keys: Vec<note::Verifier>,
+    /// Signed checkpoints that were kept outside.
+    pub notes: Vec<String>,
+    /// The store's digest key, by which asynchronous calls are compared with their events.
+    pub digester: Option<Digester>,
+}

@@ -1,0 +1,474 @@
+//! Receipts, agent logs, keys, approvals and asynchronous calls: each is what the events that account
+//! for it say.
+//!
+//! Doc: records.md#verification
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use toolbooth_contracts::approval::Approval;
+use toolbooth_contracts::event::AuditEventKind;
+use toolbooth_contracts::receipt::{AuditPlace, Receipt};
+
+use super::report::Problems;
+use super::said::{Read, Record, Said, SaidLog, SaidReceipt, fits, is_name};
+use super::survey::Expectations;
+use crate::claim::holds_keys;
+use crate::digest::Digester;
+use crate::queue::RawCall;
+use crate::reads::{RawApproval, Unaccounted};
+use crate::working::is_vouched;
+
+/// The events that were seen to account for a receipt.
+#[derive(Debug, Default)]
+pub(super) struct Accounted {
+    seen: u32,
+    /// Whether the one that the receipt names is among them.
+    last: bool,
+    pub(super) writer: String,
+    pub(super) seq: u64,
+    time: String,
+}
+
+/// A receipt that has changed since an event about it: another event has to account for it.
+#[derive(Debug)]
+pub(super) struct Owed {
+    receipt_id: String,
+    /// As it is stored, and of its canonical form.
+    digests: [String; 2],
+    /// Where that event is; `None` where the receipt runs again.
+    pub(super) place: Option<AuditPlace>,
+    attempt: u64,
+    writer: String,
+    seq: u64,
+}
+
+impl Owed {
+    fn of(read: &Read, record: &Record<SaidReceipt>, receipt: &SaidReceipt) -> Self {
+        Self {
+            receipt_id: receipt.receipt_id.clone(),
+            digests: [record.digest.clone(), record.canonical_digest()],
+            place: receipt.audit_seq.clone(),
+            attempt: receipt.attempt,
+            writer: read.writer.clone(),
+            seq: read.seq,
+        }
+    }
+}
+
+/// How many records were found where events name them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) receipts: u64,
+    pub(super) logs: u64,
+}
+
+/// The records as far as their events came by.
+#[derive(Debug)]
+pub(super) struct Records<'e> {
+    expected: &'e Expectations,
+    digester: Option<Digester>,
+    /// Receipts of earlier versions that have ended, and of which only the dispatch was seen yet.
+    open: BTreeMap<String, Owed>,
+    owed: Vec<Owed>,
+    dispatched: BTreeMap<String, u64>,
+    /// Receipts of which not all events were seen yet.
+    accounted: BTreeMap<String, Accounted>,
+    /// Approvals that were asked for, and where.
+    asked: BTreeMap<String, (String, u64)>,
+    counted: Counted,
+    problems: Problems,
+}
+
+impl<'e> Records<'e> {
+    pub(super) fn new(expected: &'e Expectations, digester: Option<Digester>) -> Self {
+        Self {
+            expected,
+            digester,
+            open: BTreeMap::new(),
+            owed: Vec::new(),
+            dispatched: BTreeMap::new(),
+            accounted: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            counted: Counted::default(),
+            problems: Problems::default(),
+        }
+    }
+
+    /// The next event, with the records that it names.
+    pub(super) fn event(&mut self, read: &Read) {
+        let Some(said) = &read.said else { return };
+        self.legacy(read, said);
+        if said.event == AuditEventKind::ApprovalRequested
+            && let Some(id) = said.fact("approvalId")
+        {
+            self.asked.insert(id.to_owned(), (read.writer.clone(), read.seq));
+        }
+        if let Some(digest) = &said.receipt_digest {
+            self.open.remove(said.receipt_id.as_deref().unwrap_or_default());
+            self.receipt(read, said, digest);
+        }
+        self.log(read, said);
+    }
+
+    /// What earlier versions left to later events.
+    fn legacy(&mut self, read: &Read, said: &Said) {
+        let record = read.receipt.as_ref().and_then(|record| Some((record, record.said.as_ref()?)));
+        if said.event != AuditEventKind::ToolDispatched {
+            return;
+        }
+        let Some((record, receipt)) = record.filter(|(_, said)| said.audit_count.is_none()) else {
+            return;
+        };
+        if receipt.attempt > 1 {
+            *self.dispatched.entry(receipt.receipt_id.clone()).or_default() += 1;
+        }
+        // One that has ended has an event that accounts for how; it comes by, or it is forged.
+        if !receipt.runs() && receipt.pruned_at.is_none() {
+            self.open.insert(receipt.receipt_id.clone(), Owed::of(read, record, receipt));
+        }
+    }
+
+    /// An event that was written after the heads were read: it only tells what a receipt was
+    /// dispatched for.
+    pub(super) fn later(&mut self, read: &Read) {
+        if let Some(said) = &read.said
+            && said.event == AuditEventKind::ToolDispatched
+            && let Some(id) = &said.receipt_id
+        {
+            *self.dispatched.entry(id.clone()).or_default() += 1;
+        }
+    }
+
+    fn log(&mut self, read: &Read, said: &Said) {
+        let (writer, seq) = (read.writer.as_str(), read.seq);
+        let call = || said.call_id.clone().unwrap_or_default();
+        match (&said.log_digest, &read.log) {
+            (None, None) => (),
+            (None, Some(_)) => {
+                let message = "an agent log stands where its event names none";
+                self.problems.add("log-unaccounted", writer, seq, message);
+            }
+            (Some(digest), Some(record)) => {
+                self.counted.logs += 1;
+                let row =
+                    record.said.as_ref().is_some_and(|own| log_fits(&record.raw.columns, own));
+                if !row || !record.is_named_by(digest) {
+                    let message = format!("the agent log of call {} was changed", call());
+                    self.problems.add("log-changed", writer, seq, message);
+                }
+            }
+            (Some(_), None) if is_before(&said.time, self.expected.logs_before.as_ref()) => (),
+            (Some(_), None) => {
+                let message = format!("the agent log of call {} is missing", call());
+                self.problems.add("log-missing", writer, seq, message);
+            }
+        }
+    }
+
+    fn receipt(&mut self, read: &Read, said: &Said, digest: &str) {
+        let (writer, seq) = (read.writer.as_str(), read.seq);
+        let id = said.receipt_id.clone().unwrap_or_default();
+        let pruned = is_before(&said.time, self.expected.receipts_before.as_ref());
+        let Some(record) = &read.receipt else {
+            if said.event == AuditEventKind::ToolDispatched {
+                // It runs no more; what came of it names it again.
+                self.account(read, said, &id);
+            } else {
+                self.accounted.remove(&id);
+                if !pruned {
+                    let message = format!("receipt {id} is missing");
+                    self.problems.add("receipt-missing", writer, seq, message);
+                }
+            }
+            return;
+        };
+        let Some(receipt) = record.said.as_ref().filter(|receipt| receipt.receipt_id == id) else {
+            let message = format!("receipt {id} cannot be read");
+            self.problems.add("receipt-changed", writer, seq, message);
+            return;
+        };
+        if !receipt_fits(&record.raw.columns, receipt) {
+            let message = format!("receipt {id} and its row say different things");
+            self.problems.add("receipt-changed", writer, seq, message);
+            return;
+        }
+        let last = receipt
+            .audit_seq
+            .as_ref()
+            .is_some_and(|place| place.writer == read.writer && place.seq == read.seq);
+        if last {
+            self.counted.receipts += 1;
+            self.keys_of(read, record);
+        }
+        if let Some(expected) = receipt.audit_count {
+            // Events that were pruned account for it no less.
+            let accounted = self.account(read, said, &id);
+            accounted.last |= last;
+            if accounted.last && accounted.seen == expected {
+                self.accounted.remove(&id);
+            }
+            if !last {
+                return;
+            }
+        }
+        if record.is_named_by(digest) {
+            return;
+        }
+        if receipt.pruned_at.is_some() && last {
+            // A tombstone says no more than the event does.
+            let same = receipt.status == said.status
+                && receipt.effect == said.effect
+                && receipt.error_code == said.error_code
+                && (said.args_digest.is_none() || receipt.args_digest == said.args_digest);
+            if !(same && pruned) {
+                let message = format!("the tombstone of receipt {id} was changed");
+                self.problems.add("receipt-changed", writer, seq, message);
+            }
+        } else if last {
+            self.problems.add("receipt-changed", writer, seq, format!("receipt {id} was changed"));
+        } else if receipt.pruned_at.is_none() || !pruned {
+            self.owed.push(Owed::of(read, record, receipt));
+        }
+    }
+
+    fn account(&mut self, read: &Read, said: &Said, id: &str) -> &mut Accounted {
+        let accounted = self.accounted.entry(id.to_owned()).or_default();
+        accounted.seen += 1;
+        (accounted.writer, accounted.seq) = (read.writer.clone(), read.seq);
+        accounted.time.clone_from(&said.time);
+        accounted
+    }
+
+    /// Whether a receipt holds the keys that it should, by what came of its claim.
+    fn keys_of(&mut self, read: &Read, record: &Record<SaidReceipt>) {
+        let Some(said) = &record.said else { return };
+        if said.idempotency.all().next().is_none() && record.raw.keys.is_empty() {
+            return;
+        }
+        let Ok(receipt) = serde_json::from_str::<Receipt>(&record.raw.bytes) else { return };
+        let holds = holds_keys(&receipt);
+        let listed: BTreeSet<&String> = receipt.idempotency.all().filter(|_| holds).collect();
+        let held: BTreeSet<&String> = record.raw.keys.iter().collect();
+        let id = &receipt.receipt_id;
+        for key in listed.difference(&held) {
+            let message = format!("receipt {id} does not hold its key {key} any more");
+            self.problems.add("key-missing", &read.writer, read.seq, message);
+        }
+        // Earlier versions did not list all keys.
+        for key in held.difference(&listed).filter(|_| receipt.audit_count.is_some()) {
+            let message = format!("receipt {id} holds the key {key}, which is not its own");
+            self.problems.add("key-unaccounted", &read.writer, read.seq, message);
+        }
+    }
+
+    /// Receipts that another event has to account for, and where it is said to be.
+    pub(super) fn take_owed(&mut self) -> Vec<Owed> {
+        let (known, running) = std::mem::take(&mut self.owed)
+            .into_iter()
+            .partition(|owed: &Owed| owed.place.is_some());
+        self.owed = running;
+        known
+    }
+
+    /// The same of which only the dispatch came by, once all events have.
+    pub(super) fn take_open(&mut self) -> Vec<Owed> {
+        std::mem::take(&mut self.open).into_values().collect()
+    }
+
+    /// Whether the event that is said to account for a receipt does.
+    pub(super) fn owed(&mut self, owed: &Owed, bytes: Option<&str>) {
+        let place = owed.place.as_ref();
+        let gone = place.is_some_and(|place| self.expected.is_pruned(&place.writer, place.seq));
+        if gone && bytes.is_none() {
+            return;
+        }
+        let said: Option<Said> = bytes.and_then(|bytes| serde_json::from_str(bytes).ok());
+        let accounts = said.is_some_and(|said| {
+            said.receipt_id.as_ref() == Some(&owed.receipt_id)
+                && said.receipt_digest.as_ref().is_some_and(|own| owed.digests.contains(own))
+        });
+        if !accounts {
+            self.changed(&owed.receipt_id, &owed.writer, owed.seq);
+        }
+    }
+
+    fn changed(&mut self, id: &str, writer: &str, seq: u64) {
+        let message = format!("receipt {id} was changed");
+        self.problems.add("receipt-changed", writer, seq, message);
+    }
+
+    /// Receipts of which not all events came by.
+    pub(super) fn take_accounted(&mut self) -> BTreeMap<String, Accounted> {
+        std::mem::take(&mut self.accounted)
+    }
+
+    /// What the store says of such a receipt: whether it is there, and whether its events account for
+    /// it by now.
+    pub(super) fn leftover(&mut self, id: &str, accounted: &Accounted, found: Option<bool>) {
+        let (writer, seq) = (&accounted.writer, accounted.seq);
+        match found {
+            Some(true) => (),
+            Some(false) => {
+                let message = format!("receipt {id} was changed: other events account for it");
+                self.problems.add("receipt-changed", writer, seq, message);
+            }
+            None if is_before(&accounted.time, self.expected.receipts_before.as_ref()) => (),
+            None => {
+                let message = format!("receipt {id} is missing");
+                self.problems.add("receipt-missing", writer, seq, message);
+            }
+        }
+    }
+
+    pub(super) fn approval(&mut self, raw: &RawApproval) {
+        let approval: Option<Approval> = serde_json::from_str(&raw.bytes).ok();
+        let has_event = self.asked.remove(&raw.id).is_some();
+        let is_sound = approval.is_some_and(|approval| {
+            let state = serde_json::to_value(approval.state).unwrap_or_default();
+            let own = [
+                Some(approval.tool_id.as_str()),
+                Some(approval.caller.as_str()),
+                Some(approval.args_digest.as_str()),
+                Some(approval.contract_digest.as_str()),
+                state.as_str(),
+            ];
+            // What was pruned vouched for it when it was written.
+            let pruned = self.is_pruned(approval.audit_seq.as_ref());
+            approval.approval_id == raw.id
+                && (approval.audit_seq.is_some() || !has_event)
+                && fits(&raw.columns, &own)
+                && (pruned || is_vouched(&approval, raw.event.as_deref()))
+        });
+        if !is_sound {
+            let message = format!("no event accounts for approval {} as it is", raw.id);
+            self.problems.add("approval-changed", "", None, message);
+        }
+    }
+
+    fn is_pruned(&self, at: Option<&AuditPlace>) -> bool {
+        at.is_some_and(|at| self.expected.is_pruned(&at.writer, at.seq))
+    }
+
+    /// With the store's key, the digests of a call are compared; without, whether its events are of
+    /// this call.
+    pub(super) fn call(&mut self, raw: &RawCall) {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Of {
+            event: AuditEventKind,
+            caller: Option<String>,
+            call_id: Option<String>,
+        }
+        let call = &raw.call;
+        let is_of = |event: &Option<String>, kind| {
+            let of = event.as_ref().and_then(|event| serde_json::from_str::<Of>(event).ok());
+            let is = |said: Option<String>, row: &str| {
+                said.is_some_and(|said| is_name(&said, row) || is_name(row, &said))
+            };
+            of.is_some_and(|of| {
+                of.event == kind && is(of.caller, &call.caller) && is(of.call_id, &call.call_id)
+            })
+        };
+        let by = self.digester.as_ref();
+        let asked = self.is_pruned(call.queued_by.as_ref())
+            || (is_of(&raw.queued, AuditEventKind::CallQueued)
+                && by.is_none_or(|digester| raw.is_asked(digester)));
+        let answered = call.result.is_none()
+            || self.is_pruned(call.finished_by.as_ref())
+            || (is_of(&raw.finished, AuditEventKind::CallFinished)
+                && by.is_none_or(|digester| raw.is_answered(digester)));
+        if !(asked && answered) {
+            let message = format!("no event accounts for queued call {} as it is", call.call_id);
+            self.problems.add("call-changed", "", None, message);
+        }
+    }
+
+    /// How many records were found where events name them.
+    pub(super) fn counted(&self) -> Counted {
+        self.counted
+    }
+
+    /// Records that no event accounts for, and approvals that are not there any more.
+    pub(super) fn finish(mut self, records: &Unaccounted) -> Problems {
+        for (id, (writer, seq)) in std::mem::take(&mut self.asked) {
+            let message = format!("approval {id} is missing");
+            self.problems.add("approval-missing", &writer, seq, message);
+        }
+        for id in &records.logs {
+            let message = format!("no event accounts for agent log {id}");
+            self.problems.add("log-unaccounted", "", None, message);
+        }
+        for id in &records.receipts {
+            let message = format!("no event accounts for receipt {id}");
+            self.problems.add("receipt-unaccounted", "", None, message);
+        }
+        for key in &records.keys {
+            let message = format!("no receipt holds the key {key}");
+            self.problems.add("key-unaccounted", "", None, message);
+        }
+        let (dispatched, owed) =
+            (std::mem::take(&mut self.dispatched), std::mem::take(&mut self.owed));
+        for owed in owed.into_iter().filter(|_| self.expected.bases.is_empty()) {
+            // It runs again: each dispatch has left its event.
+            if owed.attempt < 2 || dispatched.get(&owed.receipt_id) != Some(&owed.attempt) {
+                self.changed(&owed.receipt_id, &owed.writer, owed.seq);
+            }
+        }
+        self.problems
+    }
+}
+
+fn is_before(time: &str, cut: Option<&String>) -> bool {
+    cut.is_some_and(|cut| time < cut.as_str())
+}
+
+fn log_fits(columns: &[Option<String>], said: &SaidLog) -> bool {
+    let turn = said.turn_index.map(|turn| turn.to_string());
+    let own = [
+        Some(said.id.as_str()),
+        Some(said.timestamp.as_str()),
+        Some(said.tool_name.as_str()),
+        said.agent_id.as_deref(),
+        turn.as_deref(),
+        said.phase_id.as_deref(),
+        said.epic_id.as_deref(),
+        Some(said.call_id.as_str()),
+        Some(if said.is_error { "1" } else { "0" }),
+    ];
+    fits(columns, &own)
+}
+
+/// Whether the row of a receipt says what its record says; what a store does not say in its row is
+/// absent there.
+fn receipt_fits(columns: &[Option<String>], said: &SaidReceipt) -> bool {
+    let is_open = !matches!(said.state.as_str(), "succeeded" | "failed");
+    let table = match (is_open, said.pruned_at.is_some()) {
+        (true, _) => "open",
+        (false, false) => "settled",
+        (false, true) => "pruned",
+    };
+    let [of, id, call, tool, state, writer, fence, settled] = columns else {
+        return columns.is_empty();
+    };
+    let is = |column: &Option<String>, own: &str| {
+        column.as_ref().is_none_or(|column| is_name(own, column))
+    };
+    // Each dispatch and each word of a person counts; a person speaks once.
+    let fence = fence.as_ref().is_none_or(|fence| {
+        let fence = fence.parse().ok();
+        fence == Some(said.attempt) || fence == Some(said.attempt + 1)
+    });
+    let settled_at = match table {
+        "settled" => said.settled_at.as_deref().unwrap_or_default(),
+        _ => "",
+    };
+    is(of, table)
+        && is(id, &said.receipt_id)
+        && is(call, &said.call_id)
+        && is(tool, &said.tool_id)
+        && is(state, &said.state)
+        && is(writer, &said.writer)
+        && is(settled, settled_at)
+        && fence
+}

@@ -1,0 +1,258 @@
+//! Verification of a store: what there is, what must be found, the replay, and the report.
+//!
+//! Doc: records.md#verification
+
+use std::collections::BTreeMap;
+
+use toolbooth_contracts::receipt::AuditPlace;
+
+use super::Known;
+use super::chain::Chains;
+use super::records::{Owed, Records};
+use super::report::{Problems, VerifyReport};
+use super::said::read;
+use super::survey::{Expectations, Survey, is_milestone};
+use crate::LedgerReads;
+use crate::digest::of_record;
+use crate::ledger::LedgerError;
+use crate::reads::{EventFilter, Include, RawEntry, WriterHead};
+
+/// Events that are read at once.
+const PAGE: usize = 1_000;
+
+/// How often a store that changes meanwhile is looked at again before what was found is believed.
+const ATTEMPTS: usize = 3;
+
+/// Verifies everything that a store has written. Where records are pruned or dispatched again while
+/// this runs, it looks again.
+///
+/// # Errors
+/// Where the store cannot be read.
+pub async fn store(reads: &dyn LedgerReads, known: Known) -> Result<VerifyReport, LedgerError> {
+    let mut attempts = 1;
+    loop {
+        let before = reads.heads().await?;
+        let report = look(reads, known.clone(), &before).await?;
+        if report.ok || attempts == ATTEMPTS || reads.heads().await? == before {
+            return Ok(report);
+        }
+        attempts += 1;
+    }
+}
+
+async fn look(
+    reads: &dyn LedgerReads,
+    known: Known,
+    // Heads first: events that are written while this runs must not look like strangers' work.
+    heads: &[WriterHead],
+) -> Result<VerifyReport, LedgerError> {
+    let digester = known.digester.clone();
+    let ends = Ends(heads.iter().map(|head| (head.writer.as_str(), head.size)).collect());
+    let (expected, surveyed) = survey(reads, Survey::of(known, heads), &ends).await?;
+    let mut chains = Chains::new(&expected);
+    let mut records = Records::new(&expected, digester);
+    let beyond = replay(reads, &ends, &mut chains, &mut records).await?;
+    approvals_and_calls(reads, &mut records).await?;
+    leftovers(reads, &expected, &mut records).await?;
+    let now = reads.heads().await?;
+    let (events, logs) = chains.finish(heads, &now, &beyond);
+    let counted = records.counted();
+    let records = records.finish(&reads.unaccounted(counted.receipts, counted.logs).await?);
+    Ok(Problems::report([surveyed, logs, records], events))
+}
+
+/// Where logs ended when this began: what is written meanwhile is for the next time.
+struct Ends<'h>(BTreeMap<&'h str, u64>);
+
+impl Ends<'_> {
+    fn know(&self, writer: &str, seq: u64) -> bool {
+        self.0.get(writer).is_some_and(|size| seq < *size)
+    }
+}
+
+/// A log's pages one after the other.
+struct Pages<'r> {
+    reads: &'r dyn LedgerReads,
+    include: Include,
+    after: Option<(String, u64)>,
+}
+
+impl<'r> Pages<'r> {
+    fn of(reads: &'r dyn LedgerReads, include: Include) -> Self {
+        Self { reads, include, after: None }
+    }
+
+    async fn next(&mut self) -> Result<Option<Vec<RawEntry>>, LedgerError> {
+        let page = self.reads.log_page(self.after.take(), PAGE, self.include).await?;
+        let Some(last) = page.last() else { return Ok(None) };
+        self.after = Some((last.writer.clone(), last.seq));
+        Ok(Some(page))
+    }
+}
+
+async fn survey(
+    reads: &dyn LedgerReads,
+    mut survey: Survey,
+    ends: &Ends<'_>,
+) -> Result<(Expectations, Problems), LedgerError> {
+    let mut pages = Pages::of(reads, Include::Milestones);
+    while let Some(page) = pages.next().await? {
+        for entry in page.iter().filter(|entry| ends.know(&entry.writer, entry.seq)) {
+            if !is_milestone(&entry.bytes) {
+                survey.stranger(&entry.writer, entry.seq);
+            }
+            survey.learn(&entry.bytes);
+        }
+    }
+    Ok(survey.finish())
+}
+
+/// Everything once, in the order of the logs; gives the last events beyond the ends that logs had
+/// when this began.
+async fn replay(
+    reads: &dyn LedgerReads,
+    ends: &Ends<'_>,
+    chains: &mut Chains<'_>,
+    records: &mut Records<'_>,
+) -> Result<BTreeMap<String, u64>, LedgerError> {
+    let mut beyond: BTreeMap<String, u64> = BTreeMap::new();
+    let mut pages = Pages::of(reads, Include::Records);
+    let mut ahead = pages.next().await?;
+    while let Some(page) = ahead {
+        // The next page is fetched while digests of this one are computed.
+        let (computed, next) = both(read(page), pages.next()).await;
+        ahead = next?;
+        for read in computed? {
+            if !ends.know(&read.writer, read.seq) {
+                records.later(&read);
+                beyond.insert(read.writer, read.seq);
+            } else if chains.event(&read) {
+                records.event(&read);
+            }
+        }
+        let owed = records.take_owed();
+        account(reads, records, owed).await?;
+    }
+    let open = records.take_open();
+    account(reads, records, open).await?;
+    Ok(beyond)
+}
+
+/// Polls two futures until both are done.
+async fn both<A: Future, B: Future>(one: A, other: B) -> (A::Output, B::Output) {
+    let (mut one, mut other) = (std::pin::pin!(one), std::pin::pin!(other));
+    let (mut first, mut second) = (None, None);
+    std::future::poll_fn(|context| {
+        if first.is_none()
+            && let std::task::Poll::Ready(done) = one.as_mut().poll(context)
+        {
+            first = Some(done);
+        }
+        if second.is_none()
+            && let std::task::Poll::Ready(done) = other.as_mut().poll(context)
+        {
+            second = Some(done);
+        }
+        match (first.take(), second.take()) {
+            (Some(first), Some(second)) => std::task::Poll::Ready((first, second)),
+            (one, other) => {
+                (first, second) = (one, other);
+                std::task::Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+/// Approvals and asynchronous calls are what the events say that account for them, and what was
+/// asked is still there.
+async fn approvals_and_calls(
+    reads: &dyn LedgerReads,
+    records: &mut Records<'_>,
+) -> Result<(), LedgerError> {
+    let mut after = None;
+    loop {
+        let page = reads.approval_page(after.take(), PAGE).await?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.id.clone());
+        page.iter().for_each(|raw| records.approval(raw));
+    }
+    let mut after = None;
+    loop {
+        let page = reads.call_page(after.take(), PAGE).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = Some((last.call.caller.clone(), last.call.call_id.clone()));
+        page.iter().for_each(|raw| records.call(raw));
+    }
+}
+
+/// Receipts of which not all events came by: they may have moved since those were read.
+async fn leftovers(
+    reads: &dyn LedgerReads,
+    expected: &Expectations,
+    records: &mut Records<'_>,
+) -> Result<(), LedgerError> {
+    for (id, accounted) in records.take_accounted() {
+        let found = is_accounted(reads, &id, !expected.bases.is_empty()).await?;
+        records.leftover(&id, &accounted, found);
+    }
+    Ok(())
+}
+
+/// Whether the events of its call account for a receipt as it says by now; `None` where it is not
+/// there.
+async fn is_accounted(
+    reads: &dyn LedgerReads,
+    id: &str,
+    is_pruned: bool,
+) -> Result<Option<bool>, LedgerError> {
+    /// Events of one call that are looked at.
+    const MOST: usize = 10_000;
+    let Some(receipt) = reads.receipt(id).await? else { return Ok(None) };
+    let call = Some(receipt.call_id.clone());
+    let filter = EventFilter { call, limit: MOST, ..EventFilter::default() };
+    // One that cannot be read accounts for nothing.
+    let Ok(events) = reads.events(filter).await else { return Ok(Some(false)) };
+    let accounts = events.iter().map(|placed| &placed.event).filter(|event| {
+        event.body.receipt_id.as_deref() == Some(id) && event.body.receipt_digest.is_some()
+    });
+    let (mut count, mut last) = (0u32, false);
+    for event in accounts {
+        count += 1;
+        let place = AuditPlace { writer: event.writer.clone(), seq: event.seq };
+        last |= receipt.audit_seq == Some(place)
+            && (receipt.pruned_at.is_some()
+                || event.body.receipt_digest == Some(of_record(&receipt)));
+    }
+    let expected = receipt.audit_count.unwrap_or_default();
+    Ok(Some(if is_pruned { count <= expected } else { last && count == expected }))
+}
+
+/// Looks up the events that are said to account for receipts.
+async fn account(
+    reads: &dyn LedgerReads,
+    records: &mut Records<'_>,
+    owed: Vec<Owed>,
+) -> Result<(), LedgerError> {
+    for owed in owed {
+        let bytes = match &owed.place {
+            Some(place) => event_at(reads, place).await?,
+            None => None,
+        };
+        records.owed(&owed, bytes.as_deref());
+    }
+    Ok(())
+}
+
+async fn event_at(
+    reads: &dyn LedgerReads,
+    place: &AuditPlace,
+) -> Result<Option<String>, LedgerError> {
+    // The place before it is where its page begins; the first of a log has none before it.
+    let after = place.seq.checked_sub(1).map(|seq| (place.writer.clone(), seq));
+    let page = reads.log_page(after, 1, Include::Events).await?;
+    Ok(page
+        .into_iter()
+        .find(|entry| entry.writer == place.writer && entry.seq == place.seq)
+        .map(|entry| entry.bytes))
+}

@@ -1,0 +1,314 @@
+//! What the events about logs themselves say, learnt before anything is replayed: keys, checkpoints,
+//! ends, pruning; and what follows from it.
+//!
+//! Doc: records.md#verification
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use toolbooth_contracts::event::AuditEventKind;
+
+use super::Known;
+use super::report::Problems;
+use crate::checkpoint::{Checkpoint, NamedHead};
+use crate::merkle::{Frontier, Hash};
+use crate::note;
+use crate::reads::{MILESTONES, WriterHead};
+
+/// The names and sizes of other logs, as an event lists them.
+type Heads = Vec<NamedHead>;
+
+/// A root that somebody has named.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    pub(super) root: Option<Hash>,
+    pub(super) by: String,
+    /// Whether it was kept outside: what a restored backup lacks is missing all the same.
+    outside: bool,
+}
+
+/// The end of a log, as the log that began after it names it.
+#[derive(Debug)]
+pub(super) struct Before {
+    pub(super) writer: String,
+    pub(super) size: u64,
+    pub(super) leaf: Option<String>,
+}
+
+/// The beginning of a log that was pruned.
+#[derive(Debug, Clone)]
+pub(super) struct Base {
+    pub(super) frontier: Frontier,
+    pub(super) last: Hash,
+}
+
+/// Takes what there is about logs themselves.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    known: Known,
+    keys: BTreeMap<String, note::Verifier>,
+    /// Where logs of a restored backup ended, as logs say that no checkpoint has vouched for yet: by
+    /// writer and place.
+    claimed: Vec<(String, u64, Heads)>,
+    /// Where the last good checkpoint of a log is.
+    checkpoints: BTreeMap<String, u64>,
+    /// Logs of which events are said to be pruned.
+    prunes: BTreeSet<String>,
+    learnt: Expectations,
+    problems: Problems,
+}
+
+/// What must be found when the logs are replayed.
+#[derive(Debug, Default)]
+pub(super) struct Expectations {
+    /// Roots by writer and size.
+    pub(super) wanted: BTreeMap<(String, u64), Vec<Wanted>>,
+    /// Logs whose beginnings were pruned.
+    pub(super) bases: BTreeMap<String, Base>,
+    /// Up to when receipts and agent logs were pruned.
+    pub(super) receipts_before: Option<String>,
+    pub(super) logs_before: Option<String>,
+    /// Where logs of a restored backup ended.
+    restored: BTreeMap<String, u64>,
+    /// How many events about logs there are for each writer, and the sum of their places.
+    pub(super) milestones: BTreeMap<String, (i64, i128)>,
+    /// Where a log says that it ends.
+    pub(super) stops: BTreeMap<String, u64>,
+    pub(super) befores: Vec<Before>,
+}
+
+impl Expectations {
+    /// Whether a place of a log was pruned.
+    pub(super) fn is_pruned(&self, writer: &str, seq: u64) -> bool {
+        self.bases.get(writer).is_some_and(|base| seq < base.frontier.size())
+    }
+
+    /// Whether somebody has accepted that a log ends where it does.
+    pub(super) fn is_restored(&self, writer: &str, has: u64) -> bool {
+        self.restored.get(writer).is_some_and(|size| *size <= has)
+    }
+
+    fn want(&mut self, writer: String, size: u64, root: Option<Hash>, by: &str, outside: bool) {
+        let wanted = self.wanted.entry((writer, size)).or_default();
+        // Every checkpoint that names the same end of a log says the same.
+        if !wanted.iter().any(|wanted| wanted.root == root && wanted.outside == outside) {
+            wanted.push(Wanted { root, by: by.to_owned(), outside });
+        }
+    }
+}
+
+fn fact<'f>(facts: Option<&'f Map<String, Value>>, name: &str) -> Option<&'f str> {
+    facts?.get(name)?.as_str()
+}
+
+fn heads(facts: Option<&Map<String, Value>>) -> Heads {
+    let heads = facts.and_then(|facts| facts.get("heads").cloned());
+    heads.and_then(|heads| serde_json::from_value(heads).ok()).unwrap_or_default()
+}
+
+/// Whether an event is one about logs themselves.
+pub(super) fn is_milestone(bytes: &str) -> bool {
+    MILESTONES.iter().any(|kind| bytes.contains(&format!("\"event\":\"{kind}\"")))
+}
+
+impl Survey {
+    /// A survey that brings keys and checkpoints along, of logs of which some beginnings were
+    /// pruned.
+    pub(super) fn of(known: Known, heads: &[WriterHead]) -> Self {
+        let mut survey = Self { known, ..Self::default() };
+        heads.iter().for_each(|head| survey.base(head));
+        survey
+    }
+
+    fn base(&mut self, head: &WriterHead) {
+        let Some(pruned) = &head.pruned else { return };
+        let writer = &head.writer;
+        let peaks: Option<Vec<Hash>> = pruned.peaks.iter().map(|text| Hash::parse(text)).collect();
+        let frontier = peaks.and_then(|peaks| Frontier::restore(pruned.size, peaks));
+        let (Some(frontier), Some(last)) = (frontier, Hash::parse(&pruned.last_leaf)) else {
+            let message = "the beginning of the pruned log cannot be read";
+            self.problems.add("changed", writer, 0, message);
+            return;
+        };
+        let (receipts, logs) = (pruned.receipts_before.clone(), pruned.logs_before.clone());
+        self.learnt.receipts_before = receipts.max(self.learnt.receipts_before.take());
+        self.learnt.logs_before = logs.max(self.learnt.logs_before.take());
+        let key = pruned.key.as_deref().and_then(|key| note::Verifier::parse(key).ok());
+        self.keys.extend(key.map(|key| (writer.clone(), key)));
+        // What is gone is vouched for by the checkpoint that was kept of it.
+        let root = frontier.root();
+        let signed = self.open(writer, &pruned.note).ok().filter(|signed| {
+            signed.writer == *writer && signed.size == pruned.size && signed.root == root
+        });
+        if signed.is_none() {
+            let message = "the checkpoint of the pruned log does not fit it";
+            self.problems.add("checkpoint-differs", writer, 0, message);
+        }
+        self.learnt.bases.insert(writer.clone(), Base { frontier, last });
+    }
+
+    /// An event about logs themselves; each writer's in order.
+    pub(super) fn learn(&mut self, bytes: &str) {
+        #[derive(Deserialize)]
+        struct Body {
+            writer: String,
+            seq: u64,
+            event: AuditEventKind,
+            facts: Option<Map<String, Value>>,
+        }
+        // What cannot be read is told when it comes by in its place.
+        let Ok(Body { writer, seq, event, facts }) = serde_json::from_str(bytes) else { return };
+        if !MILESTONES.contains(&event) {
+            return;
+        }
+        let seen = self.learnt.milestones.entry(writer.clone()).or_default();
+        *seen = (seen.0 + 1, seen.1 + i128::from(seq));
+        let facts = facts.as_ref();
+        match event {
+            AuditEventKind::WriterStarted => {
+                let key = fact(facts, "signingKey").and_then(|key| note::Verifier::parse(key).ok());
+                if let Some(key) = key {
+                    self.keys.insert(writer, key);
+                }
+                if let Some(before) = fact(facts, "before") {
+                    let size = facts.and_then(|facts| facts.get("size")?.as_u64());
+                    self.learnt.befores.push(Before {
+                        writer: before.to_owned(),
+                        size: size.unwrap_or_default(),
+                        leaf: fact(facts, "lastLeaf").map(str::to_owned),
+                    });
+                }
+            }
+            AuditEventKind::Checkpoint => self.learn_checkpoint(&writer, seq, facts),
+            AuditEventKind::ReceiptsPruned => {
+                let before = fact(facts, "before").map(str::to_owned);
+                let learnt = &mut self.learnt;
+                match fact(facts, "records") {
+                    Some("receipts") => {
+                        learnt.receipts_before = before.max(learnt.receipts_before.take());
+                    }
+                    Some("logs") => learnt.logs_before = before.max(learnt.logs_before.take()),
+                    Some("events") => {
+                        let of = fact(facts, "writer").unwrap_or_default();
+                        self.prunes.insert(of.to_owned());
+                    }
+                    _ => (),
+                }
+            }
+            // Only what a checkpoint vouches for excuses what is missing.
+            AuditEventKind::StoreRestored => self.claimed.push((writer, seq, heads(facts))),
+            AuditEventKind::WriterStopped => {
+                self.learnt.stops.insert(writer, seq);
+            }
+            _ => (),
+        }
+    }
+
+    fn learn_checkpoint(&mut self, writer: &str, seq: u64, facts: Option<&Map<String, Value>>) {
+        let note = fact(facts, "note").unwrap_or_default();
+        match self.open(writer, note) {
+            Ok(signed) if signed.writer == writer && signed.size == seq => {
+                self.checkpoints.insert(writer.to_owned(), seq);
+                let (vouched, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.claimed)
+                    .into_iter()
+                    .partition(|(own, at, _)| own == writer && *at < seq);
+                self.claimed = rest;
+                for head in vouched.into_iter().flat_map(|(_, _, heads)| heads) {
+                    self.learnt.restored.insert(head.writer, head.size);
+                }
+                let root = Some(signed.root);
+                self.learnt.want(signed.writer, signed.size, root, "its checkpoint", false);
+            }
+            Ok(_) => {
+                let message = format!("the checkpoint at event {seq} is of another place");
+                self.problems.add("signature", writer, seq, message);
+            }
+            Err(error) => {
+                let message = format!("the checkpoint at event {seq}: {error}");
+                self.problems.add("signature", writer, seq, message);
+            }
+        }
+        for head in heads(facts) {
+            let by = format!("a checkpoint of {writer}");
+            self.learnt.want(head.writer, head.size, Hash::parse(&head.root), &by, false);
+        }
+    }
+
+    /// An event that stands among those about logs and is none.
+    pub(super) fn stranger(&mut self, writer: &str, seq: u64) {
+        let message = "an event stands among those about the log itself";
+        self.problems.add("changed", writer, seq, message);
+    }
+
+    fn open(&self, writer: &str, note: &str) -> Result<Checkpoint, note::NoteError> {
+        let own = self.keys.get(writer);
+        let keys: Vec<&note::Verifier> = if self.known.keys.is_empty() {
+            own.into_iter().collect()
+        } else {
+            self.known.keys.iter().collect()
+        };
+        let mut result = Err(note::NoteError::OtherKey("none that is known".to_owned()));
+        for key in keys {
+            result = key.open(note).and_then(Checkpoint::parse);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Everything about logs themselves has been learnt: what was brought along can be understood.
+    pub(super) fn finish(mut self) -> (Expectations, Problems) {
+        // Who prunes says so, and what says it last is still there: it was written afterwards. What
+        // said it before may have been pruned since.
+        let one = self.learnt.bases.len() == 1;
+        for (writer, base) in &self.learnt.bases {
+            if self.prunes.is_empty() || (one && !self.prunes.contains(writer)) {
+                let size = base.frontier.size();
+                let message =
+                    format!("{size} events are gone, and nothing says that they were pruned");
+                self.problems.add("missing", writer, 0, message);
+            }
+        }
+        // A log that has ended ends with a checkpoint over all of it.
+        for (writer, stop) in &self.learnt.stops {
+            let covered = self.checkpoints.get(writer).is_some_and(|at| at + 1 == *stop);
+            if self.keys.contains_key(writer) && !covered {
+                let message =
+                    format!("the log ends at event {stop} without a checkpoint before it");
+                self.problems.add("signature", writer, *stop, message);
+            }
+        }
+        let mut gone = BTreeSet::new();
+        for note in std::mem::take(&mut self.known.notes) {
+            self.kept_outside(&note, &mut gone);
+        }
+        (self.learnt, self.problems)
+    }
+
+    fn kept_outside(&mut self, note: &str, gone: &mut BTreeSet<String>) {
+        let writer = Checkpoint::of_note(note).map(|signed| signed.writer);
+        let error = match writer.clone().and_then(|writer| self.open(&writer, note)) {
+            Ok(signed) => {
+                let by = "the checkpoint that was kept outside";
+                self.learnt.want(signed.writer, signed.size, Some(signed.root), by, true);
+                return;
+            }
+            Err(error) => error,
+        };
+        let writer = writer.unwrap_or_default();
+        // A log that is gone has no key either; that it is gone is told by name.
+        if self.known.keys.is_empty() && !self.keys.contains_key(&writer) {
+            if gone.insert(writer.clone()) && !self.learnt.is_restored(&writer, 0) {
+                let message = format!(
+                    "the log of {writer} is missing, or its beginning is; a checkpoint that was kept outside names it"
+                );
+                self.problems.add("missing", &writer, 0, message);
+            }
+        } else {
+            let message = format!("the checkpoint that was kept outside: {error}");
+            self.problems.add("signature", &writer, None, message);
+        }
+    }
+}
