@@ -1,6 +1,8 @@
 //! The SQLite ledger: the suite, several writers on one file, tampering, newer versions.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
+use std::sync::Arc;
+
 use rusqlite::Connection;
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::conformance::{moment, request, settlement, suite};
@@ -12,7 +14,7 @@ use toolbooth_audit::{LedgerReads, verify};
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::ClaimState;
-use toolbooth_contracts::{Effect, ErrorCode};
+use toolbooth_contracts::{ContentBlock, Effect, ErrorCode};
 use toolbooth_store::sqlite::{
     self, DATABASE, OpenError, SqliteLedger, SqliteOptions, SqliteReads,
 };
@@ -381,6 +383,52 @@ async fn checkpointed(ledger: &SqliteLedger) {
 async fn checkpointed_again(ledger: &SqliteLedger) {
     ledger.note(vec![EventBody::new(AuditEventKind::Paused, moment(5).text)]).await.unwrap();
     ledger.checkpoint(Due::NOW, moment(6)).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_result_is_stored_once_and_either_record_is_kept_without_the_other() {
+    for first in [PruneKind::Receipts, PruneKind::Logs] {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = open(folder.path(), "one");
+        for (call, keys) in [("plain", &[][..]), ("keyed", &["k"][..])] {
+            let request = request(call, IdempotencyMode::Keyed, keys, "args");
+            let Claimed::Fresh(claim) = ledger.claim(request).await.unwrap() else { panic!() };
+            let mut settled = settlement(claim, IdempotencyMode::Keyed, Effect::Completed, None);
+            let own = Arc::get_mut(&mut settled).unwrap();
+            let text = format!("what the agent was given: {}", "grüße ".repeat(20));
+            own.result.as_mut().unwrap().content = vec![ContentBlock::text(text)];
+            let output = serde_json::to_value(own.result.as_ref().unwrap()).unwrap();
+            Arc::make_mut(&mut own.log).output = Some(output);
+            ledger.settle(settled).await.unwrap();
+        }
+        let shared = |of: &str| -> i64 {
+            let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+            let sql = format!("SELECT count(*) FROM agent_logs WHERE hex(substr(body, 1, 1)) {of}");
+            connection.query_row(&sql, [], |row| row.get(0)).unwrap()
+        };
+        assert_eq!(shared("= '03'"), 2, "both lack what their receipts have");
+        let filter = || LogFilter { limit: 10, ..LogFilter::default() };
+        let before = ledger.agent_logs(filter()).await.unwrap();
+        assert!(before.iter().all(|log| log.output.is_some()), "{before:?}");
+        let sound = verify::store(&ledger, Known::default()).await.unwrap();
+        assert!(sound.ok, "{sound:?}");
+        let prune = Prune { kind: first, before: moment(9).text, at: moment(10) };
+        ledger.prune(prune).await.unwrap();
+        match first {
+            PruneKind::Receipts => {
+                assert_eq!(shared("<> '03'"), 2, "they have it back");
+                assert_eq!(ledger.agent_logs(filter()).await.unwrap(), before);
+            }
+            _ => {
+                let again = request("again", IdempotencyMode::Keyed, &["k"], "args");
+                let again = ledger.claim(again).await.unwrap();
+                let Claimed::Replay { receipt, .. } = again else { panic!("{again:?}") };
+                assert!(receipt.result.is_some());
+            }
+        }
+        let sound = verify::store(&ledger, Known::default()).await.unwrap();
+        assert!(sound.ok, "{sound:?}");
+    }
 }
 
 #[tokio::test]

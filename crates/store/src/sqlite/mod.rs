@@ -13,6 +13,7 @@ mod prune;
 mod reads;
 mod rows;
 mod schema;
+mod share;
 mod shorten;
 
 pub use folder::{DATABASE, StoreFolder};

@@ -2,15 +2,17 @@
 //!
 //! Doc: records.md#retention
 
+use rusqlite::OptionalExtension;
 use serde::Deserialize;
 use toolbooth_audit::reads::PrunedLog;
 use toolbooth_audit::working::WorkingSet;
 use toolbooth_audit::writer::Failure;
 
 use super::backend::{Transaction, failed};
+use super::compact::Compact;
 use super::rows::{json_text, receipt_row, unreadable};
 use super::schema::{SEQ_BITS, place};
-use super::shorten;
+use super::{share, shorten, unavailable};
 use crate::{corrupt, pruned};
 
 /// The members by which an agent log and an event about a log are told apart.
@@ -75,7 +77,7 @@ impl Transaction<'_> {
                     && let Some(row) = rows.next().map_err(failed)?
                 {
                     let body: Vec<u8> = row.get(1).map_err(failed)?;
-                    let told: Told = shorten::read("an agent log", &body).map_err(unreadable)?;
+                    let told = self.told(&body)?;
                     if told.timestamp.as_str() >= before {
                         break;
                     }
@@ -89,6 +91,21 @@ impl Transaction<'_> {
             }
         }
         Ok(removed as u64)
+    }
+
+    /// When a call ended, as its log says.
+    fn told(&self, log: &[u8]) -> Result<Told, Failure> {
+        let text = share::unpack(log, |id| {
+            let sql = "SELECT fence, body FROM receipts WHERE id = ?1";
+            let row = self.connection.prepare_cached(sql).and_then(|mut statement| {
+                statement.query_row([Compact::of(id)], receipt_row).optional()
+            });
+            row.map_err(unavailable)?.map(|(_, body)| shorten::unpack(&body)).transpose()
+        });
+        let told = text.and_then(|text| {
+            serde_json::from_str(&text).map_err(|error| corrupt("an agent log", &error))
+        });
+        told.map_err(unreadable)
     }
 
     /// Removes the events of one writer up to its next checkpoint, where that is from before a

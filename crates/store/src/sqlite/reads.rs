@@ -27,7 +27,8 @@ use super::lookup::{self, Lookup, Search};
 use super::open::BUSY;
 use super::rows::{CALL, HEAD, RECEIPT, call, head, receipt_row};
 use super::schema::{SEQ_BITS, place};
-use super::{OpenError, schema, shorten, unavailable, unreadable_at};
+use super::{OpenError, schema, share, shorten, unavailable, unreadable_at};
+use crate::corrupt;
 
 /// Connections that read at once.
 const READERS: usize = 2;
@@ -180,6 +181,21 @@ fn receipt(connection: &Connection, id: &str) -> Result<Option<Receipt>, LedgerE
     row.map(|(_, body)| shorten::read("a receipt", &body)).transpose()
 }
 
+/// An agent log, with what it shares with its receipt.
+fn read_log(database: &Connection, stored: &[u8]) -> Result<AgentLog, LedgerError> {
+    let text = share::unpack(stored, |id| {
+        let sql = "SELECT body FROM receipts WHERE id = ?1";
+        let body: Option<Vec<u8>> = database
+            .prepare_cached(sql)
+            .and_then(|mut statement| {
+                statement.query_row([Compact::of(id)], |row| row.get(0)).optional()
+            })
+            .map_err(unavailable)?;
+        body.map(|body| shorten::unpack(&body)).transpose()
+    })?;
+    serde_json::from_str(&text).map_err(|error| corrupt("an agent log", &error))
+}
+
 impl Reader {
     /// The records that this search finds, newest first or, after an entry, oldest first; `fits`
     /// takes what it wants of them and says whether it has enough.
@@ -213,7 +229,7 @@ impl Reader {
         }
         self.search(&search, |database, _, place| {
             let Some(body) = body(database, LOG, place)? else { return Ok(true) };
-            let log: AgentLog = shorten::read("an agent log", &body)?;
+            let log: AgentLog = read_log(database, &body)?;
             let fits = is(filter.tool.as_ref(), Some(&log.tool_name))
                 && is(filter.agent.as_ref(), log.agent_id.as_deref())
                 && is(filter.phase.as_ref(), log.phase_id.as_deref())
@@ -336,7 +352,7 @@ impl Reader {
         for search in [near, Search { has_log: true, ..Search::default() }] {
             self.search(&search, |database, _, place| {
                 let Some(body) = body(database, LOG, place)? else { return Ok(true) };
-                let log: AgentLog = shorten::read("an agent log", &body)?;
+                let log: AgentLog = read_log(database, &body)?;
                 found = Some(log).filter(|log| log.id == id);
                 Ok(found.is_none())
             })?;
@@ -417,11 +433,24 @@ impl Page<'_> {
         let named: Option<Naming> = serde_json::from_str(&entry.bytes).ok();
         let is_dispatch = named.as_ref().is_some_and(Naming::is_dispatch);
         let log = body(self.database, LOG, at)?;
+        self.receipt(named.and_then(|named| named.receipt_id), is_dispatch, entry)?;
+        let receipt = entry.receipt.as_ref();
+        let given = |_: &str| Ok(receipt.map(|receipt| receipt.bytes.clone()));
         entry.log = log.map(|body| RawRecord {
-            bytes: shorten::unpack(&body).unwrap_or_default(),
+            bytes: share::unpack(&body, given).unwrap_or_default(),
             ..RawRecord::default()
         });
-        let Some(id) = named.and_then(|named| named.receipt_id) else { return Ok(()) };
+        Ok(())
+    }
+
+    /// The receipt that an event names.
+    fn receipt(
+        &self,
+        id: Option<String>,
+        is_dispatch: bool,
+        entry: &mut RawEntry,
+    ) -> Result<(), LedgerError> {
+        let Some(id) = id else { return Ok(()) };
         // What came of a dispatch names the receipt again.
         let sql = if is_dispatch { OPEN_RECEIPT } else { ANY_RECEIPT };
         entry.receipt = self
@@ -606,7 +635,7 @@ fn unaccounted_logs(database: &Connection) -> Result<Vec<String>, LedgerError> {
     let mut rows = statement.query([SEQ_BITS]).map_err(unavailable)?;
     while let Some(row) = rows.next().map_err(unavailable)? {
         let body: Vec<u8> = row.get(0).map_err(unavailable)?;
-        let log: Result<AgentLog, _> = shorten::read("an agent log", &body);
+        let log: Result<AgentLog, _> = read_log(database, &body);
         logs.push(log.map_or_else(|_| "(unreadable)".to_owned(), |log| log.id));
     }
     Ok(logs)

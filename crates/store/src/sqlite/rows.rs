@@ -17,7 +17,7 @@ use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::backend::{Transaction, failed};
 use super::compact::{Compact, Name};
-use super::{schema, shorten};
+use super::{schema, share, shorten};
 use crate::corrupt;
 
 /// Claims that run, wait or are in doubt; receipts of calls that ended; what is left of receipts.
@@ -371,7 +371,8 @@ impl Transaction<'_> {
         batch.approvals.values().try_for_each(|approval| self.put_approval(approval))?;
         batch.events.iter().try_for_each(|placed| self.put_event(placed))?;
         for (log, seq) in &batch.logs {
-            self.put_log(&log.record.text, *seq)?;
+            let receipt = log.log.receipt_id.as_ref().and_then(|id| batch.receipts.get(id));
+            self.put_log(&log.record.text, *seq, receipt)?;
         }
         batch.calls.values().try_for_each(|call| self.put_call(call))?;
         if let Some(named) = &batch.checkpoint {
@@ -401,6 +402,9 @@ impl Transaction<'_> {
         let before = moved.before.map(|(state, _)| Table::of(state, false));
         let after = moved.after.as_ref();
         let now = after.map(|put| Table::of(put.receipt.state, put.receipt.pruned_at.is_some()));
+        if before == Some(Table::Settled) {
+            self.unshare(&id)?;
+        }
         if let Some(before) = before.filter(|before| Some(*before) != now) {
             let sql = format!("DELETE FROM {} WHERE id = ?1", before.name());
             self.execute(&sql, [&id])?;
@@ -419,6 +423,34 @@ impl Transaction<'_> {
             self.execute(&sql, (id, fence, body))?;
         }
         Ok(())
+    }
+
+    /// A receipt that has ended is about to change: its log gets back what it shares with it.
+    fn unshare(&self, id: &Compact<'_>) -> Result<(), Failure> {
+        let sql = "SELECT fence, body FROM receipts WHERE id = ?1";
+        let Some((_, body)) = self.one(sql, [id], receipt_row)? else { return Ok(()) };
+        let text = shorten::unpack(&body).map_err(unreadable)?;
+        let receipt: Receipt = serde_json::from_str(&text)
+            .map_err(|error| unreadable(corrupt("a receipt", &error)))?;
+        let Some(at) = receipt.audit_seq else { return Ok(()) };
+        let sql = "SELECT l.place, l.body FROM agent_logs l
+                   WHERE l.place = (SELECT no << ?3 | ?2 FROM writers WHERE writer = ?1)";
+        let given = (&at.writer, number(at.seq), schema::SEQ_BITS);
+        let log: Option<(i64, Vec<u8>)> =
+            self.one(sql, given, |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let Some((place, body)) = log.filter(|(_, body)| share::is_shared(body)) else {
+            return Ok(());
+        };
+        let whole = match share::unpack(&body, |_| Ok(Some(text))) {
+            Ok(whole) => whole,
+            // What is damaged must not keep everything else from being pruned; verification names it.
+            Err(error) => {
+                tracing::error!(%error, "an agent log does not fit its receipt");
+                return Ok(());
+            }
+        };
+        let body = shorten::pack(&whole).map_err(unreadable)?;
+        self.execute("UPDATE agent_logs SET body = ?2 WHERE place = ?1", (place, body)).map(drop)
     }
 
     fn put_approval(&self, approval: &Approval) -> Result<(), Failure> {
@@ -454,8 +486,21 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    fn put_log(&self, text: &str, seq: u64) -> Result<(), Failure> {
-        let body = shorten::pack(text).map_err(unreadable)?;
+    fn put_log(&self, text: &str, seq: u64, receipt: Option<&Moved>) -> Result<(), Failure> {
+        let settled_here = |put: &&Put| {
+            let is = |at: &AuditPlace| at.writer == self.writer && at.seq == seq;
+            Table::of(put.receipt.state, put.receipt.pruned_at.is_some()) == Table::Settled
+                && put.receipt.audit_seq.as_ref().is_some_and(is)
+        };
+        let put = receipt.and_then(|moved| moved.after.as_ref()).filter(settled_here);
+        let shared = match put {
+            Some(put) => share::pack(text, &put.text).map_err(unreadable)?,
+            None => None,
+        };
+        let body = match shared {
+            Some(body) => body,
+            None => shorten::pack(text).map_err(unreadable)?,
+        };
         let sql = "INSERT INTO agent_logs (place, body) VALUES (?1, ?2)";
         self.execute(sql, (self.place(seq), body)).map(drop)
     }
