@@ -134,7 +134,7 @@ impl Book {
             self.events.get(seq).map(|placed| placed.bytes.clone())
         };
         let (queued, finished) = (event(&call.queued_by), event(&call.finished_by));
-        RawCall { call: call.clone(), queued, finished }
+        RawCall { state: call.state.as_str().to_owned(), call: call.clone(), queued, finished }
     }
 
     fn survey(&mut self, survey: Survey) -> Surveyed {
@@ -354,7 +354,12 @@ impl LedgerReads for Memory {
             last_leaf: head.last_leaf(),
             root: Some(head.frontier().root().to_string()),
             pruned: None,
+            row: None,
         }])
+    }
+
+    async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {
+        Ok(None)
     }
 
     async fn unaccounted(&self, _: u64, _: u64) -> Result<Unaccounted, LedgerError> {

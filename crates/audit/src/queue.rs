@@ -86,6 +86,8 @@ pub struct QueuedCall {
 pub struct RawCall {
     /// The call.
     pub call: QueuedCall,
+    /// Its state, as its row has it.
+    pub state: String,
     /// The event of its request.
     pub queued: Option<String>,
     /// The event of its result.

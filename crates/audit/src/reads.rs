@@ -229,6 +229,12 @@ pub trait LedgerReads: Send + Sync {
     /// [`LedgerError::Unavailable`].
     async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError>;
 
+    /// The ids of the digest keys that the store knows; `None` where it keeps none.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError>;
+
     /// Records that no event accounts for, at most a hundred of each kind. Where there are no more
     /// receipts and agent logs than those that are known to be accounted for, they are not looked
     /// through.
@@ -280,6 +286,8 @@ pub struct Unaccounted {
     pub receipts: Vec<String>,
     /// Keys that no receipt holds.
     pub keys: Vec<String>,
+    /// Places that are listed as those of events about logs, where there is no event.
+    pub milestones: Vec<String>,
 }
 
 /// The head of a writer's log.
@@ -295,6 +303,25 @@ pub struct WriterHead {
     pub root: Option<String>,
     /// How many events at the beginning were pruned.
     pub pruned: Option<PrunedLog>,
+    /// What else the row of the writer says; absent where nothing does.
+    pub row: Option<WriterRow>,
+}
+
+/// What the row of a writer says beside the head of its log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriterRow {
+    /// When it began, RFC 3339 UTC.
+    pub started: String,
+    /// Whether its log has ended.
+    pub stopped: bool,
+    /// Whether a checkpoint has named its end for good.
+    pub named: bool,
+    /// The note of its newest checkpoint.
+    pub checkpoint: Option<String>,
+    /// How many events at the beginning were pruned.
+    pub pruned_size: u64,
+    /// Whether it says anything of what was pruned.
+    pub says_pruned: bool,
 }
 
 /// The beginning of a log that was pruned, as the tree over the rest needs it.

@@ -252,6 +252,10 @@ impl<R: Runner> LedgerReads for Recorder<R> {
         self.runner.reads().heads().await
     }
 
+    async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {
+        self.runner.reads().key_ids().await
+    }
+
     async fn unaccounted(&self, receipts: u64, logs: u64) -> Result<Unaccounted, LedgerError> {
         self.runner.reads().unaccounted(receipts, logs).await
     }

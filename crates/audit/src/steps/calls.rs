@@ -79,16 +79,26 @@ pub(super) fn adopt(
         let mut call = call.clone();
         let mut queued = event(AuditEventKind::CallQueued, &call, at.text.clone());
         queued.args_digest = Some(digest_of(digester, &call.request));
+        queued.facts = Some(since(&call.enqueued_at));
         call.queued_by = Some(place(set, changes.events.len()));
         changes.events.push(plain(queued));
         if let Some(result) = &call.result {
             let mut finished = event(AuditEventKind::CallFinished, &call, at.text.clone());
             finished.result_digest = Some(digest_of(digester, result));
+            finished.facts = call.finished_at.as_ref().map(|at| since(at));
             call.finished_by = Some(place(set, changes.events.len()));
             changes.events.push(plain(finished));
         }
         changes.calls.push(call);
     }
+}
+
+/// The fact of an event about an earlier version's call: since when it stood in the queue, or had
+/// its result.
+pub(crate) const CALL_SINCE: &str = "since";
+
+fn since(time: &str) -> serde_json::Map<String, Value> {
+    serde_json::Map::from_iter([(CALL_SINCE.to_owned(), time.into())])
 }
 
 /// Takes the oldest call whose worker is lost, else the oldest that waits.

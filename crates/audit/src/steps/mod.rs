@@ -13,6 +13,7 @@ mod people;
 mod settle;
 mod upkeep;
 
+pub(crate) use calls::CALL_SINCE;
 pub use calls::{BeatCall, CancelCall, Enqueue, FinishCall, ForgetCalls, ReleaseCall, TakeCall};
 pub use log::{AcceptRestored, Note, SignCheckpoint, Start, Stop, started};
 pub use settle::{Abandon, Refuse, Settle, Wait};

@@ -209,6 +209,29 @@ impl<'e> Chains<'e> {
             self.problems.add("head-differs", writer, None, message);
         }
         self.compare(writer, &mut log);
+        self.row(head);
+    }
+
+    /// What the row of the writer says beside the head of its log.
+    fn row(&mut self, head: &WriterHead) {
+        let (writer, expected) = (&head.writer, self.expected);
+        let Some(row) = &head.row else { return };
+        let pruned = head.pruned.as_ref().map_or(0, |pruned| pruned.size);
+        let started = expected.starts.get(writer);
+        // The first version kept neither.
+        let is_legacy = row.checkpoint.is_none() && head.root.is_none();
+        let checks = [
+            ("began", started.is_none_or(|started| row.started == *started)),
+            ("ended", row.stopped == expected.stops.contains_key(writer)),
+            ("was named for good", !row.named || expected.is_named(writer, head.size)),
+            ("was last signed", is_legacy || row.checkpoint.as_ref() == expected.notes.get(writer)),
+            ("was pruned", row.pruned_size == pruned && row.says_pruned == head.pruned.is_some()),
+            ("ends", is_legacy || head.root.is_some() || !expected.notes.contains_key(writer)),
+        ];
+        for (what, _) in checks.into_iter().filter(|(_, fits)| !fits) {
+            let message = format!("the row of the writer says otherwise of how its log {what}");
+            self.problems.add("head-differs", writer, None, message);
+        }
     }
 
     /// What later events have to say of earlier ones; how many events there were.

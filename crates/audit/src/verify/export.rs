@@ -54,6 +54,7 @@ impl From<End> for WriterHead {
             last_leaf: end.last_leaf,
             root: end.root,
             pruned: end.pruned,
+            row: None,
         }
     }
 }

@@ -15,9 +15,10 @@ use super::said::{Read, Record, Said, SaidLog, SaidReceipt, fits, is_name};
 use super::survey::Expectations;
 use crate::claim::holds_keys;
 use crate::digest::Digester;
-use crate::queue::RawCall;
+use crate::queue::{QueueState, RawCall};
 use crate::reads::{RawApproval, Unaccounted};
-use crate::working::is_vouched;
+use crate::steps::CALL_SINCE;
+use crate::working::{CallName, is_vouched};
 
 /// The events that were seen to account for a receipt.
 #[derive(Debug, Default)]
@@ -76,6 +77,9 @@ pub(super) struct Records<'e> {
     accounted: BTreeMap<String, Accounted>,
     /// Approvals that were asked for, and where.
     asked: BTreeMap<String, (String, u64)>,
+    /// How often people have spoken on receipts.
+    resolved: BTreeMap<String, u64>,
+    queue: Queue,
     counted: Counted,
     problems: Problems,
 }
@@ -90,6 +94,8 @@ impl<'e> Records<'e> {
             dispatched: BTreeMap::new(),
             accounted: BTreeMap::new(),
             asked: BTreeMap::new(),
+            resolved: BTreeMap::new(),
+            queue: Queue::default(),
             counted: Counted::default(),
             problems: Problems::default(),
         }
@@ -104,6 +110,12 @@ impl<'e> Records<'e> {
         {
             self.asked.insert(id.to_owned(), (read.writer.clone(), read.seq));
         }
+        if said.event == AuditEventKind::ReceiptResolved
+            && let Some(id) = &said.receipt_id
+        {
+            *self.resolved.entry(id.clone()).or_default() += 1;
+        }
+        self.queue.event(read, said);
         if let Some(digest) = &said.receipt_digest {
             self.open.remove(said.receipt_id.as_deref().unwrap_or_default());
             self.receipt(read, said, digest);
@@ -200,6 +212,14 @@ impl<'e> Records<'e> {
         if last {
             self.counted.receipts += 1;
             self.keys_of(read, record);
+            // Each dispatch and each word of a person counts.
+            let words = self.resolved.get(&id).copied().unwrap_or_default();
+            let fence = record.raw.columns.get(6).and_then(Option::as_ref);
+            let is = |fence: &String| fence.parse() == Ok(receipt.attempt + words);
+            if !fence.is_none_or(is) && self.expected.bases.is_empty() {
+                let message = format!("the fence of receipt {id} was changed");
+                self.problems.add("receipt-changed", writer, seq, message);
+            }
         }
         if let Some(expected) = receipt.audit_count {
             // Events that were pruned account for it no less.
@@ -313,7 +333,9 @@ impl<'e> Records<'e> {
                 let message = format!("receipt {id} was changed: other events account for it");
                 self.problems.add("receipt-changed", writer, seq, message);
             }
-            None if is_before(&accounted.time, self.expected.receipts_before.as_ref()) => (),
+            // What has not ended is not pruned; that it has ended may have been pruned.
+            None if !self.expected.bases.is_empty()
+                && is_before(&accounted.time, self.expected.receipts_before.as_ref()) => {}
             None => {
                 let message = format!("receipt {id} is missing");
                 self.problems.add("receipt-missing", writer, seq, message);
@@ -352,7 +374,9 @@ impl<'e> Records<'e> {
 
     /// With the store's key, the digests of a call are compared; without, whether its events are of
     /// this call.
-    pub(super) fn call(&mut self, raw: &RawCall) {
+    ///
+    /// `known`: whether its events are among those that were read.
+    pub(super) fn call(&mut self, raw: &RawCall, known: bool) {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Of {
@@ -374,13 +398,29 @@ impl<'e> Records<'e> {
         let asked = self.is_pruned(call.queued_by.as_ref())
             || (is_of(&raw.queued, AuditEventKind::CallQueued)
                 && by.is_none_or(|digester| raw.is_asked(digester)));
-        let answered = call.result.is_none()
+        let answered = (call.result.is_none() && call.finished_by.is_none())
             || self.is_pruned(call.finished_by.as_ref())
             || (is_of(&raw.finished, AuditEventKind::CallFinished)
                 && by.is_none_or(|digester| raw.is_answered(digester)));
-        if !(asked && answered) {
+        let fits = !known || !self.expected.bases.is_empty() || self.queue.fits(raw);
+        if !(asked && answered && fits) {
             let message = format!("no event accounts for queued call {} as it is", call.call_id);
             self.problems.add("call-changed", "", None, message);
+        }
+    }
+
+    /// A call that is there, before its events come by.
+    pub(super) fn kept_call(&mut self, caller: &str, call_id: &str) {
+        self.queue.kept.entry(named(caller, call_id)).or_default();
+    }
+
+    /// The digest keys that the store knows: one that a log names must be among them.
+    pub(super) fn key_ids(&mut self, known: &[String]) {
+        for (id, writer) in &self.expected.key_ids {
+            if !known.contains(id) {
+                let message = format!("the store does not know its digest key {id} any more");
+                self.problems.add("key-missing", writer, None, message);
+            }
         }
     }
 
@@ -395,9 +435,18 @@ impl<'e> Records<'e> {
             let message = format!("approval {id} is missing");
             self.problems.add("approval-missing", &writer, seq, message);
         }
+        // What was pruned may have answered it.
+        for (call, writer, seq) in self.queue.lost().filter(|_| self.expected.bases.is_empty()) {
+            let message = format!("queued call {call} is missing");
+            self.problems.add("call-missing", writer, seq, message);
+        }
         for id in &records.logs {
             let message = format!("no event accounts for agent log {id}");
             self.problems.add("log-unaccounted", "", None, message);
+        }
+        for place in &records.milestones {
+            let message = format!("{place} is said to be an event about a log, and is none");
+            self.problems.add("changed", "", None, message);
         }
         for id in &records.receipts {
             let message = format!("no event accounts for receipt {id}");
@@ -416,6 +465,86 @@ impl<'e> Records<'e> {
             }
         }
         self.problems
+    }
+}
+
+/// Asynchronous calls as their events have them. Those of one call may be in several logs, which are
+/// read one after the other.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Those that are there.
+    kept: BTreeMap<CallName, Story>,
+    /// Those that are not: how many more events asked for it than answered it, and where the last is.
+    others: BTreeMap<CallName, (i64, String, u64)>,
+}
+
+/// Where and when a call was asked for and answered. The same name can be used again, once an
+/// answered call was forgotten.
+#[derive(Debug, Default)]
+struct Story {
+    asked: Vec<(AuditPlace, String)>,
+    answered: Vec<(AuditPlace, String)>,
+}
+
+/// The name of a call as every store can keep it.
+fn named(caller: &str, call_id: &str) -> CallName {
+    (caller.replace('\0', "\u{fffd}"), call_id.replace('\0', "\u{fffd}"))
+}
+
+impl Queue {
+    fn event(&mut self, read: &Read, said: &Said) {
+        let asks = match said.event {
+            AuditEventKind::CallQueued => true,
+            AuditEventKind::CallFinished => false,
+            _ => return,
+        };
+        let (Some(caller), Some(call_id)) = (&said.caller, &said.call_id) else { return };
+        let name = named(caller, call_id);
+        if let Some(story) = self.kept.get_mut(&name) {
+            let at = AuditPlace { writer: read.writer.clone(), seq: read.seq };
+            let list = if asks { &mut story.asked } else { &mut story.answered };
+            let time = said.fact(CALL_SINCE).unwrap_or(&said.time);
+            list.push((at, time.to_owned()));
+            return;
+        }
+        let open = self.others.entry(name.clone()).or_default();
+        *open = (open.0 + if asks { 1 } else { -1 }, read.writer.clone(), read.seq);
+        if open.0 == 0 {
+            self.others.remove(&name);
+        }
+    }
+
+    /// Whether the row of a call says what its events say.
+    fn fits(&self, raw: &RawCall) -> bool {
+        let call = &raw.call;
+        // What was not there when this began is newer.
+        let Some(story) = self.kept.get(&named(&call.caller, &call.call_id)) else { return true };
+        let at = |list: &[(AuditPlace, String)], place: &Option<AuditPlace>| {
+            let found = list.iter().find(|(at, _)| Some(at) == place.as_ref());
+            found.map(|(_, time)| time.clone())
+        };
+        let Some(asked) = at(&story.asked, &call.queued_by) else { return false };
+        let has_ended = story.answered.len() == story.asked.len();
+        let fits = if has_ended {
+            let answered = at(&story.answered, &call.finished_by);
+            call.state == QueueState::Done
+                && call.result.is_some()
+                && answered.is_some()
+                && call.finished_at == answered
+        } else {
+            call.state != QueueState::Done
+                && call.finished_at.is_none()
+                && call.finished_by.is_none()
+                && call.result.is_none()
+                && (call.worker.is_some() == (call.state == QueueState::Running))
+        };
+        raw.state == call.state.as_str() && call.enqueued_at == asked && fits
+    }
+
+    /// Calls that were not answered and are not there any more.
+    fn lost(&self) -> impl Iterator<Item = (&String, &String, u64)> {
+        let lost = self.others.iter().filter(|(_, (open, ..))| *open > 0);
+        lost.map(|((_, call), (_, writer, seq))| (call, writer, *seq))
     }
 }
 
@@ -448,17 +577,12 @@ fn receipt_fits(columns: &[Option<String>], said: &SaidReceipt) -> bool {
         (false, false) => "settled",
         (false, true) => "pruned",
     };
-    let [of, id, call, tool, state, writer, fence, settled] = columns else {
+    let [of, id, call, tool, state, writer, _, settled] = columns else {
         return columns.is_empty();
     };
     let is = |column: &Option<String>, own: &str| {
         column.as_ref().is_none_or(|column| is_name(own, column))
     };
-    // Each dispatch and each word of a person counts; a person speaks once.
-    let fence = fence.as_ref().is_none_or(|fence| {
-        let fence = fence.parse().ok();
-        fence == Some(said.attempt) || fence == Some(said.attempt + 1)
-    });
     let settled_at = match table {
         "settled" => said.settled_at.as_deref().unwrap_or_default(),
         _ => "",
@@ -470,5 +594,4 @@ fn receipt_fits(columns: &[Option<String>], said: &SaidReceipt) -> bool {
         && is(state, &said.state)
         && is(writer, &said.writer)
         && is(settled, settled_at)
-        && fence
 }

@@ -14,7 +14,7 @@ pub struct Problem {
     /// `changed`, `missing`, `unaccounted-event`, `checkpoint-differs`, `signature`,
     /// `receipt-changed`, `receipt-missing`, `receipt-unaccounted`, `key-missing`,
     /// `key-unaccounted`, `approval-changed`, `approval-missing`,
-    /// `call-changed`, `log-changed`, `log-missing`, `log-unaccounted`, `head-differs` or
+    /// `call-changed`, `call-missing`, `log-changed`, `log-missing`, `log-unaccounted`, `head-differs` or
     /// `truncated`.
     pub kind: String,
     /// The writer whose log it is; empty where there is none.

@@ -27,6 +27,7 @@ pub(super) struct Said {
     pub(super) time: String,
     pub(super) tool_name: Option<String>,
     pub(super) agent_id: Option<String>,
+    pub(super) caller: Option<String>,
     pub(super) call_id: Option<String>,
     pub(super) receipt_id: Option<String>,
     pub(super) status: Option<String>,

@@ -15,6 +15,7 @@ use super::survey::{Expectations, Survey, is_milestone};
 use crate::LedgerReads;
 use crate::digest::of_record;
 use crate::ledger::LedgerError;
+use crate::queue::RawCall;
 use crate::reads::{EventFilter, Include, RawEntry, WriterHead};
 
 /// Events that are read at once.
@@ -51,8 +52,19 @@ async fn look(
     let (expected, surveyed) = survey(reads, Survey::of(known, heads), &ends).await?;
     let mut chains = Chains::new(&expected);
     let mut records = Records::new(&expected, digester);
+    if let Some(known) = reads.key_ids().await? {
+        records.key_ids(&known);
+    }
+    calls(reads, |raw| records.kept_call(&raw.call.caller, &raw.call.call_id)).await?;
     let beyond = replay(reads, &ends, &mut chains, &mut records).await?;
-    approvals_and_calls(reads, &mut records).await?;
+    approvals(reads, &mut records).await?;
+    let is_known =
+        |at: &Option<AuditPlace>| at.as_ref().is_none_or(|at| ends.know(&at.writer, at.seq));
+    calls(reads, |raw| {
+        let known = is_known(&raw.call.queued_by) && is_known(&raw.call.finished_by);
+        records.call(raw, known);
+    })
+    .await?;
     leftovers(reads, &expected, &mut records).await?;
     let now = reads.heads().await?;
     let (events, logs) = chains.finish(heads, &now, &beyond);
@@ -164,25 +176,25 @@ async fn both<A: Future, B: Future>(one: A, other: B) -> (A::Output, B::Output) 
     .await
 }
 
-/// Approvals and asynchronous calls are what the events say that account for them, and what was
-/// asked is still there.
-async fn approvals_and_calls(
-    reads: &dyn LedgerReads,
-    records: &mut Records<'_>,
-) -> Result<(), LedgerError> {
+/// Approvals are what the events say that account for them, and what was asked is still there.
+async fn approvals(reads: &dyn LedgerReads, records: &mut Records<'_>) -> Result<(), LedgerError> {
     let mut after = None;
     loop {
         let page = reads.approval_page(after.take(), PAGE).await?;
-        let Some(last) = page.last() else { break };
+        let Some(last) = page.last() else { return Ok(()) };
         after = Some(last.id.clone());
         page.iter().for_each(|raw| records.approval(raw));
     }
+}
+
+/// Goes through the asynchronous calls.
+async fn calls(reads: &dyn LedgerReads, mut each: impl FnMut(&RawCall)) -> Result<(), LedgerError> {
     let mut after = None;
     loop {
         let page = reads.call_page(after.take(), PAGE).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = Some((last.call.caller.clone(), last.call.call_id.clone()));
-        page.iter().for_each(|raw| records.call(raw));
+        page.iter().for_each(&mut each);
     }
 }
 

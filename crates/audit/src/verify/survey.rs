@@ -76,9 +76,20 @@ pub(super) struct Expectations {
     /// Where a log says that it ends.
     pub(super) stops: BTreeMap<String, u64>,
     pub(super) befores: Vec<Before>,
+    /// When logs began, and the notes of their newest checkpoints.
+    pub(super) starts: BTreeMap<String, String>,
+    pub(super) notes: BTreeMap<String, String>,
+    /// The digest keys that logs name.
+    pub(super) key_ids: BTreeMap<String, String>,
 }
 
 impl Expectations {
+    /// Whether somebody has named the end of a log.
+    pub(super) fn is_named(&self, writer: &str, size: u64) -> bool {
+        let wanted = self.wanted.get(&(writer.to_owned(), size));
+        wanted.is_some_and(|wanted| wanted.iter().any(|wanted| wanted.root.is_some()))
+    }
+
     /// Whether a place of a log was pruned.
     pub(super) fn is_pruned(&self, writer: &str, seq: u64) -> bool {
         self.bases.get(writer).is_some_and(|base| seq < base.frontier.size())
@@ -155,10 +166,13 @@ impl Survey {
             writer: String,
             seq: u64,
             event: AuditEventKind,
+            time: String,
             facts: Option<Map<String, Value>>,
         }
         // What cannot be read is told when it comes by in its place.
-        let Ok(Body { writer, seq, event, facts }) = serde_json::from_str(bytes) else { return };
+        let Ok(Body { writer, seq, event, time, facts }) = serde_json::from_str(bytes) else {
+            return;
+        };
         if !MILESTONES.contains(&event) {
             return;
         }
@@ -167,6 +181,9 @@ impl Survey {
         let facts = facts.as_ref();
         match event {
             AuditEventKind::WriterStarted => {
+                self.learnt.starts.insert(writer.clone(), time);
+                let key_id = fact(facts, "digestKeyId").map(str::to_owned);
+                self.learnt.key_ids.extend(key_id.map(|id| (id, writer.clone())));
                 let key = fact(facts, "signingKey").and_then(|key| note::Verifier::parse(key).ok());
                 if let Some(key) = key {
                     self.keys.insert(writer, key);
@@ -207,6 +224,7 @@ impl Survey {
 
     fn learn_checkpoint(&mut self, writer: &str, seq: u64, facts: Option<&Map<String, Value>>) {
         let note = fact(facts, "note").unwrap_or_default();
+        self.learnt.notes.insert(writer.to_owned(), note.to_owned());
         match self.open(writer, note) {
             Ok(signed) if signed.writer == writer && signed.size == seq => {
                 self.checkpoints.insert(writer.to_owned(), seq);

@@ -20,7 +20,7 @@ use super::backend::PostgresBackend;
 use super::connect::Server;
 use super::reads::PostgresReads;
 use super::rows::{call, head};
-use super::statements::CALL;
+use super::statements::{CALL, HEAD};
 use super::{OpenError, schema};
 
 /// How a store is opened.
@@ -110,13 +110,9 @@ pub async fn open(
         return Err(OpenError::RolledBack { writer, size, found });
     }
     let before = client
-        .query_opt(
-            "SELECT writer, size, last_leaf, root, pruned, checkpoint FROM writers
-             ORDER BY ordinal DESC LIMIT 1",
-            &[],
-        )
+        .query_opt(&format!("SELECT {HEAD} FROM writers w ORDER BY w.ordinal DESC LIMIT 1"), &[])
         .await?;
-    let before = before.map(|row| (head(&row), row.get(5)));
+    let before = before.map(|row| (head(&row), row.get(8)));
     // Only now, since what is in the queue is accounted for by this writer, or by none.
     schema::migrate(client, schema::VERSION).await?;
     // Calls that an earlier version has left in the queue.

@@ -18,7 +18,7 @@ use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
 use super::connect::Server;
 use super::rows::{call, head};
-use super::statements::{CALL, EVENT, VOUCHING};
+use super::statements::{CALL, EVENT, HEAD, VOUCHING};
 use super::{OpenError, clean, schema, unavailable};
 use crate::{body, corrupt};
 
@@ -115,10 +115,11 @@ impl PostgresReads {
         let sql =
             format!("SELECT {CALL} FROM queue WHERE {which} ORDER BY caller, call_id LIMIT $3");
         let mut found = Vec::new();
-        for call in self.rows(&sql, &conditions).await?.iter().map(call) {
+        for row in &self.rows(&sql, &conditions).await? {
+            let (call, state) = (call(row), row.get(3));
             let queued = self.event(call.queued_by.as_ref()).await?;
             let finished = self.event(call.finished_by.as_ref()).await?;
-            found.push(RawCall { call, queued, finished });
+            found.push(RawCall { call, state, queued, finished });
         }
         Ok(found)
     }
@@ -319,8 +320,13 @@ impl LedgerReads for PostgresReads {
     }
 
     async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError> {
-        let sql = "SELECT writer, size, last_leaf, root, pruned FROM writers ORDER BY writer";
-        Ok(self.rows(sql, &Conditions::default()).await?.iter().map(head).collect())
+        let sql = format!("SELECT {HEAD} FROM writers w ORDER BY w.writer");
+        Ok(self.rows(&sql, &Conditions::default()).await?.iter().map(head).collect())
+    }
+
+    async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {
+        let rows = self.rows("SELECT key_id FROM digest_keys", &Conditions::default()).await?;
+        Ok(Some(rows.iter().map(|row| row.get(0)).collect()))
     }
 
     async fn unaccounted(&self, receipts: u64, logs: u64) -> Result<Unaccounted, LedgerError> {
@@ -354,6 +360,7 @@ impl LedgerReads for PostgresReads {
                 ids(self.rows(receipts, &none).await?)
             },
             keys: ids(self.rows(keys, &none).await?),
+            milestones: Vec::new(),
         })
     }
 

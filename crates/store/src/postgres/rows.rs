@@ -12,7 +12,7 @@ use toolbooth_audit::chain::Head;
 use toolbooth_audit::checkpoint;
 use toolbooth_audit::digest::sha256_hex;
 use toolbooth_audit::queue::{QueueState, QueuedCall, RawCall};
-use toolbooth_audit::reads::{MILESTONES, WriterHead};
+use toolbooth_audit::reads::{MILESTONES, WriterHead, WriterRow};
 use toolbooth_audit::working::{
     Batch, CallName, Moved, Needs, OtherHead, Put, Stored, Survey, WorkingSet,
 };
@@ -50,6 +50,14 @@ pub(super) fn head(row: &Row) -> WriterHead {
         size: row.get::<_, i64>(1).unsigned_abs(),
         last_leaf: row.get(2),
         root: row.get(3),
+        row: Some(WriterRow {
+            started: row.get(5),
+            stopped: row.get(6),
+            named: row.get(7),
+            checkpoint: row.get(8),
+            pruned_size: row.get::<_, i64>(9).unsigned_abs(),
+            says_pruned: pruned.is_some(),
+        }),
         pruned: pruned.and_then(|text| serde_json::from_str(&text).ok()),
     }
 }
@@ -61,7 +69,8 @@ pub(super) fn call(row: &Row) -> QueuedCall {
         call_id: row.get(0),
         caller: row.get(1),
         request: row.get(2),
-        state: QueueState::parse(&state).unwrap_or(QueueState::Queued),
+        // What no state says is not run.
+        state: QueueState::parse(&state).unwrap_or(QueueState::Done),
         enqueued_at: row.get(4),
         finished_at: row.get(5),
         worker: row.get(6),
@@ -74,8 +83,10 @@ pub(super) fn call(row: &Row) -> QueuedCall {
     }
 }
 
+/// A place that cannot be read is one that no log has.
 fn place_of(text: Option<String>) -> Option<AuditPlace> {
-    text.and_then(|text| serde_json::from_str(&text).ok())
+    let nowhere = || AuditPlace { writer: String::new(), seq: u64::MAX };
+    text.map(|text| serde_json::from_str(&text).unwrap_or_else(|_| nowhere()))
 }
 
 fn text_of(place: Option<&AuditPlace>) -> Option<String> {
@@ -305,7 +316,12 @@ impl Session {
                         }
                         None => None,
                     };
-                    set.surveyed.call = Some(RawCall { call, queued, finished: None });
+                    set.surveyed.call = Some(RawCall {
+                        state: call.state.as_str().to_owned(),
+                        call,
+                        queued,
+                        finished: None,
+                    });
                 }
             }
             Survey::RemoveCalls(before) => {
@@ -440,7 +456,7 @@ impl Session {
 }
 
 fn other(row: &Row) -> OtherHead {
-    OtherHead { head: head(row), ended: row.get(5) }
+    OtherHead { head: head(row), ended: row.get(10) }
 }
 
 /// Receipts, column by column.

@@ -8,6 +8,9 @@ use tokio_postgres::{Client, Error, Statement};
 const LOST: &str = "interval '15 seconds'";
 /// Columns of `receipts` as a stored receipt is read from.
 const RECEIPT: &str = "r.fence, r.body, r.zbody";
+/// Columns of `writers` as a head is read from.
+pub(super) const HEAD: &str = "w.writer, w.size, w.last_leaf, w.root, w.pruned, w.started, w.stopped, \
+                               w.named, w.checkpoint, w.pruned_size";
 /// Columns of `queue` as a call is read from.
 pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finished, worker, \
                                deliveries, cancel, progress, result, queued_by, finished_by";
@@ -82,10 +85,9 @@ statements! {
          WHERE r.state IN ('in_flight', 'awaiting_input') AND r.writer <> $1 AND {}
          ORDER BY r.receipt_id LIMIT 1000 FOR UPDATE OF r SKIP LOCKED", is_lost());
     heads = format!(
-        "SELECT w.writer, w.size, w.last_leaf, w.root, w.pruned, {} FROM writers w
-         WHERE w.writer <> $1 ORDER BY w.writer", is_lost());
+        "SELECT {HEAD}, {} FROM writers w WHERE w.writer <> $1 ORDER BY w.writer", is_lost());
     unnamed = format!(
-        "SELECT w.writer, w.size, w.last_leaf, w.root, w.pruned, {} FROM writers w
+        "SELECT {HEAD}, {} FROM writers w
          WHERE w.writer <> $1 AND NOT w.named ORDER BY w.writer LIMIT $2", is_lost());
     prunable = format!(
         "SELECT {RECEIPT}, false, EXISTS (SELECT 1 FROM keys k WHERE k.receipt_id = r.receipt_id)

@@ -208,9 +208,9 @@ pub fn open(
     folder.sweep_locks();
     let lock = folder.lock_writer(writer)?;
     let before: Option<(WriterHead, Option<String>)> = {
-        let sql = format!("SELECT {HEAD}, checkpoint FROM writers ORDER BY rowid DESC LIMIT 1");
+        let sql = format!("SELECT {HEAD} FROM writers ORDER BY rowid DESC LIMIT 1");
         connection
-            .query_row(&sql, [], |row| Ok((head(row)?, row.get(5)?)))
+            .query_row(&sql, [], |row| Ok((head(row)?, row.get(8)?)))
             .optional()
             .map_err(database)?
     };

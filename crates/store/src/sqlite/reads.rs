@@ -619,7 +619,14 @@ fn unaccounted(
                    AND NOT EXISTS (SELECT 1 FROM open_receipts WHERE id = k.receipt)
                LIMIT 100";
     let keys = keys(database, sql, None)?;
-    Ok(Unaccounted { logs, receipts, keys })
+    let sql = "SELECT place FROM milestones m
+               WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.place = m.place) LIMIT 100";
+    let places: Vec<i64> = database
+        .prepare_cached(sql)
+        .and_then(|mut statement| statement.query_map([], |row| row.get(0))?.collect())
+        .map_err(unavailable)?;
+    let milestones = places.iter().map(|place| format!("place {place}")).collect();
+    Ok(Unaccounted { logs, receipts, keys, milestones })
 }
 
 fn unaccounted_logs(database: &Connection) -> Result<Vec<String>, LedgerError> {
@@ -705,8 +712,9 @@ fn calls(
 ) -> Result<Vec<RawCall>, LedgerError> {
     let sql = format!("SELECT {CALL} FROM queue WHERE {which} ORDER BY caller, call_id LIMIT ?3");
     let mut statement = database.prepare_cached(&sql).map_err(unavailable)?;
-    let found = statement.query_map((name.0, name.1, limited(limit)), call);
-    let found: Vec<QueuedCall> =
+    let read = |row: &rusqlite::Row<'_>| Ok((call(row)?, row.get(3)?));
+    let found = statement.query_map((name.0, name.1, limited(limit)), read);
+    let found: Vec<(QueuedCall, String)> =
         found.and_then(Iterator::collect).map_err(unreadable_at("queue", "?"))?;
     let event = |at: &Option<AuditPlace>| -> Result<Option<String>, LedgerError> {
         let Some(at) = at else { return Ok(None) };
@@ -720,9 +728,9 @@ fn calls(
         let body = body(database, EVENT, place(no, seq))?;
         Ok(body.and_then(|body| shorten::unpack(&body).ok()))
     };
-    let raw = |call: QueuedCall| {
+    let raw = |(call, state): (QueuedCall, String)| {
         let (queued, finished) = (event(&call.queued_by)?, event(&call.finished_by)?);
-        Ok(RawCall { call, queued, finished })
+        Ok(RawCall { call, state, queued, finished })
     };
     found.into_iter().map(raw).collect()
 }
@@ -788,6 +796,16 @@ impl LedgerReads for SqliteReads {
             let mut statement = reader.database.prepare_cached(&sql).map_err(unavailable)?;
             let heads = statement.query_map([], head).map_err(unavailable)?;
             heads.collect::<rusqlite::Result<Vec<WriterHead>>>().map_err(unavailable)
+        })
+        .await
+    }
+
+    async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {
+        self.run(|reader| {
+            let sql = "SELECT key_id FROM digest_keys";
+            let mut statement = reader.database.prepare_cached(sql).map_err(unavailable)?;
+            let ids = statement.query_map([], |row| row.get(0)).map_err(unavailable)?;
+            ids.collect::<rusqlite::Result<_>>().map(Some).map_err(unavailable)
         })
         .await
     }

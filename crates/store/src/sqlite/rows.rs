@@ -6,7 +6,7 @@ use rusqlite::{OptionalExtension, Params, Row};
 use serde_json::Value;
 use toolbooth_audit::chain::{Head, Placed};
 use toolbooth_audit::queue::{QueueState, QueuedCall, RawCall};
-use toolbooth_audit::reads::{MILESTONES, WriterHead};
+use toolbooth_audit::reads::{MILESTONES, WriterHead, WriterRow};
 use toolbooth_audit::working::{
     ApprovalName, Batch, CallName, Moved, Needs, OtherHead, Put, Stored, Survey, WorkingSet,
 };
@@ -55,7 +55,8 @@ pub(super) const RECEIPT: &str = "
 pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finished, worker, \
                                deliveries, cancel, progress, result, queued_by, finished_by";
 /// Columns of `writers` as a head.
-pub(super) const HEAD: &str = "writer, size, last_leaf, root, pruned";
+pub(super) const HEAD: &str = "writer, size, last_leaf, root, pruned, started, stopped, named, \
+                               checkpoint, pruned_size";
 
 /// Fence and body of a receipt.
 pub(super) type ReceiptRow = (i64, Vec<u8>);
@@ -71,6 +72,14 @@ pub(super) fn head(row: &Row<'_>) -> rusqlite::Result<WriterHead> {
         size: row.get::<_, i64>(1)?.unsigned_abs(),
         last_leaf: row.get(2)?,
         root: row.get(3)?,
+        row: Some(WriterRow {
+            started: row.get(5)?,
+            stopped: row.get::<_, i64>(6)? == 1,
+            named: row.get(7)?,
+            checkpoint: row.get(8)?,
+            pruned_size: row.get::<_, i64>(9)?.unsigned_abs(),
+            says_pruned: pruned.is_some(),
+        }),
         pruned: pruned.and_then(|text| serde_json::from_str(&text).ok()),
     })
 }
@@ -82,7 +91,8 @@ pub(super) fn call(row: &Row<'_>) -> rusqlite::Result<QueuedCall> {
         call_id: row.get(0)?,
         caller: row.get(1)?,
         request: row.get(2)?,
-        state: QueueState::parse(&state).unwrap_or(QueueState::Queued),
+        // What no state says is not run.
+        state: QueueState::parse(&state).unwrap_or(QueueState::Done),
         enqueued_at: row.get(4)?,
         finished_at: row.get(5)?,
         worker: row.get(6)?,
@@ -95,8 +105,10 @@ pub(super) fn call(row: &Row<'_>) -> rusqlite::Result<QueuedCall> {
     })
 }
 
+/// A place that cannot be read is one that no log has.
 fn place_of(text: Option<String>) -> Option<AuditPlace> {
-    text.and_then(|text| serde_json::from_str(&text).ok())
+    let nowhere = || AuditPlace { writer: String::new(), seq: u64::MAX };
+    text.map(|text| serde_json::from_str(&text).unwrap_or_else(|_| nowhere()))
 }
 
 pub(super) fn json_text(value: &impl serde::Serialize) -> Result<String, Failure> {
@@ -287,6 +299,7 @@ impl Transaction<'_> {
             Survey::NextCall(own) => {
                 set.surveyed.call = match self.next_call(&own)? {
                     Some(call) => Some(RawCall {
+                        state: call.state.as_str().to_owned(),
                         queued: self.event(call.queued_by.as_ref())?,
                         finished: None,
                         call,
@@ -307,12 +320,10 @@ impl Transaction<'_> {
     }
 
     fn heads(&self, of: &str, limit: usize) -> Result<Vec<OtherHead>, Failure> {
-        let sql =
-            format!("SELECT {HEAD}, stopped FROM writers WHERE {of} ORDER BY writer LIMIT ?2");
-        let rows: Vec<(WriterHead, bool)> =
-            self.all(&sql, (self.writer, limited(limit)), |row| Ok((head(row)?, row.get(5)?)))?;
-        let ended = |(head, stopped): (WriterHead, bool)| OtherHead {
-            ended: stopped || self.is_lost(&head.writer),
+        let sql = format!("SELECT {HEAD} FROM writers WHERE {of} ORDER BY writer LIMIT ?2");
+        let rows: Vec<WriterHead> = self.all(&sql, (self.writer, limited(limit)), head)?;
+        let ended = |head: WriterHead| OtherHead {
+            ended: head.row.as_ref().is_some_and(|row| row.stopped) || self.is_lost(&head.writer),
             head,
         };
         Ok(rows.into_iter().map(ended).collect())

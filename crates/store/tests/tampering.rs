@@ -1,0 +1,251 @@
+//! Each column of each table of a SQLite store is changed in turn, each row removed and doubled:
+//! verification finds it.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use rusqlite::types::Value;
+use toolbooth_audit::checkpoint::Due;
+use toolbooth_audit::conformance::{moment, request, settlement};
+use toolbooth_audit::ledger::{Claim, Claimed, Ledger, Prune, PruneKind, Refusal};
+use toolbooth_audit::queue::{CallQueue, QueuedCall};
+use toolbooth_audit::verify::{self, Known};
+use toolbooth_contracts::contract::IdempotencyMode;
+use toolbooth_contracts::{Effect, ErrorCode};
+use toolbooth_store::sqlite::{
+    self, DATABASE, SqliteLedger, SqliteOptions, SqliteReads, StoreFolder,
+};
+
+/// What may be changed without verification noticing, and why.
+const UNSEEN: [(&str, &str, &str); 9] = [
+    ("sqlite_sequence", "*", "SQLite's own counters: it goes on from the largest row as well"),
+    ("rates", "*", "nothing follows from it but how soon the next call may come"),
+    ("writers", "renewed_ms", "nobody reads it: a lock file tells whether a writer lives"),
+    ("writers", "named", "one that was named is named again"),
+    ("queue", "progress", "a word on the way, which nobody relies on"),
+    ("queue", "place", "the order in which calls are taken"),
+    ("queue", "worker", "who has it is told by its claim; one that is taken again runs no more"),
+    ("queue", "deliveries", "how often it was taken"),
+    ("queue", "cancel", "a wish; what came of the call is in its receipt"),
+];
+/// Rows that may be there or not without verification noticing, and why.
+const UNSEEN_ROWS: [(&str, &str, &str); 2] = [
+    ("digest_keys", "again", "a key too many keeps the gateway from starting, and says so"),
+    ("queue", "row 0 is removed", "a call that was answered may be forgotten"),
+];
+
+async fn fresh(ledger: &SqliteLedger, call: &str, keys: &[&str]) -> Claim {
+    let request = request(call, IdempotencyMode::Keyed, keys, "args");
+    let Claimed::Fresh(claim) = ledger.claim(request).await.unwrap() else { panic!("fresh") };
+    claim
+}
+
+/// Settles after everything that is pruned.
+async fn settle_late(ledger: &SqliteLedger, claim: Claim) {
+    let mut settled = settlement(claim, IdempotencyMode::Keyed, Effect::Completed, None);
+    let own = Arc::get_mut(&mut settled).unwrap();
+    own.at = moment(12);
+    own.terminal.time = moment(12).text;
+    ledger.settle(settled).await.unwrap();
+}
+
+/// A store with a row of every kind.
+async fn fill(folder: &Path) {
+    let mode = IdempotencyMode::Keyed;
+    let first = sqlite::open(folder, "one", SqliteOptions::default(), &moment(0)).unwrap();
+    for (call, keys) in [("old", &["k-old"][..]), ("bare", &[][..])] {
+        let claim = fresh(&first, call, keys).await;
+        first.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
+    }
+    let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(10) };
+    first.prune(prune).await.unwrap();
+    for call in ["a", "b"] {
+        let claim = fresh(&first, call, &[&format!("k-{call}")]).await;
+        settle_late(&first, claim).await;
+    }
+    let doubt = fresh(&first, "doubt", &["k-doubt"]).await;
+    let unknown = settlement(doubt, mode, Effect::Unknown, Some(ErrorCode::Timeout));
+    first.settle(unknown).await.unwrap();
+    let refused = settlement(fresh(&first, "refused", &[]).await, mode, Effect::NotStarted, None);
+    let refusal = Refusal { log: Arc::clone(&refused.log), terminal: refused.terminal.clone() };
+    first.refuse(refusal).await.unwrap();
+    let mut asking = request("asking", mode, &[], "args");
+    asking.approval_rule = Some("rule".to_owned());
+    asking.approval_id = "approval-1".to_owned();
+    let asked = first.claim(asking).await.unwrap();
+    assert!(matches!(asked, Claimed::ApprovalRequired { .. }), "{asked:?}");
+    let mut limited = request("limited", mode, &[], "args");
+    limited.rate_per_min = Some(5);
+    let Claimed::Fresh(limited) = first.claim(limited).await.unwrap() else { panic!("fresh") };
+    settle_late(&first, limited).await;
+    for call in ["queued", "done", "waiting"] {
+        let queued = QueuedCall::new(call.into(), "local".into(), "{}".into(), &moment(3));
+        first.enqueue(queued, 10).await.unwrap();
+    }
+    let taken = first.take(Vec::new()).await.unwrap().unwrap();
+    let answer = "{\"status\":\"succeeded\"}".to_owned();
+    first.finish("local", &taken.call_id, answer, moment(4)).await.unwrap();
+    first.take(Vec::new()).await.unwrap().unwrap();
+    let _running = fresh(&first, "running", &["k-running"]).await;
+    first.close(moment(11)).await.unwrap();
+    drop(first);
+    let second = sqlite::open(folder, "two", SqliteOptions::default(), &moment(20)).unwrap();
+    let claim = fresh(&second, "second", &["k-second"]).await;
+    settle_late(&second, claim).await;
+    let _running = fresh(&second, "going", &["k-going"]).await;
+    second.checkpoint(Due::NOW, moment(21)).await.unwrap().unwrap();
+    let claim = fresh(&second, "late", &["k-late"]).await;
+    settle_late(&second, claim).await;
+}
+
+fn tables(connection: &Connection) -> Vec<(String, Vec<String>)> {
+    let names: Vec<String> = connection
+        .prepare("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+        .unwrap()
+        .query_map([], |row| row.get(0))
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    let columns = |table: &String| {
+        let sql = format!("SELECT name FROM pragma_table_info('{table}')");
+        let mut statement = connection.prepare(&sql).unwrap();
+        let columns = statement.query_map([], |row| row.get(0)).unwrap();
+        columns.collect::<Result<Vec<String>, _>>().unwrap()
+    };
+    names.iter().map(|table| (table.clone(), columns(table))).collect()
+}
+
+fn rows(connection: &Connection, table: &str) -> Vec<Vec<Value>> {
+    let mut statement = connection.prepare(&format!("SELECT * FROM \"{table}\"")).unwrap();
+    let count = statement.column_count();
+    let read = |row: &rusqlite::Row<'_>| (0..count).map(|at| row.get(at)).collect();
+    statement.query_map([], read).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+/// Other values for a column.
+fn others(value: &Value) -> Vec<Value> {
+    let changed = match value {
+        Value::Null => vec![Value::Integer(7), Value::Text("other".to_owned())],
+        Value::Integer(number) => {
+            vec![Value::Integer(number + 1), Value::Integer(i64::from(*number == 0))]
+        }
+        Value::Real(number) => vec![Value::Real(number + 1.0)],
+        Value::Text(text) => vec![
+            Value::Text(format!("{text}x")),
+            Value::Text("one".to_owned()),
+            Value::Text("2099-01-01T00:00:00.000Z".to_owned()),
+            Value::Text("queued".to_owned()),
+        ],
+        Value::Blob(bytes) => {
+            let mut other = bytes.clone();
+            let last = other.len() - 1;
+            other[last] ^= 1;
+            vec![Value::Blob(other)]
+        }
+    };
+    let all = changed.into_iter().chain([Value::Null]);
+    all.filter(|other| other != value).collect()
+}
+
+/// One tampering: what is said of it, and its statement.
+struct Tampering {
+    table: String,
+    column: String,
+    what: String,
+    sql: String,
+    values: Vec<Value>,
+}
+
+fn tamperings(connection: &Connection) -> Vec<Tampering> {
+    let mut all = Vec::new();
+    for (table, columns) in tables(connection) {
+        for (number, row) in rows(connection, &table).iter().enumerate() {
+            let is_row: Vec<String> =
+                (0..row.len()).map(|at| format!("\"{}\" IS ?{}", columns[at], at + 1)).collect();
+            let is_row = is_row.join(" AND ");
+            let mut add = |column: &str, what: String, sql: String, values: Vec<Value>| {
+                let (table, column) = (table.clone(), column.to_owned());
+                all.push(Tampering { table, column, what, sql, values });
+            };
+            let sql = format!("DELETE FROM \"{table}\" WHERE {is_row}");
+            add("*", format!("row {number} is removed"), sql, row.clone());
+            for (at, column) in columns.iter().enumerate() {
+                for other in others(&row[at]) {
+                    let mut values = row.clone();
+                    values.push(other.clone());
+                    let set = format!("\"{column}\" = ?{}", values.len());
+                    let sql = format!("UPDATE \"{table}\" SET {set} WHERE {is_row}");
+                    let what = format!("row {number}: {:?} becomes {other:?}", row[at]);
+                    add(column, what, sql, values);
+                    let mut doubled = row.clone();
+                    doubled[at] = other.clone();
+                    let names = (1..=row.len()).map(|at| format!("?{at}")).collect::<Vec<_>>();
+                    let sql = format!("INSERT INTO \"{table}\" VALUES ({})", names.join(", "));
+                    let what = format!("row {number} again, with {other:?} in {column}");
+                    add("*", what, sql, doubled);
+                }
+            }
+        }
+    }
+    all
+}
+
+#[tokio::test]
+async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path()).await;
+    let digester = StoreFolder::create(folder.path()).unwrap().digester(false).unwrap();
+    let known = || Known { digester: Some(digester.clone()), ..Known::default() };
+    let original = folder.path().join(DATABASE);
+    let connection = Connection::open(&original).unwrap();
+    let sound = verify::store(&SqliteReads::open(&original).unwrap(), known()).await.unwrap();
+    assert!(sound.ok, "{sound:?}");
+    let all = tamperings(&connection);
+    let place = tempfile::tempdir().unwrap();
+    let (mut unseen, mut tried, mut covered) = (Vec::new(), 0, BTreeSet::new());
+    for (number, tampering) in all.iter().enumerate() {
+        let Tampering { table, column, what, sql, values } = tampering;
+        let copy = place.path().join(format!("{number}.db"));
+        connection.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+        let changing = Connection::open(&copy).unwrap();
+        changing.pragma_update(None, "writable_schema", true).unwrap();
+        let changed = changing.execute(sql, rusqlite::params_from_iter(values));
+        drop(changing);
+        // What the table itself does not take is not a change.
+        if changed.unwrap_or(0) > 0 {
+            tried += 1;
+            covered.insert((table.clone(), column.clone()));
+            let found = match SqliteReads::open(&copy) {
+                Ok(reads) => verify::store(&reads, known()).await.map(|report| !report.ok),
+                Err(_) => Ok(true),
+            };
+            if !found.unwrap_or(true) {
+                unseen.push((table.as_str(), column.as_str(), what.clone()));
+            }
+        }
+        for suffix in ["", "-wal", "-shm"] {
+            let _ = std::fs::remove_file(place.path().join(format!("{number}.db{suffix}")));
+        }
+    }
+    let excused = |table: &str, column: &str| {
+        UNSEEN.iter().any(|(own, of, _)| *own == table && (*of == "*" || *of == column))
+    };
+    unseen.retain(|(table, column, what)| {
+        let row = UNSEEN_ROWS.iter().any(|(own, of, _)| own == table && what.contains(of));
+        !(excused(table, column) || row && *column == "*")
+    });
+    for (table, column, what) in &unseen {
+        println!("{table}.{column}: {what}");
+    }
+    assert!(unseen.is_empty(), "{} of {tried} are not found", unseen.len());
+    for (table, columns) in tables(&connection) {
+        for column in columns {
+            let is = covered.contains(&(table.clone(), column.clone()));
+            assert!(is || excused(&table, &column), "{table}.{column} was not tried");
+        }
+    }
+    println!("{tried} tamperings");
+}
