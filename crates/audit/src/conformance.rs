@@ -557,3 +557,60 @@ pub async fn a_closed_ledger_refuses<L: Ledger + LedgerReads>(ledger: &L) {
     let refused = ledger.claim(request("z1", IdempotencyMode::None, &[], "args")).await;
     assert!(matches!(refused, Err(LedgerError::Unavailable(_))), "got {refused:?}");
 }
+
+/// Settles after everything that is pruned.
+async fn settle_late(ledger: &dyn Ledger, claim: Claim) {
+    let at = moment(12);
+    let mut settled = settlement(claim, IdempotencyMode::Keyed, Effect::Completed, None);
+    if let Some(own) = Arc::get_mut(&mut settled) {
+        own.terminal.time.clone_from(&at.text);
+        own.at = at;
+    }
+    ledger.settle(settled).await.expect("settles");
+}
+
+/// Fills a store with a row of every kind, through two writers that `open` gives by name and time.
+pub async fn every_kind_of_row<L: Ledger + CallQueue>(open: impl AsyncFn(&str, i64) -> L) {
+    let mode = IdempotencyMode::Keyed;
+    let first = open("one", 0).await;
+    for (call, keys) in [("old", &["k-old"][..]), ("bare", &[][..])] {
+        let claim = fresh(&first, request(call, mode, keys, "args")).await;
+        first.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
+    }
+    let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(10) };
+    first.prune(prune).await.expect("prunes");
+    for call in ["a", "b"] {
+        let claim = fresh(&first, request(call, mode, &[&format!("k-{call}")], "args")).await;
+        settle_late(&first, claim).await;
+    }
+    let doubt = fresh(&first, request("doubt", mode, &["k-doubt"], "args")).await;
+    let unknown = settlement(doubt, mode, Effect::Unknown, Some(ErrorCode::Timeout));
+    first.settle(unknown).await.expect("settles");
+    let left = fresh(&first, request("refused", mode, &[], "args")).await;
+    let refused = settlement(left, mode, Effect::NotStarted, None);
+    let refusal = Refusal { log: Arc::clone(&refused.log), terminal: refused.terminal.clone() };
+    first.refuse(refusal).await.expect("records");
+    let mut asking = request("asking", mode, &[], "args");
+    asking.approval_rule = Some("rule".to_owned());
+    let asked = first.claim(asking).await;
+    assert!(matches!(asked, Ok(Claimed::ApprovalRequired { .. })), "{asked:?}");
+    let mut limited = request("limited", mode, &[], "args");
+    limited.rate_per_min = Some(5);
+    settle_late(&first, fresh(&first, limited).await).await;
+    for call in ["queued", "done", "waiting"] {
+        let queued = QueuedCall::new(call.into(), "local".into(), "{}".into(), &moment(3));
+        first.enqueue(queued, 10).await.expect("is taken");
+    }
+    let taken = first.take(Vec::new()).await.expect("answers").expect("one waits");
+    let answer = "{\"status\":\"succeeded\"}".to_owned();
+    first.finish("local", &taken.call_id, answer, moment(4)).await.expect("finishes");
+    first.take(Vec::new()).await.expect("answers").expect("one waits");
+    let _running = fresh(&first, request("running", mode, &["k-running"], "args")).await;
+    first.close(moment(11)).await.expect("closes");
+    let second = open("two", 20).await;
+    settle_late(&second, fresh(&second, request("second", mode, &["k-second"], "args")).await)
+        .await;
+    let _running = fresh(&second, request("going", mode, &["k-going"], "args")).await;
+    second.checkpoint(Due::NOW, moment(21)).await.expect("signs").expect("is due");
+    settle_late(&second, fresh(&second, request("late", mode, &["k-late"], "args")).await).await;
+}

@@ -3,21 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::Arc;
 
 use rusqlite::Connection;
 use rusqlite::types::Value;
-use toolbooth_audit::checkpoint::Due;
-use toolbooth_audit::conformance::{moment, request, settlement};
-use toolbooth_audit::ledger::{Claim, Claimed, Ledger, Prune, PruneKind, Refusal};
-use toolbooth_audit::queue::{CallQueue, QueuedCall};
+use toolbooth_audit::conformance::{every_kind_of_row, moment};
 use toolbooth_audit::verify::{self, Known};
-use toolbooth_contracts::contract::IdempotencyMode;
-use toolbooth_contracts::{Effect, ErrorCode};
-use toolbooth_store::sqlite::{
-    self, DATABASE, SqliteLedger, SqliteOptions, SqliteReads, StoreFolder,
-};
+use toolbooth_store::sqlite::{self, DATABASE, SqliteOptions, SqliteReads, StoreFolder};
 
 /// What may be changed without verification noticing, and why.
 const UNSEEN: [(&str, &str, &str); 9] = [
@@ -36,70 +27,6 @@ const UNSEEN_ROWS: [(&str, &str, &str); 2] = [
     ("digest_keys", "again", "a key too many keeps the gateway from starting, and says so"),
     ("queue", "row 0 is removed", "a call that was answered may be forgotten"),
 ];
-
-async fn fresh(ledger: &SqliteLedger, call: &str, keys: &[&str]) -> Claim {
-    let request = request(call, IdempotencyMode::Keyed, keys, "args");
-    let Claimed::Fresh(claim) = ledger.claim(request).await.unwrap() else { panic!("fresh") };
-    claim
-}
-
-/// Settles after everything that is pruned.
-async fn settle_late(ledger: &SqliteLedger, claim: Claim) {
-    let mut settled = settlement(claim, IdempotencyMode::Keyed, Effect::Completed, None);
-    let own = Arc::get_mut(&mut settled).unwrap();
-    own.at = moment(12);
-    own.terminal.time = moment(12).text;
-    ledger.settle(settled).await.unwrap();
-}
-
-/// A store with a row of every kind.
-async fn fill(folder: &Path) {
-    let mode = IdempotencyMode::Keyed;
-    let first = sqlite::open(folder, "one", SqliteOptions::default(), &moment(0)).unwrap();
-    for (call, keys) in [("old", &["k-old"][..]), ("bare", &[][..])] {
-        let claim = fresh(&first, call, keys).await;
-        first.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
-    }
-    let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(10) };
-    first.prune(prune).await.unwrap();
-    for call in ["a", "b"] {
-        let claim = fresh(&first, call, &[&format!("k-{call}")]).await;
-        settle_late(&first, claim).await;
-    }
-    let doubt = fresh(&first, "doubt", &["k-doubt"]).await;
-    let unknown = settlement(doubt, mode, Effect::Unknown, Some(ErrorCode::Timeout));
-    first.settle(unknown).await.unwrap();
-    let refused = settlement(fresh(&first, "refused", &[]).await, mode, Effect::NotStarted, None);
-    let refusal = Refusal { log: Arc::clone(&refused.log), terminal: refused.terminal.clone() };
-    first.refuse(refusal).await.unwrap();
-    let mut asking = request("asking", mode, &[], "args");
-    asking.approval_rule = Some("rule".to_owned());
-    asking.approval_id = "approval-1".to_owned();
-    let asked = first.claim(asking).await.unwrap();
-    assert!(matches!(asked, Claimed::ApprovalRequired { .. }), "{asked:?}");
-    let mut limited = request("limited", mode, &[], "args");
-    limited.rate_per_min = Some(5);
-    let Claimed::Fresh(limited) = first.claim(limited).await.unwrap() else { panic!("fresh") };
-    settle_late(&first, limited).await;
-    for call in ["queued", "done", "waiting"] {
-        let queued = QueuedCall::new(call.into(), "local".into(), "{}".into(), &moment(3));
-        first.enqueue(queued, 10).await.unwrap();
-    }
-    let taken = first.take(Vec::new()).await.unwrap().unwrap();
-    let answer = "{\"status\":\"succeeded\"}".to_owned();
-    first.finish("local", &taken.call_id, answer, moment(4)).await.unwrap();
-    first.take(Vec::new()).await.unwrap().unwrap();
-    let _running = fresh(&first, "running", &["k-running"]).await;
-    first.close(moment(11)).await.unwrap();
-    drop(first);
-    let second = sqlite::open(folder, "two", SqliteOptions::default(), &moment(20)).unwrap();
-    let claim = fresh(&second, "second", &["k-second"]).await;
-    settle_late(&second, claim).await;
-    let _running = fresh(&second, "going", &["k-going"]).await;
-    second.checkpoint(Due::NOW, moment(21)).await.unwrap().unwrap();
-    let claim = fresh(&second, "late", &["k-late"]).await;
-    settle_late(&second, claim).await;
-}
 
 fn tables(connection: &Connection) -> Vec<(String, Vec<String>)> {
     let names: Vec<String> = connection
@@ -196,7 +123,10 @@ fn tamperings(connection: &Connection) -> Vec<Tampering> {
 #[tokio::test]
 async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_found() {
     let folder = tempfile::tempdir().unwrap();
-    fill(folder.path()).await;
+    every_kind_of_row(async |writer, at| {
+        sqlite::open(folder.path(), writer, SqliteOptions::default(), &moment(at)).unwrap()
+    })
+    .await;
     let digester = StoreFolder::create(folder.path()).unwrap().digester(false).unwrap();
     let known = || Known { digester: Some(digester.clone()), ..Known::default() };
     let original = folder.path().join(DATABASE);
