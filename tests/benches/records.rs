@@ -16,7 +16,7 @@ use serde_json::json;
 use toolbooth_audit::LedgerReads;
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::claim::KeyRules;
-use toolbooth_audit::export::Exporter;
+use toolbooth_audit::export::{Exporter, Line};
 use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Moment, Settlement};
 use toolbooth_audit::note::Signer;
 use toolbooth_audit::reads::LogFilter;
@@ -370,7 +370,8 @@ async fn verification() {
     let mut exporter = Exporter::begin(&*ledger).await.expect("reads");
     let mut out = std::io::BufWriter::new(std::fs::File::create(&file).expect("a file"));
     while let Some(page) = exporter.page().await.expect("reads") {
-        for entry in page {
+        for line in page {
+            let Line::Event(entry) = line else { continue };
             writeln!(out, "{}", entry.bytes).expect("writes");
         }
     }

@@ -10,7 +10,7 @@ use toolbooth_contracts::{ErrorCode, Status};
 use crate::LedgerReads;
 use crate::ledger::LedgerError;
 use crate::reads::{Include, RawEntry, WriterHead};
-use crate::verify::{End, Ends, PART};
+use crate::verify::{End, Ends, GonePages, PART, gone_line};
 
 /// Events that are read at once.
 const PAGE: usize = 1_000;
@@ -20,6 +20,16 @@ pub struct Exporter<'r> {
     reads: &'r dyn LedgerReads,
     heads: Vec<WriterHead>,
     after: Option<(String, u64)>,
+    gone: GonePages<'r>,
+}
+
+/// A line of an export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// An event.
+    Event(RawEntry),
+    /// What is left of events that are gone, as JSON.
+    Gone(String),
 }
 
 impl<'r> Exporter<'r> {
@@ -30,31 +40,40 @@ impl<'r> Exporter<'r> {
     pub async fn begin(reads: &'r dyn LedgerReads) -> Result<Self, LedgerError> {
         let mut heads = reads.heads().await?;
         heads.sort_by(|a, b| a.writer.cmp(&b.writer));
-        Ok(Self { heads, reads, after: None })
+        Ok(Self { heads, reads, after: None, gone: GonePages::of(reads) })
     }
 
-    /// How many events there will be.
+    /// How many events the logs have, those that are gone included.
     #[must_use]
     pub fn total(&self) -> u64 {
-        let gone = |head: &WriterHead| head.pruned.as_ref().map_or(0, |pruned| pruned.size);
-        self.heads.iter().map(|head| head.size.saturating_sub(gone(head))).sum()
+        self.heads.iter().map(|head| head.size).sum()
     }
 
-    /// The next events, writer by writer; `None` at the end.
+    /// The next lines, writer by writer; `None` at the end.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
-    pub async fn page(&mut self) -> Result<Option<Vec<RawEntry>>, LedgerError> {
-        let mut page = self.reads.log_page(self.after.take(), PAGE, Include::Events).await?;
+    pub async fn page(&mut self) -> Result<Option<Vec<Line>>, LedgerError> {
+        let page = self.reads.log_page(self.after.take(), PAGE, Include::Events).await?;
         let Some(last) = page.last() else { return Ok(None) };
         self.after = Some((last.writer.clone(), last.seq));
-        let at = |writer: &str| self.heads.partition_point(|head| head.writer.as_str() < writer);
-        let end = |entry: &RawEntry| {
-            let head = self.heads.get(at(&entry.writer));
-            head.filter(|head| head.writer == entry.writer).map_or(0, |head| head.size)
-        };
-        page.retain(|entry| entry.seq < end(entry));
-        Ok(Some(page))
+        let mut lines = Vec::new();
+        for entry in page {
+            if !self.is_known(&entry.writer, entry.seq) {
+                continue;
+            }
+            while let Some((writer, part)) = self.gone.before(&entry.writer, entry.seq).await? {
+                lines.push(Line::Gone(gone_line(&writer, &part)));
+            }
+            lines.push(Line::Event(entry));
+        }
+        Ok(Some(lines))
+    }
+
+    fn is_known(&self, writer: &str, seq: u64) -> bool {
+        let at = self.heads.partition_point(|head| head.writer.as_str() < writer);
+        let head = self.heads.get(at).filter(|head| head.writer == writer);
+        head.is_some_and(|head| seq < head.size)
     }
 
     /// The last line of an export of a part of the log, by which `verify` knows it.

@@ -242,7 +242,7 @@ pub enum PruneKind {
     Receipts,
     /// Agent logs.
     Logs,
-    /// Events that a signed checkpoint covers, of writers that have ended.
+    /// Events that a signed checkpoint covers, and that account for nothing that is still there.
     Events,
 }
 
@@ -276,6 +276,8 @@ pub struct Pruned {
     pub removed: u64,
     /// Receipts of which a tombstone is left.
     pub tombstones: u64,
+    /// Whether there is more to look at, whatever was removed.
+    pub more: bool,
 }
 
 /// A call that ends without a dispatch of its own: a refusal or a replay.
@@ -357,7 +359,8 @@ pub trait Ledger: Send + Sync {
     /// [`LedgerError::Unavailable`].
     async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError>;
 
-    /// Removes a bounded number of old records; nothing left to remove is `0`.
+    /// Removes a bounded number of old records, and says so under a signed checkpoint; nothing left
+    /// to look at is the default.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].

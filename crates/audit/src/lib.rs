@@ -13,6 +13,7 @@ pub mod memory;
 pub mod merkle;
 pub mod note;
 pub mod proof;
+pub mod pruning;
 pub mod queue;
 pub mod reads;
 pub mod recorder;

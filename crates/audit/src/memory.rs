@@ -14,10 +14,11 @@ use crate::chain::{Head, Placed};
 use crate::digest::{Digester, KEY_BYTES};
 use crate::ledger::{LedgerError, Moment};
 use crate::note::Signer;
+use crate::pruning::Gone;
 use crate::queue::{QueueState, QueuedCall, RawCall};
 use crate::reads::{
-    EventFilter, Include, LedgerReads, LogFilter, MILESTONES, PlacedEvent, RawApproval, RawEntry,
-    RawRecord, ReceiptFilter, Unaccounted, WriterHead,
+    Accounted, EventFilter, Include, LedgerReads, LogFilter, MILESTONES, PlacedEvent, RawApproval,
+    RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
 };
 use crate::recorder::{Recorder, Runner};
 use crate::steps::{self, Step};
@@ -358,11 +359,19 @@ impl LedgerReads for Memory {
         }])
     }
 
+    async fn gone_page(
+        &self,
+        _: Option<(String, u64)>,
+        _: usize,
+    ) -> Result<Vec<(String, Gone)>, LedgerError> {
+        Ok(Vec::new())
+    }
+
     async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {
         Ok(None)
     }
 
-    async fn unaccounted(&self, _: u64, _: u64) -> Result<Unaccounted, LedgerError> {
+    async fn unaccounted(&self, _: Accounted) -> Result<Unaccounted, LedgerError> {
         Ok(Unaccounted::default())
     }
 

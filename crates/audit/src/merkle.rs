@@ -93,15 +93,27 @@ impl Frontier {
 
     /// Adds a leaf.
     pub fn push(&mut self, leaf: Hash) {
-        let mut node = leaf;
-        // Each full subtree that the leaf completes is merged into the next larger one.
-        for _ in 0..self.size.trailing_ones() {
+        self.push_tree(1, leaf);
+    }
+
+    /// Adds a full subtree of so many leaves; whether there is such a subtree at this place.
+    pub fn push_tree(&mut self, leaves: u64, root: Hash) -> bool {
+        let fits = leaves.is_power_of_two()
+            && self.size.is_multiple_of(leaves)
+            && self.size.checked_add(leaves).is_some_and(|size| size <= SIZE_MAX);
+        if !fits {
+            return false;
+        }
+        let mut node = root;
+        // Each full subtree that this completes is merged into the next larger one.
+        for _ in 0..(self.size / leaves).trailing_ones() {
             if let Some(left) = self.peaks.pop() {
                 node = node_hash(left, node);
             }
         }
         self.peaks.push(node);
-        self.size += 1;
+        self.size += leaves;
+        true
     }
 
     /// The root of the tree.
@@ -124,48 +136,88 @@ pub fn root(leaves: &[Hash]) -> Hash {
 }
 
 /// The largest power of two that is smaller than `n`, which is at least 2.
-fn split(n: usize) -> usize {
-    1 << (usize::BITS - 1 - (n - 1).leading_zeros())
+fn split(n: u64) -> u64 {
+    1 << (u64::BITS - 1 - (n - 1).leading_zeros())
 }
 
-/// The path from the leaf at `index` to the root, lowest node first; `None` where there is no such
-/// leaf.
-#[must_use]
-pub fn inclusion(leaves: &[Hash], index: usize) -> Option<Vec<Hash>> {
-    if index >= leaves.len() {
-        return None;
-    }
-    if leaves.len() == 1 {
-        return Some(Vec::new());
-    }
-    let (left, right) = leaves.split_at(split(leaves.len()));
-    let (mut path, other) = if index < left.len() {
-        (inclusion(left, index)?, right)
-    } else {
-        (inclusion(right, index - left.len())?, left)
-    };
-    path.push(root(other));
-    Some(path)
+/// The leaves of a log, of which some are only known as full subtrees.
+#[derive(Debug, Clone, Default)]
+pub struct Leaves {
+    /// The roots of subtrees with their first leaves, in order.
+    parts: Vec<(u64, Hash)>,
+    size: u64,
 }
 
-/// The proof that the tree over the first `first` leaves is the beginning of the whole one;
-/// `None` where there are fewer leaves, or `first` is 0.
-#[must_use]
-pub fn consistency(leaves: &[Hash], first: usize) -> Option<Vec<Hash>> {
-    fn subproof(leaves: &[Hash], first: usize, whole: bool) -> Vec<Hash> {
-        if first == leaves.len() {
-            return if whole { Vec::new() } else { vec![root(leaves)] };
+impl Leaves {
+    /// Adds the next leaf, or the next so many as one subtree.
+    pub fn push(&mut self, leaves: u64, root: Hash) {
+        self.parts.push((self.size, root));
+        self.size += leaves;
+    }
+
+    /// How many leaves there are.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The root over the leaves from one to another; `None` where one of them is within a subtree.
+    fn root(&self, from: u64, to: u64) -> Option<Hash> {
+        let at = self.parts.binary_search_by_key(&from, |(seq, _)| *seq).ok()?;
+        let end = self.parts.get(at + 1).map_or(self.size, |(seq, _)| *seq);
+        if end == to {
+            return self.parts.get(at).map(|(_, root)| *root);
         }
-        let (left, right) = leaves.split_at(split(leaves.len()));
-        let (mut proof, other) = if first <= left.len() {
-            (subproof(left, first, whole), right)
-        } else {
-            (subproof(right, first - left.len(), false), left)
-        };
-        proof.push(root(other));
-        proof
+        if end > to {
+            return None;
+        }
+        let middle = from + split(to - from);
+        Some(node_hash(self.root(from, middle)?, self.root(middle, to)?))
     }
-    (first > 0 && first <= leaves.len()).then(|| subproof(leaves, first, true))
+
+    /// The path from the leaf at `index` to the root over the first `size`, lowest node first; `None`
+    /// where there is no such leaf.
+    #[must_use]
+    pub fn inclusion(&self, index: u64, size: u64) -> Option<Vec<Hash>> {
+        (index < size && size <= self.size).then(|| self.path(index, 0, size))?
+    }
+
+    fn path(&self, index: u64, from: u64, to: u64) -> Option<Vec<Hash>> {
+        if to - from == 1 {
+            return Some(Vec::new());
+        }
+        let middle = from + split(to - from);
+        let (mut path, other) = if index < middle {
+            (self.path(index, from, middle)?, self.root(middle, to)?)
+        } else {
+            (self.path(index, middle, to)?, self.root(from, middle)?)
+        };
+        path.push(other);
+        Some(path)
+    }
+
+    /// The proof that the tree over the first `first` leaves is the beginning of that over the first
+    /// `size`; `None` where there are fewer leaves, or `first` is 0.
+    #[must_use]
+    pub fn consistency(&self, first: u64, size: u64) -> Option<Vec<Hash>> {
+        (first > 0 && first <= size && size <= self.size)
+            .then(|| self.subproof(first, 0, size, true))?
+    }
+
+    fn subproof(&self, first: u64, from: u64, to: u64, whole: bool) -> Option<Vec<Hash>> {
+        if from + first == to {
+            return Some(if whole { Vec::new() } else { vec![self.root(from, to)?] });
+        }
+        let half = split(to - from);
+        let middle = from + half;
+        let (mut proof, other) = if first <= half {
+            (self.subproof(first, from, middle, whole)?, self.root(middle, to)?)
+        } else {
+            (self.subproof(first - half, middle, to, false)?, self.root(from, middle)?)
+        };
+        proof.push(other);
+        Some(proof)
+    }
 }
 
 /// Whether `proof` leads from `leaf` at `index` to the root of a tree with `size` leaves.
@@ -278,6 +330,12 @@ mod tests {
         (0..count).map(|n| leaf_hash(&n.to_be_bytes())).collect()
     }
 
+    fn pieces(leaves: &[Hash]) -> Leaves {
+        let mut all = Leaves::default();
+        leaves.iter().for_each(|leaf| all.push(1, *leaf));
+        all
+    }
+
     #[test]
     fn roots_and_proofs_follow_the_standard() {
         let leaves: Vec<Hash> = INPUTS.iter().map(|input| leaf_hash(&bytes(input))).collect();
@@ -288,8 +346,8 @@ mod tests {
         for (n, expected) in (1..).zip(ROOTS) {
             assert_eq!(root(&leaves[..n]).to_string(), expected);
         }
-        let path = |index: usize, size: usize| -> Vec<String> {
-            inclusion(&leaves[..size], index).unwrap().iter().map(Hash::to_string).collect()
+        let path = |index: u64, size: u64| -> Vec<String> {
+            pieces(&leaves).inclusion(index, size).unwrap().iter().map(Hash::to_string).collect()
         };
         assert_eq!(
             path(0, 8),
@@ -304,7 +362,7 @@ mod tests {
             ["fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125"]
         );
         let proof: Vec<String> =
-            consistency(&leaves, 6).unwrap().iter().map(Hash::to_string).collect();
+            pieces(&leaves).consistency(6, 8).unwrap().iter().map(Hash::to_string).collect();
         assert_eq!(
             proof,
             [
@@ -321,7 +379,8 @@ mod tests {
             let leaves = leaves(size);
             let index = index % size;
             let whole = root(&leaves);
-            let proof = inclusion(&leaves, index).unwrap();
+            let all = pieces(&leaves);
+            let proof = all.inclusion(index as u64, size as u64).unwrap();
             prop_assert!(includes(leaves[index], index as u64, size as u64, &proof, whole));
             let other = |hash: Hash| tlog_tiles::Hash(hash.0);
             let others: Vec<_> = proof.iter().copied().map(other).collect();
@@ -338,7 +397,7 @@ mod tests {
             }
             let first = index + 1;
             let begin = root(&leaves[..first]);
-            let proof = consistency(&leaves, first).unwrap();
+            let proof = all.consistency(first as u64, size as u64).unwrap();
             prop_assert!(consistent(first as u64, begin, size as u64, whole, &proof));
             let others: Vec<_> = proof.iter().copied().map(other).collect();
             prop_assert!(tlog_tiles::check_tree(&others, n, other(whole), first as u64, other(begin)).is_ok());

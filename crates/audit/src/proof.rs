@@ -3,14 +3,17 @@
 //!
 //! Doc: records.md#proofs
 
+use std::collections::VecDeque;
+
 use serde::{Deserialize, Serialize};
 use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 
 use crate::LedgerReads;
 use crate::checkpoint::Checkpoint;
 use crate::ledger::LedgerError;
-use crate::merkle::{self, Hash, leaf_hash};
+use crate::merkle::{self, Hash, Leaves, leaf_hash};
 use crate::note::{self, NoteError};
+use crate::pruning::Gone;
 use crate::reads::{EventFilter, Include};
 
 /// A proof, as it is written to a file.
@@ -113,41 +116,44 @@ impl Proof {
     }
 }
 
-/// The leaf hashes of the first `size` events of a log.
-async fn leaves(reads: &dyn LedgerReads, writer: &str, size: u64) -> Result<Vec<Hash>, ProofError> {
+/// The leaves of the first events of a log, at least `size`; those that are gone as subtrees.
+async fn leaves(reads: &dyn LedgerReads, writer: &str, size: u64) -> Result<Leaves, ProofError> {
     let heads = reads.heads().await?;
-    let pruned =
-        heads.iter().find(|head| head.writer == writer).and_then(|head| head.pruned.clone());
-    if let Some(pruned) = pruned {
-        let message = format!(
-            "the first {} events of {writer} were pruned; a proof needs all events before it",
-            pruned.size
-        );
-        return Err(ProofError::Missing(message));
-    }
-    let mut leaves: Vec<Hash> = Vec::new();
     // Pages go on after a place; nothing is before the first event but the writer before.
-    let mut after: Option<(String, u64)> = None;
-    if let Some(before) =
-        heads.iter().map(|head| &head.writer).filter(|own| own.as_str() < writer).max()
-    {
-        after = Some((before.clone(), u64::MAX));
+    let before = heads.iter().map(|head| &head.writer).filter(|own| own.as_str() < writer).max();
+    let first = before.map(|before| (before.clone(), u64::MAX));
+    let mut gone = VecDeque::new();
+    let mut after = first.clone();
+    loop {
+        let page = reads.gone_page(after.take(), 1_000).await?;
+        let Some((last, part)) = page.last() else { break };
+        after = Some((last.clone(), part.seq));
+        let is_past = last.as_str() > writer;
+        gone.extend(page.into_iter().filter(|(own, _)| own == writer).map(|(_, part)| part));
+        if is_past {
+            break;
+        }
     }
-    while (leaves.len() as u64) < size {
+    let mut leaves = Leaves::default();
+    let mut after = first;
+    while leaves.size() < size {
         let page = reads.log_page(after.take(), 1_000, Include::Events).await?;
         let Some(last) = page.last() else { break };
         after = Some((last.writer.clone(), last.seq));
-        let own = page.iter().filter(|entry| entry.writer == writer);
-        leaves.extend(own.map(|entry| leaf_hash(entry.bytes.as_bytes())));
+        for entry in page.iter().filter(|entry| entry.writer == writer) {
+            while let Some(part) = gone.pop_front_if(|part: &mut Gone| part.seq < entry.seq) {
+                leaves.push(part.size, part.root);
+            }
+            leaves.push(1, leaf_hash(entry.bytes.as_bytes()));
+        }
         if page.iter().any(|entry| entry.writer.as_str() > writer) {
             break;
         }
     }
-    if (leaves.len() as u64) < size {
-        let message = format!("the log of {writer} has {} events, not {size}", leaves.len());
+    if leaves.size() < size {
+        let message = format!("the log of {writer} has {} events, not {size}", leaves.size());
         return Err(ProofError::Missing(message));
     }
-    leaves.truncate(usize::try_from(size).unwrap_or(usize::MAX));
     Ok(leaves)
 }
 
@@ -196,8 +202,8 @@ pub async fn inclusion(reads: &dyn LedgerReads, call_id: &str) -> Result<Proof, 
         return Err(ProofError::Missing(message.to_owned()));
     };
     let leaves = leaves(reads, &event.writer, checkpoint.size).await?;
-    let index = usize::try_from(event.seq).unwrap_or(usize::MAX);
-    let hashes = merkle::inclusion(&leaves, index)
+    let hashes = leaves
+        .inclusion(event.seq, checkpoint.size)
         .ok_or(ProofError::Wrong("the event is beyond its checkpoint"))?;
     let bytes = crate::chain::bytes_of(event);
     Ok(Proof::Inclusion { event: bytes, index: event.seq, hashes: text(&hashes), checkpoint: note })
@@ -220,8 +226,11 @@ pub async fn consistency(
         return Err(ProofError::Missing("the first checkpoint is the later one".to_owned()));
     }
     let leaves = leaves(reads, &new.writer, new.size).await?;
-    let hashes = merkle::consistency(&leaves, usize::try_from(old.size).unwrap_or(usize::MAX))
-        .ok_or(ProofError::Wrong("a checkpoint over nothing proves nothing"))?;
+    let missing = || {
+        let told = "there is no proof of a checkpoint over nothing, nor of one among events that were pruned";
+        ProofError::Missing(told.to_owned())
+    };
+    let hashes = leaves.consistency(old.size, new.size).ok_or_else(missing)?;
     Ok(Proof::Consistency {
         first: first.to_owned(),
         second: second.to_owned(),

@@ -2,12 +2,15 @@
 //!
 //! Doc: records.md#reading
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 use toolbooth_contracts::receipt::Receipt;
 
 use crate::ledger::LedgerError;
+use crate::pruning::Gone;
 use crate::queue::RawCall;
 use crate::working::CallName;
 
@@ -229,6 +232,17 @@ pub trait LedgerReads: Send + Sync {
     /// [`LedgerError::Unavailable`].
     async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError>;
 
+    /// Subtrees of logs whose events are gone, writer by writer, in pages after a writer and place; an
+    /// empty page is the end.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn gone_page(
+        &self,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Vec<(String, Gone)>, LedgerError>;
+
     /// The ids of the digest keys that the store knows; `None` where it keeps none.
     ///
     /// # Errors
@@ -241,7 +255,7 @@ pub trait LedgerReads: Send + Sync {
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
-    async fn unaccounted(&self, receipts: u64, logs: u64) -> Result<Unaccounted, LedgerError>;
+    async fn unaccounted(&self, known: Accounted) -> Result<Unaccounted, LedgerError>;
 
     /// Approvals as they are stored, in pages after an id; an empty page is the end.
     ///
@@ -277,6 +291,18 @@ pub trait LedgerReads: Send + Sync {
     async fn healthy(&self) -> Result<(), LedgerError>;
 }
 
+/// What is known to be accounted for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Accounted {
+    /// How many receipts.
+    pub receipts: u64,
+    /// How many agent logs.
+    pub logs: u64,
+    /// Up to where an earlier version has removed the beginnings of logs, with the events of records
+    /// that are still there.
+    pub lacking: BTreeMap<String, u64>,
+}
+
 /// Records that no event accounts for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unaccounted {
@@ -301,7 +327,8 @@ pub struct WriterHead {
     pub last_leaf: Option<String>,
     /// The Merkle root over them, in hex; absent in logs of versions that kept none.
     pub root: Option<String>,
-    /// How many events at the beginning were pruned.
+    /// How many events at the beginning were pruned by an earlier version, where this was not taken
+    /// over yet.
     pub pruned: Option<PrunedLog>,
     /// What else the row of the writer says; absent where nothing does.
     pub row: Option<WriterRow>,
@@ -318,10 +345,6 @@ pub struct WriterRow {
     pub named: bool,
     /// The note of its newest checkpoint.
     pub checkpoint: Option<String>,
-    /// How many events at the beginning were pruned.
-    pub pruned_size: u64,
-    /// Whether it says anything of what was pruned.
-    pub says_pruned: bool,
 }
 
 /// The beginning of a log that was pruned, as the tree over the rest needs it.

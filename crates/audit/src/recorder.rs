@@ -19,14 +19,15 @@ use crate::ledger::{
     Settlement, Swept,
 };
 use crate::note::Signer;
+use crate::pruning::Gone;
 use crate::queue::{Beat, CallQueue, Enqueued, QueuedCall, RawCall, digest_of};
 use crate::reads::{
-    EventFilter, Include, LedgerReads, LogFilter, PlacedEvent, RawApproval, RawEntry,
+    Accounted, EventFilter, Include, LedgerReads, LogFilter, PlacedEvent, RawApproval, RawEntry,
     ReceiptFilter, Unaccounted, WriterHead,
 };
 use crate::steps::{
-    BeatCall, CancelCall, Enqueue, FinishCall, ForgetCalls, Note, Refuse, ReleaseCall, Renew,
-    Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
+    BeatCall, CancelCall, Enqueue, FinishCall, ForgetCalls, Note, PruneRecords, Refuse,
+    ReleaseCall, Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
 };
 use crate::working::CallName;
 
@@ -139,7 +140,10 @@ impl<R: Runner> Ledger for Recorder<R> {
     }
 
     async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError> {
-        self.runner.run(prune).await
+        let step = PruneRecords { prune, signer: self.signer.clone() };
+        let (pruned, note) = self.runner.run(step).await?;
+        self.kept(note);
+        Ok(pruned)
     }
 
     async fn checkpoint(&self, due: Due, at: Moment) -> Result<Option<String>, LedgerError> {
@@ -252,12 +256,20 @@ impl<R: Runner> LedgerReads for Recorder<R> {
         self.runner.reads().heads().await
     }
 
+    async fn gone_page(
+        &self,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Vec<(String, Gone)>, LedgerError> {
+        self.runner.reads().gone_page(after, limit).await
+    }
+
     async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {
         self.runner.reads().key_ids().await
     }
 
-    async fn unaccounted(&self, receipts: u64, logs: u64) -> Result<Unaccounted, LedgerError> {
-        self.runner.reads().unaccounted(receipts, logs).await
+    async fn unaccounted(&self, known: Accounted) -> Result<Unaccounted, LedgerError> {
+        self.runner.reads().unaccounted(known).await
     }
 
     async fn approval_page(

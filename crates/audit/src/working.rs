@@ -12,13 +12,14 @@ use std::sync::Arc;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::approval::{Approval, ApprovalState};
 use toolbooth_contracts::event::EventBody;
-use toolbooth_contracts::receipt::{ClaimState, Receipt};
+use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use crate::chain::{Head, Placed};
 use crate::digest::{of_record, record_text, sha256_hex};
 use crate::ledger::{LedgerError, Moment};
+use crate::pruning::Left;
 use crate::queue::{QueueState, QueuedCall, RawCall};
-use crate::reads::WriterHead;
+use crate::reads::{PrunedLog, WriterHead};
 use crate::watch::Watch;
 
 /// A tool and a caller, as rates are counted.
@@ -73,8 +74,8 @@ pub enum Survey {
     Prunable(String, usize),
     /// Agent logs from before a time are removed, at most so many.
     RemoveLogs(String, usize),
-    /// The events of one writer up to its next checkpoint are removed, where that is from before a
-    /// time.
+    /// Events from before a time that account for nothing any more are removed from the next block
+    /// of a log, as far as a checkpoint covers it; or a log is looked through up to there.
     RemoveEvents(String),
     /// The oldest asynchronous call whose worker is lost, else the oldest that waits. The names are
     /// those of the calls that this process has.
@@ -94,8 +95,10 @@ pub struct Surveyed {
     pub prunable: Vec<(Stored, bool)>,
     /// How many rows were removed.
     pub removed: u64,
-    /// Of which writer events were removed.
-    pub removed_of: Option<String>,
+    /// Of which writer events were removed, and what is left there.
+    pub left: Option<(String, Left)>,
+    /// Whether there is more to look at.
+    pub more: bool,
     /// Of [`Survey::NextCall`].
     pub call: Option<RawCall>,
 }
@@ -219,7 +222,7 @@ pub struct Changes {
     /// Receipts, new or changed.
     pub receipts: Vec<Put>,
     /// Receipts that are removed.
-    pub removed: Vec<String>,
+    pub removed: Vec<Arc<Receipt>>,
     /// Receipts whose keys are freed, before others are held.
     pub freed: Vec<String>,
     /// Keys, and the receipts that hold them.
@@ -242,6 +245,8 @@ pub struct Changes {
     pub renewed: Option<Moment>,
     /// A survey has removed rows.
     pub swept_rows: bool,
+    /// Beginnings of logs that an earlier version has removed are taken over.
+    pub adopted: Vec<(String, PrunedLog)>,
     /// The writer's log ends.
     pub stopped: bool,
 }
@@ -262,6 +267,8 @@ pub struct Moved {
     pub before: Option<(ClaimState, u64)>,
     /// As it is now; `None` where it is removed.
     pub after: Option<Put>,
+    /// Where it is removed: the event that accounted for it.
+    pub accounted: Option<AuditPlace>,
 }
 
 /// What a batch of steps writes.
@@ -289,6 +296,8 @@ pub struct Batch {
     pub renewed: Option<Moment>,
     /// A survey has removed rows.
     pub swept_rows: bool,
+    /// Beginnings of logs that an earlier version has removed are taken over.
+    pub adopted: Vec<(String, PrunedLog)>,
     /// The writer's log ends.
     pub stopped: bool,
     /// Claims that were dispatched: their fences, and when.
@@ -311,6 +320,7 @@ impl Batch {
             && self.checkpoint.is_none()
             && self.renewed.is_none()
             && !self.swept_rows
+            && self.adopted.is_empty()
             && !self.stopped
     }
 }
@@ -676,16 +686,19 @@ impl WorkingSet {
             let moved = batch.receipts.entry(id).or_insert_with(|| Moved {
                 before: before.map(|before| (before.receipt.state, before.fence)),
                 after: None,
+                accounted: None,
             });
             moved.after = Some(put);
         }
-        for id in changes.removed {
+        for receipt in changes.removed {
+            let id = receipt.receipt_id.clone();
             let before = self.receipts.insert(id.clone(), None).flatten();
             let moved = batch.receipts.entry(id).or_insert_with(|| Moved {
                 before: before.map(|before| (before.receipt.state, before.fence)),
                 after: None,
+                accounted: None,
             });
-            moved.after = None;
+            (moved.after, moved.accounted) = (None, receipt.audit_seq.clone());
         }
         for (key, id) in changes.held {
             self.keys.insert(key.clone(), Some(id.clone()));
@@ -726,6 +739,7 @@ impl WorkingSet {
         batch.begun.extend(changes.begun);
         batch.renewed = changes.renewed.or(batch.renewed.take());
         batch.swept_rows |= changes.swept_rows;
+        batch.adopted.extend(changes.adopted);
         batch.stopped |= changes.stopped;
     }
 }

@@ -205,6 +205,9 @@ pub struct EventBody {
     /// Digest of the approval that was asked for, decided, spent or given back with this event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval_digest: Option<String>,
+    /// Whether the receipt holds keys after this event: it is never removed without a trace then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub holds_keys: bool,
     /// Facts of events that are no calls, such as names and digests; never payloads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<serde_json::Map<String, serde_json::Value>>,
@@ -235,6 +238,7 @@ impl EventBody {
             receipt_digest: None,
             log_digest: None,
             approval_digest: None,
+            holds_keys: false,
             facts: None,
         }
     }
@@ -283,6 +287,7 @@ impl AuditEvent {
             receipt_digest,
             log_digest,
             approval_digest,
+            holds_keys,
             facts,
         } = body;
         let decision = decision.as_ref().map(|note| {
@@ -304,6 +309,7 @@ impl AuditEvent {
         out.text("errorCode", error_code.map(ErrorCode::as_str));
         out.text("event", Some(event.as_str()));
         out.members("facts", facts.as_ref());
+        out.flag("holdsKeys", *holds_keys);
         out.text("logDigest", log_digest.as_deref());
         out.text("policyVersion", policy_version.as_deref());
         out.text("prev", prev.as_deref());
@@ -394,6 +400,7 @@ mod tests {
                 facts
             });
             body.log_digest = text();
+            body.holds_keys = numbers[0].is_some();
             let prev = text();
             AuditEvent { writer: text().unwrap_or_default(), seq: numbers[1].unwrap_or(7), prev, body }
         }
@@ -416,6 +423,7 @@ mod tests {
         (body.policy_version, body.args_digest) = (text(), text());
         (body.result_digest, body.receipt_digest, body.log_digest) = (text(), text(), text());
         body.approval_digest = text();
+        body.holds_keys = true;
         (body.turn_index, body.duration_ms) = (Some(1), Some(2.5));
         (body.status, body.error_code) = (Some(Status::Failed), Some(ErrorCode::ToolError));
         body.effect = Some(Effect::Completed);
@@ -424,7 +432,7 @@ mod tests {
         let event = AuditEvent { writer: "w".into(), seq: 1, prev: text(), body };
         let document = serde_json::to_value(&event).unwrap();
         assert_eq!(event.canonical(), crate::json::canonical(&document));
-        assert_eq!(document.as_object().unwrap().len(), 24);
+        assert_eq!(document.as_object().unwrap().len(), 25);
     }
 
     #[test]

@@ -671,6 +671,14 @@ impl CanonicalObject {
         }
     }
 
+    /// A flag, which is left out where it is not set.
+    pub(crate) fn flag(&mut self, name: &str, is: bool) {
+        if is {
+            self.name(name);
+            self.out.push_str("true");
+        }
+    }
+
     pub(crate) fn double(&mut self, name: &str, double: Option<f64>) {
         if let Some(double) = double {
             self.name(name);

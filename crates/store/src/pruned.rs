@@ -1,82 +1,60 @@
-//! Shortening a log: what is gone is vouched for by the signed checkpoint over it.
+//! What decides which events go when a log is shortened, for all stores.
 //!
 //! Doc: records.md#retention
 
+use serde::Deserialize;
 use serde_json::Value;
 use toolbooth_audit::checkpoint::Checkpoint;
-use toolbooth_audit::merkle::{Frontier, Hash, leaf_hash};
+use toolbooth_audit::merkle::Hash;
+use toolbooth_audit::pruning::{self, Gone};
 use toolbooth_audit::reads::PrunedLog;
+use toolbooth_contracts::event::AuditEventKind;
 
-/// The key that the first event of a log names.
-fn signing_key(started: &str) -> Option<String> {
-    let started: Value = serde_json::from_str(started).ok()?;
-    started.pointer("/facts/signingKey")?.as_str().map(str::to_owned)
+/// The members of an event that decide whether it goes.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Told {
+    event: AuditEventKind,
+    time: String,
+    #[serde(default)]
+    receipt_id: Option<String>,
+    #[serde(default)]
+    receipt_digest: Option<String>,
 }
 
-/// Of which records an event says that those from before a time were pruned, and the time.
-fn pruned_before(body: &str) -> Option<(String, String)> {
-    if !body.contains("\"RECEIPTS_PRUNED\"") {
-        return None;
+impl Told {
+    /// `None` where the event cannot be read: it is evidence, and stays.
+    pub(crate) fn of(event: &str) -> Option<Self> {
+        serde_json::from_str(event).ok()
     }
-    let event: Value = serde_json::from_str(body).ok()?;
-    let of = |name: &str| event.pointer(name)?.as_str().map(str::to_owned);
-    Some((of("/facts/records")?, of("/facts/before")?))
+
+    /// Whether it is old enough and of a kind that goes once it accounts for nothing.
+    pub(crate) fn may_go(&self, before: &str) -> bool {
+        self.time.as_str() < before && !pruning::stays(self.event)
+    }
+
+    /// The receipt that it accounts for.
+    pub(crate) fn receipt(&self) -> Option<&str> {
+        self.receipt_digest.as_ref().and(self.receipt_id.as_deref())
+    }
 }
 
-/// What is kept of the first `size` events of a log: what was kept of it before, and the events
-/// since, where all of that fits the checkpoint event that covers it. What does not fit is
-/// evidence, and must not be removed.
-pub(crate) fn fold(
-    old: Option<PrunedLog>,
-    bodies: &[String],
-    size: u64,
-    checkpoint: &str,
-) -> Result<PrunedLog, &'static str> {
-    let mut frontier = match &old {
-        None => Frontier::default(),
-        Some(old) => {
-            let peaks: Option<Vec<Hash>> = old.peaks.iter().map(|text| Hash::parse(text)).collect();
-            peaks
-                .and_then(|peaks| Frontier::restore(old.size, peaks))
-                .ok_or("its beginning cannot be read")?
-        }
-    };
-    let (mut receipts_before, mut logs_before) = match &old {
-        None => (None, None),
-        Some(old) => (old.receipts_before.clone(), old.logs_before.clone()),
-    };
-    let (mut last, key) = match old {
-        None => (None, bodies.first().and_then(|started| signing_key(started))),
-        Some(old) => (Some(old.last_leaf), old.key),
-    };
-    for body in bodies {
-        match pruned_before(body) {
-            Some((kind, before)) if kind == "receipts" => {
-                receipts_before = Some(before).max(receipts_before);
-            }
-            Some((kind, before)) if kind == "logs" => logs_before = Some(before).max(logs_before),
-            _ => (),
-        }
-        let leaf = leaf_hash(body.as_bytes());
-        frontier.push(leaf);
-        last = Some(leaf.to_string());
+/// The time and the text of a checkpoint's event; `None` for other events.
+pub(crate) fn checkpoint(event: &str) -> Option<(String, Checkpoint)> {
+    let told = Told::of(event).filter(|told| told.event == AuditEventKind::Checkpoint)?;
+    let event: Value = serde_json::from_str(event).ok()?;
+    let note = event.pointer("/facts/note")?.as_str()?;
+    Some((told.time, Checkpoint::of_note(note).ok()?))
+}
+
+/// What is gone of a log, as an earlier version has kept it.
+pub(crate) fn parts(log: &PrunedLog) -> Option<Vec<Gone>> {
+    let (mut seq, mut parts) = (0, Vec::new());
+    let mut sizes = (0..u64::BITS).rev().map(|bit| 1 << bit).filter(|size| log.size & size != 0);
+    for peak in &log.peaks {
+        let size = sizes.next()?;
+        parts.push(Gone { seq, size, root: Hash::parse(peak)? });
+        seq += size;
     }
-    let event: Value =
-        serde_json::from_str(checkpoint).map_err(|_| "a checkpoint is unreadable")?;
-    let note = event.pointer("/facts/note").and_then(Value::as_str).unwrap_or_default();
-    let signed = Checkpoint::of_note(note).ok();
-    let sound = frontier.size() == size
-        && signed.is_some_and(|signed| signed.size == size && signed.root == frontier.root());
-    let (Some(last_leaf), true) = (last, sound) else {
-        return Err("it does not fit its checkpoint; `audit verify` tells more");
-    };
-    Ok(PrunedLog {
-        size,
-        last_leaf,
-        peaks: frontier.peaks().iter().map(Hash::to_string).collect(),
-        note: note.to_owned(),
-        key,
-        receipts_before,
-        logs_before,
-    })
+    sizes.next().is_none().then_some(parts)
 }

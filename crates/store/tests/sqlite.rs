@@ -232,10 +232,8 @@ async fn tampering_with_the_file_is_found() {
         ("DELETE FROM milestones WHERE place & 255 = 3", "changed"),
         ("DELETE FROM milestones", "changed"),
         ("INSERT INTO milestones VALUES (1 << 40 | 1)", "changed"),
-        (
-            "UPDATE writers SET pruned_size = 1, pruned = '{\"size\":1,\"lastLeaf\":\"\",\"peaks\":[],\"note\":\"\"}'",
-            "changed",
-        ),
+        ("INSERT INTO gone VALUES (1 << 40 | 1, 1, zeroblob(32))", "missing"),
+        ("INSERT INTO gone VALUES (7 << 40, 1, zeroblob(32))", "head-differs"),
         ("DELETE FROM events WHERE place & 255 = 1", "missing"),
         ("DELETE FROM events WHERE place & 255 = 2", "missing"),
         ("UPDATE writers SET size = 3", "unaccounted-event"),
@@ -442,8 +440,8 @@ async fn a_pruned_log_still_verifies_and_still_shows_tampering() {
     }
     let sound = verify::store(&ledger, Known::default()).await.unwrap();
     assert!(sound.ok, "{sound:?}");
-    let heads = ledger.heads().await.unwrap();
-    assert_eq!(heads[0].pruned.as_ref().map(|pruned| pruned.size), Some(6), "two checkpoints");
+    let gone = ledger.gone_page(None, 100).await.unwrap();
+    assert!(!gone.is_empty(), "{gone:?}");
     // A log that prunes itself again and again, its own words about that included.
     for _ in 0..3 {
         checkpointed_again(&ledger).await;
@@ -453,12 +451,14 @@ async fn a_pruned_log_still_verifies_and_still_shows_tampering() {
         assert!(sound.ok, "{sound:?}");
     }
     let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
-    let changed = connection
-        .execute("UPDATE writers SET pruned = json_set(pruned, '$.lastLeaf', root)", [])
+    connection
+        .execute(
+            "UPDATE gone SET root = zeroblob(32) WHERE place = (SELECT min(place) FROM gone)",
+            [],
+        )
         .unwrap();
-    assert_eq!(changed, 1);
     let report = verify::store(&ledger, Known::default()).await.unwrap();
-    assert_eq!(report.problems[0].kind, "changed", "{report:?}");
+    assert_eq!(report.problems[0].kind, "checkpoint-differs", "{report:?}");
 }
 
 #[tokio::test]
@@ -692,6 +692,27 @@ async fn a_database_of_the_first_version_is_brought_up_to_date() {
     assert!(report.ok, "{report:?}");
     let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(9) };
     assert_eq!(ledger.prune(prune).await.unwrap().removed, 3);
+}
+
+#[tokio::test]
+async fn a_log_that_an_earlier_version_has_shortened_is_taken_over() {
+    let folder = fixture("version-2-pruned");
+    let ledger = open(folder.path(), "later");
+    let gone = ledger.gone_page(None, 100).await.unwrap();
+    assert!(gone.iter().map(|(_, part)| part.size).sum::<u64>() > 40, "{gone:?}");
+    let report = verify::store(&ledger, Known::default()).await.unwrap();
+    assert!(report.ok, "{report:?}");
+    // Pruning goes on from there.
+    for kind in [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events] {
+        let prune = Prune { kind, before: moment(9).text, at: moment(20) };
+        while ledger.prune(prune.clone()).await.unwrap() != Pruned::default() {}
+        let report = verify::store(&ledger, Known::default()).await.unwrap();
+        assert!(report.ok, "{kind:?}: {report:?}");
+    }
+    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+    connection.execute("UPDATE gone SET root = zeroblob(32) WHERE size = 64", []).unwrap();
+    let report = verify::store(&ledger, Known::default()).await.unwrap();
+    assert!(!report.ok, "what is gone is under a signed root");
 }
 
 #[tokio::test]

@@ -11,7 +11,9 @@ use toolbooth_audit::verify::{self, Known};
 use toolbooth_store::sqlite::{self, DATABASE, SqliteOptions, SqliteReads, StoreFolder};
 
 /// What may be changed without verification noticing, and why.
-const UNSEEN: [(&str, &str, &str); 9] = [
+const UNSEEN: [(&str, &str, &str); 11] = [
+    ("stale", "*", "blocks of logs that pruning looks at again"),
+    ("writers", "pruned", "how far pruning has come; it removes only what its event says"),
     ("sqlite_sequence", "*", "SQLite's own counters: it goes on from the largest row as well"),
     ("rates", "*", "nothing follows from it but how soon the next call may come"),
     ("writers", "renewed_ms", "nobody reads it: a lock file tells whether a writer lives"),
@@ -178,4 +180,23 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
         }
     }
     println!("{tried} tamperings");
+}
+
+#[tokio::test]
+async fn a_receipt_that_holds_a_key_is_not_removed_with_its_key() {
+    let folder = tempfile::tempdir().unwrap();
+    every_kind_of_row(async |writer, at| {
+        sqlite::open(folder.path(), writer, SqliteOptions::default(), &moment(at)).unwrap()
+    })
+    .await;
+    let database = folder.path().join(DATABASE);
+    let removed = Connection::open(&database).unwrap().execute_batch(
+        "DELETE FROM keys WHERE receipt IN (SELECT id FROM tombstones);
+             DELETE FROM tombstones;",
+    );
+    removed.unwrap();
+    let reads = SqliteReads::open(&database).unwrap();
+    let report = verify::store(&reads, Known::default()).await.unwrap();
+    let found = |problem: &verify::Problem| problem.kind == "receipt-missing";
+    assert!(report.problems.iter().any(found), "{report:?}");
 }

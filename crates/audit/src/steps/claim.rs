@@ -5,7 +5,7 @@
 use toolbooth_contracts::Effect;
 use toolbooth_contracts::receipt::{Receipt, ReceiptKey};
 
-use super::{Step, approvals, move_to, place, plain, standing};
+use super::{Step, account, approvals, move_to, place, plain, standing};
 use crate::claim::{self, Happening, Meaning, Standing};
 use crate::digest::of_record;
 use crate::ledger::{Claim, ClaimRequest, Claimed, LedgerError};
@@ -80,11 +80,11 @@ impl Step for ClaimRequest {
         let id = receipt.receipt_id.clone();
         let key = receipt.idempotency.key_digest.clone();
         let claim = Claim::granted(id.clone(), fence, receipt.attempt).under(key);
-        let (_, digest) = changes.put_named(receipt, fence);
+        let (receipt, digest) = changes.put_named(receipt, fence);
         changes.begun.push((id.clone(), fence, self.at.clone()));
         changes.held.extend(self.keys.iter().map(|key| (key.clone(), id.clone())));
         dispatched.receipt_id = Some(id);
-        dispatched.receipt_digest = Some(digest);
+        account(&mut dispatched, &receipt, digest);
         changes.events.push(plain(dispatched));
         Ok((Claimed::Fresh(claim), changes))
     }

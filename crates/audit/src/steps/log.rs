@@ -8,10 +8,11 @@ use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use super::{Step, plain};
 use crate::checkpoint::{self, Due};
 use crate::digest::Digester;
-use crate::ledger::{LedgerError, Moment};
+use crate::ledger::{LedgerError, Moment, PruneKind};
 use crate::note::Signer;
+use crate::pruning::Left;
 use crate::queue::QueuedCall;
-use crate::reads::WriterHead;
+use crate::reads::{PrunedLog, WriterHead};
 use crate::working::{Changes, Named, Needs, Survey, WorkingSet};
 
 /// Events that are no calls.
@@ -69,6 +70,31 @@ impl Step for SignCheckpoint {
         changes.checkpoint = Some(Named { note: note.clone(), ended });
         Ok((Some(note), changes))
     }
+}
+
+/// Writes events and a checkpoint over them, all at once: what they excuse is vouched for as soon as
+/// it is done. Gives the note.
+pub(super) fn sign_at_once(
+    set: &WorkingSet,
+    events: Vec<EventBody>,
+    signer: &Signer,
+    at: &Moment,
+    changes: &mut Changes,
+) -> String {
+    let mut head = set.head().clone();
+    for entry in &changes.events {
+        head.append(entry.body.clone());
+    }
+    for body in events {
+        head.append(body.clone());
+        changes.events.push(plain(body));
+    }
+    let body = checkpoint::event(&head, &[], signer, at);
+    let note = body.facts.as_ref().and_then(|facts| facts.get("note")?.as_str());
+    let note = note.unwrap_or_default().to_owned();
+    changes.events.push(plain(body));
+    changes.checkpoint = Some(Named { note: note.clone(), ended: Vec::new() });
+    note
 }
 
 /// The last event of a writer's log: a checkpoint over all of it, and its end.
@@ -139,6 +165,10 @@ pub struct Start {
     pub calls: Vec<QueuedCall>,
     /// Makes the digests by which events account for them.
     pub digester: Digester,
+    /// Beginnings of logs that an earlier version has removed.
+    pub pruned: Vec<(String, PrunedLog)>,
+    /// What signs.
+    pub signer: Signer,
     /// Now.
     pub at: Moment,
 }
@@ -166,8 +196,33 @@ impl Step for Start {
             changes.events.push(plain(accepted.event(set)));
         }
         super::calls::adopt(set, &self.digester, &self.calls, &self.at, &mut changes);
+        if !self.pruned.is_empty() {
+            let events = self.pruned.iter().map(|(writer, log)| adopted(writer, log, &self.at));
+            sign_at_once(set, events.collect(), &self.signer, &self.at, &mut changes);
+            changes.adopted.clone_from(&self.pruned);
+        }
         Ok(((), changes))
     }
+}
+
+/// The beginning of a log that an earlier version has removed is vouched for from now on.
+fn adopted(writer: &str, log: &PrunedLog, at: &Moment) -> EventBody {
+    let left = Left::of(0, log.size, [(0, log.size)]);
+    let mut facts = serde_json::Map::new();
+    facts.insert("records".to_owned(), PruneKind::Events.as_str().into());
+    facts.insert("writer".to_owned(), writer.into());
+    facts.insert("left".to_owned(), serde_json::to_value(left).unwrap_or_default());
+    facts.insert("adopted".to_owned(), true.into());
+    for (name, value) in [
+        ("signingKey", &log.key),
+        ("receiptsBefore", &log.receipts_before),
+        ("logsBefore", &log.logs_before),
+    ] {
+        facts.extend(value.as_ref().map(|value| (name.to_owned(), value.clone().into())));
+    }
+    let mut body = EventBody::new(AuditEventKind::ReceiptsPruned, at.text.clone());
+    body.facts = Some(facts);
+    body
 }
 
 impl AcceptRestored {

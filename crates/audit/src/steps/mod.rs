@@ -17,14 +17,14 @@ pub(crate) use calls::CALL_SINCE;
 pub use calls::{BeatCall, CancelCall, Enqueue, FinishCall, ForgetCalls, ReleaseCall, TakeCall};
 pub use log::{AcceptRestored, Note, SignCheckpoint, Start, Stop, started};
 pub use settle::{Abandon, Refuse, Settle, Wait};
-pub use upkeep::{PRUNE_MAX, Renew, Sweep};
+pub use upkeep::{PRUNE_MAX, PruneRecords, Renew, Sweep};
 
 use std::sync::Arc;
 
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
-use crate::claim::Standing;
+use crate::claim::{Standing, holds_keys};
 use crate::ledger::{LedgerError, Moment};
 use crate::working::{Changes, Entry, Needs, Put, RecordText, Stored, WorkingSet};
 
@@ -112,8 +112,15 @@ impl Changes {
     /// Writes a receipt and the event that accounts for it.
     fn put_with(&mut self, receipt: Receipt, fence: u64, mut body: EventBody) -> Arc<Receipt> {
         let (receipt, digest) = self.put_named(receipt, fence);
-        body.receipt_digest = Some(digest);
+        account(&mut body, &receipt, digest);
         self.events.push(plain(body));
         receipt
     }
+}
+
+/// An event accounts for a receipt.
+fn account(body: &mut EventBody, receipt: &Receipt, digest: String) {
+    body.receipt_digest = Some(digest);
+    let has_keys = receipt.idempotency.all().next().is_some();
+    body.holds_keys = has_keys && holds_keys(receipt);
 }

@@ -9,7 +9,7 @@ use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 use toolbooth_contracts::{Effect, ErrorCode};
 
-use super::{Step, about, approvals, move_to, place, plain, standing};
+use super::{Step, about, account, approvals, move_to, place, plain, standing};
 use crate::claim::{self, Happening, Meaning, Standing};
 use crate::ledger::{LedgerError, Moment, Refusal, Settlement};
 use crate::working::{Changes, Entry, Needs, RecordText, WorkingSet, WrittenLog};
@@ -100,7 +100,7 @@ impl Step for Settle {
         let mut terminal = self.settlement.terminal.clone();
         terminal.receipt_id = Some(id.to_owned());
         terminal.effect = Some(effect);
-        terminal.receipt_digest = Some(digest);
+        account(&mut terminal, &receipt, digest);
         terminal.approval_digest = given_back;
         changes.events.push(logged(&self.log, terminal));
         Ok((receipt, changes))

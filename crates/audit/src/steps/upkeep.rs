@@ -6,9 +6,12 @@ use toolbooth_contracts::ErrorCode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::Receipt;
 
-use super::{Step, about, move_to, place, plain, standing};
+use std::sync::Arc;
+
+use super::{Step, about, log, move_to, place, standing};
 use crate::claim::{self, Happening, Meaning};
 use crate::ledger::{LedgerError, Moment, Prune, PruneKind, Pruned, Swept};
+use crate::note::Signer;
 use crate::working::{Changes, Needs, Survey, WorkingSet};
 
 /// The writer's lease is renewed.
@@ -63,12 +66,23 @@ impl Step for Sweep {
 /// Most records that one step of pruning looks at.
 pub const PRUNE_MAX: usize = 2_000;
 
-impl Step for Prune {
-    type Answer = Pruned;
+/// Removes old records, and signs a checkpoint over the event that says so.
+#[derive(Debug)]
+pub struct PruneRecords {
+    /// Which.
+    pub prune: Prune,
+    /// What signs.
+    pub signer: Signer,
+}
+
+impl Step for PruneRecords {
+    /// What was done, and the note of the checkpoint.
+    type Answer = (Pruned, Option<String>);
 
     fn needs(&self) -> Needs {
-        let before = self.before.clone();
-        Needs::of(match self.kind {
+        // What is written by pruning itself is not old.
+        let before = self.prune.before.clone().min(self.prune.at.text.clone());
+        Needs::of(match self.prune.kind {
             PruneKind::Receipts => Survey::Prunable(before, PRUNE_MAX),
             PruneKind::Logs => Survey::RemoveLogs(before, PRUNE_MAX),
             PruneKind::Events => Survey::RemoveEvents(before),
@@ -76,41 +90,45 @@ impl Step for Prune {
     }
 
     /// A receipt that holds a key leaves a tombstone, so that its key never silently runs again.
-    fn decide(&self, set: &WorkingSet) -> Result<(Pruned, Changes), LedgerError> {
+    fn decide(&self, set: &WorkingSet) -> Result<(Self::Answer, Changes), LedgerError> {
+        let Prune { kind, before, at } = &self.prune;
         let (mut pruned, mut changes) = (Pruned::default(), Changes::default());
-        let mut facts = serde_json::Map::new();
         for (stored, holds) in &set.surveyed.prunable {
             if *holds {
                 let receipt = Receipt {
                     result: None,
                     fields: serde_json::Map::new(),
-                    pruned_at: Some(self.at.text.clone()),
+                    pruned_at: Some(at.text.clone()),
                     ..Receipt::clone(&stored.receipt)
                 };
                 changes.put(receipt, stored.fence);
                 pruned.tombstones += 1;
             } else {
-                changes.removed.push(stored.receipt.receipt_id.clone());
+                changes.removed.push(Arc::clone(&stored.receipt));
                 pruned.removed += 1;
             }
         }
-        if set.surveyed.removed > 0 {
-            pruned.removed = set.surveyed.removed;
-            changes.swept_rows = true;
-        }
-        if let Some(writer) = &set.surveyed.removed_of {
-            facts.insert("writer".to_owned(), writer.clone().into());
-        }
+        pruned.removed += set.surveyed.removed;
         if pruned == Pruned::default() {
-            return Ok((pruned, Changes::default()));
+            // What was looked through is noted all the same.
+            changes.swept_rows = set.surveyed.more;
+            pruned.more = set.surveyed.more;
+            return Ok(((pruned, None), changes));
         }
-        facts.insert("records".to_owned(), self.kind.as_str().into());
-        facts.insert("before".to_owned(), self.before.clone().into());
+        pruned.more = set.surveyed.more;
+        changes.swept_rows = set.surveyed.removed > 0;
+        let mut facts = serde_json::Map::new();
+        if let Some((writer, left)) = &set.surveyed.left {
+            facts.insert("writer".to_owned(), writer.clone().into());
+            facts.insert("left".to_owned(), serde_json::to_value(left).unwrap_or_default());
+        }
+        facts.insert("records".to_owned(), kind.as_str().into());
+        facts.insert("before".to_owned(), before.clone().into());
         facts.insert("removed".to_owned(), pruned.removed.into());
         facts.insert("tombstones".to_owned(), pruned.tombstones.into());
-        let mut body = EventBody::new(AuditEventKind::ReceiptsPruned, self.at.text.clone());
+        let mut body = EventBody::new(AuditEventKind::ReceiptsPruned, at.text.clone());
         body.facts = Some(facts);
-        changes.events.push(plain(body));
-        Ok((pruned, changes))
+        let note = log::sign_at_once(set, vec![body], &self.signer, at, &mut changes);
+        Ok(((pruned, Some(note)), changes))
     }
 }

@@ -9,6 +9,7 @@ use super::report::Problems;
 use super::said::{Read, event_columns, fits};
 use super::survey::{Expectations, Wanted};
 use crate::merkle::{Frontier, Hash, SIZE_MAX};
+use crate::pruning::{Gone, Left};
 use crate::reads::{MILESTONES, WriterHead};
 
 #[derive(Debug, Clone, Default)]
@@ -19,6 +20,8 @@ struct Log {
     blind: bool,
     /// Up to where the last checkpoint fitted.
     sound: u64,
+    /// What is gone of it: ranges in order, each with the place after its last one.
+    gone: Vec<(u64, u64)>,
 }
 
 /// The logs as far as they were replayed.
@@ -42,6 +45,7 @@ impl<'e> Chains<'e> {
                 last: Some(base.last),
                 blind: false,
                 sound: base.frontier.size(),
+                gone: Vec::new(),
             };
             (writer.clone(), log)
         });
@@ -94,6 +98,53 @@ impl<'e> Chains<'e> {
         log.blind = read.said.is_none();
         self.logs.insert(read.writer.clone(), log);
         true
+    }
+
+    /// The next events of a log, which are gone.
+    pub(super) fn gone(&mut self, writer: &str, part: &Gone) {
+        let mut log = self.logs.remove(writer).unwrap_or_default();
+        let (next, end) = (log.frontier.size(), part.seq.saturating_add(part.size));
+        self.compare(writer, &mut log);
+        if part.seq != next || !log.frontier.push_tree(part.size, part.root) {
+            let message =
+                format!("expected event {next}, found what is left of event {}", part.seq);
+            self.problems.add("missing", writer, next.min(part.seq), message);
+        }
+        log.last = (part.size == 1).then_some(part.root);
+        log.blind = part.size != 1;
+        match log.gone.last_mut() {
+            Some(last) if last.1 == part.seq => last.1 = end,
+            _ => log.gone.push((part.seq, end)),
+        }
+        self.logs.insert(writer.to_owned(), log);
+    }
+
+    /// What is gone must be what events say is gone.
+    fn vouched(&mut self) {
+        for (writer, log) in self.logs.iter().filter(|(_, log)| !log.gone.is_empty()) {
+            let said = self.expected.left.get(writer).map(Vec::as_slice).unwrap_or_default();
+            let mut vouched: Vec<(u64, u64)> = said
+                .iter()
+                .filter(|left| Left::of(left.from, left.to, log.gone.iter().copied()) == **left)
+                .map(|left| (left.from, left.to))
+                .collect();
+            vouched.sort_unstable();
+            for (begin, end) in &log.gone {
+                let mut next = *begin;
+                for (from, to) in &vouched {
+                    if *from <= next {
+                        next = next.max(*to);
+                    }
+                }
+                if next < *end {
+                    let message = format!(
+                        "events from {next} on are gone, and nothing says that they were pruned"
+                    );
+                    self.problems.add("missing", writer, next, message);
+                    break;
+                }
+            }
+        }
     }
 
     fn follows(&mut self, read: &Read, log: &Log) {
@@ -216,7 +267,6 @@ impl<'e> Chains<'e> {
     fn row(&mut self, head: &WriterHead) {
         let (writer, expected) = (&head.writer, self.expected);
         let Some(row) = &head.row else { return };
-        let pruned = head.pruned.as_ref().map_or(0, |pruned| pruned.size);
         let started = expected.starts.get(writer);
         // The first version kept neither.
         let is_legacy = row.checkpoint.is_none() && head.root.is_none();
@@ -225,7 +275,6 @@ impl<'e> Chains<'e> {
             ("ended", row.stopped == expected.stops.contains_key(writer)),
             ("was named for good", !row.named || expected.is_named(writer, head.size)),
             ("was last signed", is_legacy || row.checkpoint.as_ref() == expected.notes.get(writer)),
-            ("was pruned", row.pruned_size == pruned && row.says_pruned == head.pruned.is_some()),
             ("ends", is_legacy || head.root.is_some() || !expected.notes.contains_key(writer)),
         ];
         for (what, _) in checks.into_iter().filter(|(_, fits)| !fits) {
@@ -236,6 +285,7 @@ impl<'e> Chains<'e> {
 
     /// What later events have to say of earlier ones; how many events there were.
     pub(super) fn look_back(mut self) -> (u64, Problems) {
+        self.vouched();
         for before in &self.expected.befores {
             let log = self.logs.get(&before.writer).cloned().unwrap_or_default();
             let (has, last) = (log.frontier.size(), log.last.as_ref().map(Hash::to_string));

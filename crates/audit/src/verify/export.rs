@@ -11,6 +11,8 @@ use super::chain::Chains;
 use super::report::{Problems, VerifyReport};
 use super::said::Read;
 use super::survey::{Survey, is_milestone};
+use crate::merkle::Hash;
+use crate::pruning::Gone;
 use crate::reads::{PrunedLog, RawEntry, WriterHead};
 
 /// The last line of an export: where each log ends.
@@ -61,6 +63,37 @@ impl From<End> for WriterHead {
 
 /// The last line of an export of a part of the log.
 pub(crate) const PART: &str = r#"{"part":true}"#;
+
+/// A line for what is left of events that are gone.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GoneLine {
+    gone: GonePart,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GonePart {
+    writer: String,
+    seq: u64,
+    size: u64,
+    root: String,
+}
+
+/// The line for a part of a log that is gone.
+pub(crate) fn gone_line(writer: &str, part: &Gone) -> String {
+    let (writer, root) = (writer.to_owned(), part.root.to_string());
+    let gone = GonePart { writer, seq: part.seq, size: part.size, root };
+    serde_json::to_string(&GoneLine { gone }).unwrap_or_default()
+}
+
+/// Reads such a line; it is written in one way only.
+fn gone_of(text: &str) -> Option<(String, Gone)> {
+    let line: GoneLine = serde_json::from_str(text).ok()?;
+    let GonePart { writer, seq, size, root } = line.gone;
+    let part = Gone { seq, size, root: Hash::parse(&root)? };
+    (gone_line(&writer, &part) == text).then_some((writer, part))
+}
 
 /// Longest line of an export that is read, in bytes.
 const LINE_BYTES_MAX: u64 = 256 << 20;
@@ -132,6 +165,11 @@ pub fn export<R: BufRead>(
         }
         let (writer, seq) = place;
         let bytes = String::from_utf8_lossy(&text).into_owned();
+        if let Some((writer, part)) = gone_of(&bytes) {
+            chains.gone(&writer, &part);
+            place = (writer, part.seq.saturating_add(part.size));
+            continue;
+        }
         let mut read = Read::of(RawEntry { writer, seq, bytes, ..RawEntry::default() });
         if let Some(said) = &read.said {
             readable = true;

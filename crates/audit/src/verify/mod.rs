@@ -16,8 +16,9 @@ mod store;
 mod survey;
 
 pub use export::export;
-pub(crate) use export::{End, Ends, PART};
+pub(crate) use export::{End, Ends, PART, gone_line};
 pub use report::{PROBLEMS_MAX, Problem, VerifyReport};
+pub(crate) use store::GonePages;
 pub use store::store;
 
 use crate::digest::Digester;

@@ -31,6 +31,14 @@ pub(super) struct Accounted {
     time: String,
 }
 
+/// A receipt that is not there: its call, and the event after which it held keys.
+#[derive(Debug)]
+pub(super) struct Absent {
+    pub(super) call: String,
+    writer: String,
+    seq: u64,
+}
+
 /// A receipt that has changed since an event about it: another event has to account for it.
 #[derive(Debug)]
 pub(super) struct Owed {
@@ -57,13 +65,6 @@ impl Owed {
     }
 }
 
-/// How many records were found where events name them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counted {
-    pub(super) receipts: u64,
-    pub(super) logs: u64,
-}
-
 /// The records as far as their events came by.
 #[derive(Debug)]
 pub(super) struct Records<'e> {
@@ -77,10 +78,12 @@ pub(super) struct Records<'e> {
     accounted: BTreeMap<String, Accounted>,
     /// Approvals that were asked for, and where.
     asked: BTreeMap<String, (String, u64)>,
+    /// Receipts that are not there although they held keys after an event.
+    absent: BTreeMap<String, Absent>,
     /// How often people have spoken on receipts.
     resolved: BTreeMap<String, u64>,
     queue: Queue,
-    counted: Counted,
+    counted: crate::reads::Accounted,
     problems: Problems,
 }
 
@@ -94,9 +97,10 @@ impl<'e> Records<'e> {
             dispatched: BTreeMap::new(),
             accounted: BTreeMap::new(),
             asked: BTreeMap::new(),
+            absent: BTreeMap::new(),
             resolved: BTreeMap::new(),
             queue: Queue::default(),
-            counted: Counted::default(),
+            counted: crate::reads::Accounted { lacking: expected.lacking(), ..Default::default() },
             problems: Problems::default(),
         }
     }
@@ -188,7 +192,9 @@ impl<'e> Records<'e> {
                 self.account(read, said, &id);
             } else {
                 self.accounted.remove(&id);
-                if !pruned {
+                if pruned {
+                    self.absent(read, said, &id);
+                } else {
                     let message = format!("receipt {id} is missing");
                     self.problems.add("receipt-missing", writer, seq, message);
                 }
@@ -216,7 +222,7 @@ impl<'e> Records<'e> {
             let words = self.resolved.get(&id).copied().unwrap_or_default();
             let fence = record.raw.columns.get(6).and_then(Option::as_ref);
             let is = |fence: &String| fence.parse() == Ok(receipt.attempt + words);
-            if !fence.is_none_or(is) && self.expected.bases.is_empty() {
+            if !fence.is_none_or(is) && !self.expected.lacks_events() {
                 let message = format!("the fence of receipt {id} was changed");
                 self.problems.add("receipt-changed", writer, seq, message);
             }
@@ -250,6 +256,28 @@ impl<'e> Records<'e> {
         } else if receipt.pruned_at.is_none() || !pruned {
             self.owed.push(Owed::of(read, record, receipt));
         }
+    }
+
+    /// What holds keys is not pruned without a tombstone.
+    fn absent(&mut self, read: &Read, said: &Said, id: &str) {
+        if !said.holds_keys {
+            self.absent.remove(id);
+            return;
+        }
+        let call = said.call_id.clone().unwrap_or_default();
+        let absent = Absent { call, writer: read.writer.clone(), seq: read.seq };
+        self.absent.insert(id.to_owned(), absent);
+    }
+
+    /// Receipts that may be missing although they hold keys; their events may be in several logs.
+    pub(super) fn take_absent(&mut self) -> BTreeMap<String, Absent> {
+        std::mem::take(&mut self.absent)
+    }
+
+    /// Such a receipt held keys to the end.
+    pub(super) fn missing(&mut self, id: &str, absent: &Absent) {
+        let message = format!("receipt {id}, which holds keys, is missing");
+        self.problems.add("receipt-missing", &absent.writer, absent.seq, message);
     }
 
     fn account(&mut self, read: &Read, said: &Said, id: &str) -> &mut Accounted {
@@ -299,7 +327,7 @@ impl<'e> Records<'e> {
     /// Whether the event that is said to account for a receipt does.
     pub(super) fn owed(&mut self, owed: &Owed, bytes: Option<&str>) {
         let place = owed.place.as_ref();
-        let gone = place.is_some_and(|place| self.expected.is_pruned(&place.writer, place.seq));
+        let gone = place.is_some_and(|place| self.expected.is_lacking(&place.writer, place.seq));
         if gone && bytes.is_none() {
             return;
         }
@@ -334,7 +362,7 @@ impl<'e> Records<'e> {
                 self.problems.add("receipt-changed", writer, seq, message);
             }
             // What has not ended is not pruned; that it has ended may have been pruned.
-            None if !self.expected.bases.is_empty()
+            None if self.expected.lacks_events()
                 && is_before(&accounted.time, self.expected.receipts_before.as_ref()) => {}
             None => {
                 let message = format!("receipt {id} is missing");
@@ -356,7 +384,7 @@ impl<'e> Records<'e> {
                 state.as_str(),
             ];
             // What was pruned vouched for it when it was written.
-            let pruned = self.is_pruned(approval.audit_seq.as_ref());
+            let pruned = self.is_lacking(approval.audit_seq.as_ref());
             approval.approval_id == raw.id
                 && (approval.audit_seq.is_some() || !has_event)
                 && fits(&raw.columns, &own)
@@ -368,8 +396,8 @@ impl<'e> Records<'e> {
         }
     }
 
-    fn is_pruned(&self, at: Option<&AuditPlace>) -> bool {
-        at.is_some_and(|at| self.expected.is_pruned(&at.writer, at.seq))
+    fn is_lacking(&self, at: Option<&AuditPlace>) -> bool {
+        at.is_some_and(|at| self.expected.is_lacking(&at.writer, at.seq))
     }
 
     /// With the store's key, the digests of a call are compared; without, whether its events are of
@@ -395,14 +423,14 @@ impl<'e> Records<'e> {
             })
         };
         let by = self.digester.as_ref();
-        let asked = self.is_pruned(call.queued_by.as_ref())
+        let asked = self.is_lacking(call.queued_by.as_ref())
             || (is_of(&raw.queued, AuditEventKind::CallQueued)
                 && by.is_none_or(|digester| raw.is_asked(digester)));
         let answered = (call.result.is_none() && call.finished_by.is_none())
-            || self.is_pruned(call.finished_by.as_ref())
+            || self.is_lacking(call.finished_by.as_ref())
             || (is_of(&raw.finished, AuditEventKind::CallFinished)
                 && by.is_none_or(|digester| raw.is_answered(digester)));
-        let fits = !known || !self.expected.bases.is_empty() || self.queue.fits(raw);
+        let fits = !known || self.expected.lacks_events() || self.queue.fits(raw);
         if !(asked && answered && fits) {
             let message = format!("no event accounts for queued call {} as it is", call.call_id);
             self.problems.add("call-changed", "", None, message);
@@ -424,9 +452,9 @@ impl<'e> Records<'e> {
         }
     }
 
-    /// How many records were found where events name them.
-    pub(super) fn counted(&self) -> Counted {
-        self.counted
+    /// What was found where events name it.
+    pub(super) fn counted(&self) -> crate::reads::Accounted {
+        self.counted.clone()
     }
 
     /// Records that no event accounts for, and approvals that are not there any more.
@@ -436,7 +464,7 @@ impl<'e> Records<'e> {
             self.problems.add("approval-missing", &writer, seq, message);
         }
         // What was pruned may have answered it.
-        for (call, writer, seq) in self.queue.lost().filter(|_| self.expected.bases.is_empty()) {
+        for (call, writer, seq) in self.queue.lost().filter(|_| !self.expected.lacks_events()) {
             let message = format!("queued call {call} is missing");
             self.problems.add("call-missing", writer, seq, message);
         }
@@ -458,7 +486,7 @@ impl<'e> Records<'e> {
         }
         let (dispatched, owed) =
             (std::mem::take(&mut self.dispatched), std::mem::take(&mut self.owed));
-        for owed in owed.into_iter().filter(|_| self.expected.bases.is_empty()) {
+        for owed in owed.into_iter().filter(|_| !self.expected.lacks_events()) {
             // It runs again: each dispatch has left its event.
             if owed.attempt < 2 || dispatched.get(&owed.receipt_id) != Some(&owed.attempt) {
                 self.changed(&owed.receipt_id, &owed.writer, owed.seq);

@@ -36,6 +36,8 @@ pub(super) struct Said {
     pub(super) args_digest: Option<String>,
     pub(super) receipt_digest: Option<String>,
     pub(super) log_digest: Option<String>,
+    #[serde(default)]
+    pub(super) holds_keys: bool,
     pub(super) facts: Option<Map<String, Value>>,
 }
 

@@ -2,8 +2,9 @@
 //!
 //! Doc: records.md#verification
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
+use toolbooth_contracts::event::AuditEvent;
 use toolbooth_contracts::receipt::AuditPlace;
 
 use super::Known;
@@ -15,6 +16,7 @@ use super::survey::{Expectations, Survey, is_milestone};
 use crate::LedgerReads;
 use crate::digest::of_record;
 use crate::ledger::LedgerError;
+use crate::pruning::Gone;
 use crate::queue::RawCall;
 use crate::reads::{EventFilter, Include, RawEntry, WriterHead};
 
@@ -69,7 +71,7 @@ async fn look(
     let now = reads.heads().await?;
     let (events, logs) = chains.finish(heads, &now, &beyond);
     let counted = records.counted();
-    let records = records.finish(&reads.unaccounted(counted.receipts, counted.logs).await?);
+    let records = records.finish(&reads.unaccounted(counted).await?);
     Ok(Problems::report([surveyed, logs, records], events))
 }
 
@@ -102,6 +104,46 @@ impl<'r> Pages<'r> {
     }
 }
 
+/// What is gone of the logs, in their order.
+pub(crate) struct GonePages<'r> {
+    reads: &'r dyn LedgerReads,
+    page: VecDeque<(String, Gone)>,
+    after: Option<(String, u64)>,
+    ended: bool,
+}
+
+impl<'r> GonePages<'r> {
+    pub(crate) fn of(reads: &'r dyn LedgerReads) -> Self {
+        Self { reads, page: VecDeque::new(), after: None, ended: false }
+    }
+
+    async fn fill(&mut self) -> Result<(), LedgerError> {
+        if self.page.is_empty() && !self.ended {
+            let page = self.reads.gone_page(self.after.take(), PAGE).await?;
+            self.ended = page.is_empty();
+            self.after = page.last().map(|(writer, part)| (writer.clone(), part.seq));
+            self.page.extend(page);
+        }
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Result<Option<(String, Gone)>, LedgerError> {
+        self.fill().await?;
+        Ok(self.page.pop_front())
+    }
+
+    /// The next part, where it comes before an event.
+    pub(crate) async fn before(
+        &mut self,
+        writer: &str,
+        seq: u64,
+    ) -> Result<Option<(String, Gone)>, LedgerError> {
+        self.fill().await?;
+        let is = |(own, part): &(String, Gone)| (own.as_str(), part.seq) < (writer, seq);
+        Ok(if self.page.front().is_some_and(is) { self.page.pop_front() } else { None })
+    }
+}
+
 async fn survey(
     reads: &dyn LedgerReads,
     mut survey: Survey,
@@ -129,12 +171,16 @@ async fn replay(
 ) -> Result<BTreeMap<String, u64>, LedgerError> {
     let mut beyond: BTreeMap<String, u64> = BTreeMap::new();
     let mut pages = Pages::of(reads, Include::Records);
+    let mut gone = GonePages::of(reads);
     let mut ahead = pages.next().await?;
     while let Some(page) = ahead {
         // The next page is fetched while digests of this one are computed.
         let (computed, next) = both(read(page), pages.next()).await;
         ahead = next?;
         for read in computed? {
+            while let Some((writer, part)) = gone.before(&read.writer, read.seq).await? {
+                chains.gone(&writer, &part);
+            }
             if !ends.know(&read.writer, read.seq) {
                 records.later(&read);
                 beyond.insert(read.writer, read.seq);
@@ -144,6 +190,9 @@ async fn replay(
         }
         let owed = records.take_owed();
         account(reads, records, owed).await?;
+    }
+    while let Some((writer, part)) = gone.next().await? {
+        chains.gone(&writer, &part);
     }
     let open = records.take_open();
     account(reads, records, open).await?;
@@ -205,10 +254,34 @@ async fn leftovers(
     records: &mut Records<'_>,
 ) -> Result<(), LedgerError> {
     for (id, accounted) in records.take_accounted() {
-        let found = is_accounted(reads, &id, !expected.bases.is_empty()).await?;
+        let found = is_accounted(reads, &id, expected.lacks_events()).await?;
         records.leftover(&id, &accounted, found);
     }
+    for (id, absent) in records.take_absent() {
+        let events = events_of(reads, &id, absent.call.clone()).await.unwrap_or_default();
+        let last = events.iter().max_by(|a, b| a.body.time.cmp(&b.body.time));
+        if last.is_none_or(|event| event.body.holds_keys) {
+            records.missing(&id, &absent);
+        }
+    }
     Ok(())
+}
+
+/// The events of a call that account for a receipt.
+async fn events_of(
+    reads: &dyn LedgerReads,
+    id: &str,
+    call: String,
+) -> Result<Vec<AuditEvent>, LedgerError> {
+    /// Events of one call that are looked at.
+    const MOST: usize = 10_000;
+    let filter = EventFilter { call: Some(call), limit: MOST, ..EventFilter::default() };
+    let mut events: Vec<AuditEvent> =
+        reads.events(filter).await?.into_iter().map(|placed| placed.event).collect();
+    events.retain(|event| {
+        event.body.receipt_id.as_deref() == Some(id) && event.body.receipt_digest.is_some()
+    });
+    Ok(events)
 }
 
 /// Whether the events of its call account for a receipt as it says by now; `None` where it is not
@@ -218,20 +291,15 @@ async fn is_accounted(
     id: &str,
     is_pruned: bool,
 ) -> Result<Option<bool>, LedgerError> {
-    /// Events of one call that are looked at.
-    const MOST: usize = 10_000;
     let Some(receipt) = reads.receipt(id).await? else { return Ok(None) };
-    let call = Some(receipt.call_id.clone());
-    let filter = EventFilter { call, limit: MOST, ..EventFilter::default() };
     // One that cannot be read accounts for nothing.
-    let Ok(events) = reads.events(filter).await else { return Ok(Some(false)) };
-    let accounts = events.iter().map(|placed| &placed.event).filter(|event| {
-        event.body.receipt_id.as_deref() == Some(id) && event.body.receipt_digest.is_some()
-    });
+    let Ok(events) = events_of(reads, id, receipt.call_id.clone()).await else {
+        return Ok(Some(false));
+    };
     let (mut count, mut last) = (0u32, false);
-    for event in accounts {
+    for event in events {
         count += 1;
-        let place = AuditPlace { writer: event.writer.clone(), seq: event.seq };
+        let place = AuditPlace { writer: event.writer, seq: event.seq };
         last |= receipt.audit_seq == Some(place)
             && (receipt.pruned_at.is_some()
                 || event.body.receipt_digest == Some(of_record(&receipt)));

@@ -14,6 +14,7 @@ use super::report::Problems;
 use crate::checkpoint::{Checkpoint, NamedHead};
 use crate::merkle::{Frontier, Hash};
 use crate::note;
+use crate::pruning::Left;
 use crate::reads::{MILESTONES, WriterHead};
 
 /// The names and sizes of other logs, as an event lists them.
@@ -43,6 +44,15 @@ pub(super) struct Base {
     pub(super) last: Hash,
 }
 
+/// What an event says was pruned.
+#[derive(Debug)]
+enum Pruned {
+    Receipts(Option<String>),
+    Logs(Option<String>),
+    /// Of this log, with what is left there; whether that was taken over from an earlier version.
+    Events(String, Left, bool),
+}
+
 /// Takes what there is about logs themselves.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
@@ -53,8 +63,8 @@ pub(super) struct Survey {
     claimed: Vec<(String, u64, Heads)>,
     /// Where the last good checkpoint of a log is.
     checkpoints: BTreeMap<String, u64>,
-    /// Logs of which events are said to be pruned.
-    prunes: BTreeSet<String>,
+    /// What logs say was pruned, and where they say so.
+    prunes: Vec<(String, u64, Pruned)>,
     learnt: Expectations,
     problems: Problems,
 }
@@ -64,8 +74,12 @@ pub(super) struct Survey {
 pub(super) struct Expectations {
     /// Roots by writer and size.
     pub(super) wanted: BTreeMap<(String, u64), Vec<Wanted>>,
-    /// Logs whose beginnings were pruned.
+    /// Logs whose beginnings were pruned, as exports of earlier versions have them.
     pub(super) bases: BTreeMap<String, Base>,
+    /// What is left of parts of logs.
+    pub(super) left: BTreeMap<String, Vec<Left>>,
+    /// Up to where an earlier version has removed the beginnings of logs, whatever it accounted for.
+    adopted: BTreeMap<String, u64>,
     /// Up to when receipts and agent logs were pruned.
     pub(super) receipts_before: Option<String>,
     pub(super) logs_before: Option<String>,
@@ -90,9 +104,33 @@ impl Expectations {
         wanted.is_some_and(|wanted| wanted.iter().any(|wanted| wanted.root.is_some()))
     }
 
-    /// Whether a place of a log was pruned.
+    /// Whether a place is in a part of a log that was pruned.
     pub(super) fn is_pruned(&self, writer: &str, seq: u64) -> bool {
-        self.bases.get(writer).is_some_and(|base| seq < base.frontier.size())
+        let is_base = self.bases.get(writer).is_some_and(|base| seq < base.frontier.size());
+        let is_in = |left: &Left| (left.from..left.to).contains(&seq);
+        is_base || self.left.get(writer).is_some_and(|parts| parts.iter().any(is_in))
+    }
+
+    /// Whether an earlier version has removed events, whatever they accounted for.
+    pub(super) fn lacks_events(&self) -> bool {
+        !(self.adopted.is_empty() && self.bases.is_empty())
+    }
+
+    /// Up to where that was done, by writer.
+    pub(super) fn lacking(&self) -> BTreeMap<String, u64> {
+        let mut lacking = self.adopted.clone();
+        for (writer, base) in &self.bases {
+            let size = lacking.entry(writer.clone()).or_default();
+            *size = base.frontier.size().max(*size);
+        }
+        lacking
+    }
+
+    /// Whether an event was removed by an earlier version, whatever it accounted for.
+    pub(super) fn is_lacking(&self, writer: &str, seq: u64) -> bool {
+        let base = self.bases.get(writer).map(|base| base.frontier.size());
+        let adopted = self.adopted.get(writer).copied();
+        base.max(adopted).is_some_and(|size| seq < size)
     }
 
     /// Whether somebody has accepted that a log ends where it does.
@@ -142,9 +180,6 @@ impl Survey {
             self.problems.add("changed", writer, 0, message);
             return;
         };
-        let (receipts, logs) = (pruned.receipts_before.clone(), pruned.logs_before.clone());
-        self.learnt.receipts_before = receipts.max(self.learnt.receipts_before.take());
-        self.learnt.logs_before = logs.max(self.learnt.logs_before.take());
         let key = pruned.key.as_deref().and_then(|key| note::Verifier::parse(key).ok());
         self.keys.extend(key.map(|key| (writer.clone(), key)));
         // What is gone is vouched for by the checkpoint that was kept of it.
@@ -198,21 +233,7 @@ impl Survey {
                 }
             }
             AuditEventKind::Checkpoint => self.learn_checkpoint(&writer, seq, facts),
-            AuditEventKind::ReceiptsPruned => {
-                let before = fact(facts, "before").map(str::to_owned);
-                let learnt = &mut self.learnt;
-                match fact(facts, "records") {
-                    Some("receipts") => {
-                        learnt.receipts_before = before.max(learnt.receipts_before.take());
-                    }
-                    Some("logs") => learnt.logs_before = before.max(learnt.logs_before.take()),
-                    Some("events") => {
-                        let of = fact(facts, "writer").unwrap_or_default();
-                        self.prunes.insert(of.to_owned());
-                    }
-                    _ => (),
-                }
-            }
+            AuditEventKind::ReceiptsPruned => self.learn_pruned(&writer, seq, facts),
             // Only what a checkpoint vouches for excuses what is missing.
             AuditEventKind::StoreRestored => self.claimed.push((writer, seq, heads(facts))),
             AuditEventKind::WriterStopped => {
@@ -220,6 +241,32 @@ impl Survey {
             }
             _ => (),
         }
+    }
+
+    fn learn_pruned(&mut self, writer: &str, seq: u64, facts: Option<&Map<String, Value>>) {
+        let text = |name: &str| fact(facts, name).map(str::to_owned);
+        let mut prunes = Vec::new();
+        match fact(facts, "records") {
+            Some("receipts") => prunes.push(Pruned::Receipts(text("before"))),
+            Some("logs") => prunes.push(Pruned::Logs(text("before"))),
+            Some("events") => {
+                let of = text("writer").unwrap_or_default();
+                // What earlier versions removed was taken over.
+                prunes.push(Pruned::Receipts(text("receiptsBefore")));
+                prunes.push(Pruned::Logs(text("logsBefore")));
+                let key = fact(facts, "signingKey").map(note::Verifier::parse);
+                if let Some(Ok(key)) = key {
+                    self.keys.entry(of.clone()).or_insert(key);
+                }
+                let left = facts.and_then(|facts| facts.get("left").cloned());
+                let left = left.and_then(|left| serde_json::from_value(left).ok());
+                let adopted = facts.and_then(|facts| facts.get("adopted")?.as_bool());
+                let adopted = adopted.unwrap_or_default();
+                prunes.extend(left.map(|left| Pruned::Events(of, left, adopted)));
+            }
+            _ => (),
+        }
+        self.prunes.extend(prunes.into_iter().map(|pruned| (writer.to_owned(), seq, pruned)));
     }
 
     fn learn_checkpoint(&mut self, writer: &str, seq: u64, facts: Option<&Map<String, Value>>) {
@@ -278,17 +325,6 @@ impl Survey {
 
     /// Everything about logs themselves has been learnt: what was brought along can be understood.
     pub(super) fn finish(mut self) -> (Expectations, Problems) {
-        // Who prunes says so, and what says it last is still there: it was written afterwards. What
-        // said it before may have been pruned since.
-        let one = self.learnt.bases.len() == 1;
-        for (writer, base) in &self.learnt.bases {
-            if self.prunes.is_empty() || (one && !self.prunes.contains(writer)) {
-                let size = base.frontier.size();
-                let message =
-                    format!("{size} events are gone, and nothing says that they were pruned");
-                self.problems.add("missing", writer, 0, message);
-            }
-        }
         // A log that has ended ends with a checkpoint over all of it.
         for (writer, stop) in &self.learnt.stops {
             let covered = self.checkpoints.get(writer).is_some_and(|at| at + 1 == *stop);
@@ -302,7 +338,40 @@ impl Survey {
         for note in std::mem::take(&mut self.known.notes) {
             self.kept_outside(&note, &mut gone);
         }
+        self.vouch();
         (self.learnt, self.problems)
+    }
+
+    /// Only what is under a signed root excuses what is missing.
+    fn vouch(&mut self) {
+        let mut covered: BTreeMap<&str, u64> = BTreeMap::new();
+        for ((writer, size), wanted) in &self.learnt.wanted {
+            if wanted.iter().any(|wanted| wanted.root.is_some()) {
+                covered.insert(writer, *size);
+            }
+        }
+        let is_covered = |(writer, seq, _): &(String, u64, Pruned)| {
+            covered.get(writer.as_str()).is_some_and(|size| seq < size)
+        };
+        let (vouched, _): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.prunes).into_iter().partition(is_covered);
+        let learnt = &mut self.learnt;
+        for (_, _, pruned) in vouched {
+            match pruned {
+                Pruned::Receipts(before) => {
+                    learnt.receipts_before = before.max(learnt.receipts_before.take());
+                }
+                Pruned::Logs(before) => {
+                    learnt.logs_before = before.max(learnt.logs_before.take());
+                }
+                Pruned::Events(of, left, adopted) => {
+                    if adopted {
+                        learnt.adopted.insert(of.clone(), left.to);
+                    }
+                    learnt.left.entry(of).or_default().push(left);
+                }
+            }
+        }
     }
 
     fn kept_outside(&mut self, note: &str, gone: &mut BTreeSet<String>) {

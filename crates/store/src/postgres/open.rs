@@ -4,12 +4,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio_postgres::Client;
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::Head;
 use toolbooth_audit::checkpoint::Checkpoint;
 use toolbooth_audit::digest::{Digester, KEY_BYTES};
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::note::Signer;
+use toolbooth_audit::reads::PrunedLog;
 use toolbooth_audit::recorder::{Recorder, Runner};
 use toolbooth_audit::steps::{self, AcceptRestored, Start, Step};
 use toolbooth_audit::watch::Watch;
@@ -123,6 +125,10 @@ pub async fn open(
         }
         _ => Vec::new(),
     };
+    let pruned = match found {
+        0..EVENTS_OF_CALLS => pruned_logs(client).await?,
+        _ => Vec::new(),
+    };
     let backend = PostgresBackend::new(server.clone(), writer.to_owned()).await?;
     let transaction = client.transaction().await?;
     transaction
@@ -139,7 +145,15 @@ pub async fn open(
         lost: lost.map(|(writer, size, _)| (writer, size)),
         at: at.clone(),
     });
-    let start = Start { started, accepted, calls, digester: digester.clone(), at: at.clone() };
+    let start = Start {
+        started,
+        accepted,
+        calls,
+        digester: digester.clone(),
+        pruned,
+        signer: signer.clone(),
+        at: at.clone(),
+    };
     let runner = Postgres {
         steps,
         reads: PostgresReads::over(&server)?,
@@ -147,6 +161,17 @@ pub async fn open(
     };
     runner.run(start).await.map_err(OpenError::Ledger)?;
     Ok(Recorder::over(writer.to_owned(), digester, signer, runner))
+}
+
+/// Logs of which an earlier version has removed the beginning.
+async fn pruned_logs(client: &Client) -> Result<Vec<(String, PrunedLog)>, OpenError> {
+    let sql = format!("SELECT {HEAD} FROM writers w WHERE w.pruned IS NOT NULL ORDER BY w.writer");
+    let rows = client.query(&sql, &[]).await?;
+    let pruned = |row| {
+        let head = head(row);
+        head.pruned.map(|log| (head.writer, log))
+    };
+    Ok(rows.iter().filter_map(pruned).collect())
 }
 
 /// All replicas know all keys of the store, or one would not find what another has claimed.

@@ -7,10 +7,13 @@ use deadpool_postgres::{Object, Pool};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use toolbooth_audit::LedgerError;
+use toolbooth_audit::merkle::Hash;
+use toolbooth_audit::pruning::Gone;
 use toolbooth_audit::queue::RawCall;
 use toolbooth_audit::reads::{
-    EVENT_COLUMNS, EventFilter, Include, LOG_COLUMNS, LedgerReads, LogFilter, PlacedEvent,
-    RECEIPT_COLUMNS, RawApproval, RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
+    Accounted, EVENT_COLUMNS, EventFilter, Include, LOG_COLUMNS, LedgerReads, LogFilter,
+    PlacedEvent, RECEIPT_COLUMNS, RawApproval, RawEntry, RawRecord, ReceiptFilter, Unaccounted,
+    WriterHead,
 };
 use toolbooth_audit::working::CallName;
 use toolbooth_contracts::agent_log::AgentLog;
@@ -324,40 +327,71 @@ impl LedgerReads for PostgresReads {
         Ok(self.rows(&sql, &Conditions::default()).await?.iter().map(head).collect())
     }
 
+    async fn gone_page(
+        &self,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Vec<(String, Gone)>, LedgerError> {
+        let (writer, seq) = after.map_or((String::new(), -1), |(writer, seq)| {
+            (writer, i64::try_from(seq).unwrap_or(i64::MAX))
+        });
+        let sql = "SELECT writer, seq, size, root FROM gone
+                   WHERE (writer, seq) > ($1, $2) ORDER BY writer, seq LIMIT $3";
+        let values: Vec<Box<dyn ToSql + Sync + Send>> =
+            vec![Box::new(writer), Box::new(seq), Box::new(count(limit))];
+        let rows = self.rows(sql, &Conditions { sql: Vec::new(), values }).await?;
+        let part = |row: &Row| {
+            let (seq, size): (i64, i64) = (row.get(1), row.get(2));
+            // What is no hash fits no root.
+            let root = Hash::parse(row.get(3)).unwrap_or(Hash([0; 32]));
+            (row.get(0), Gone { seq: seq.unsigned_abs(), size: size.unsigned_abs(), root })
+        };
+        Ok(rows.iter().map(part).collect())
+    }
+
     async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {
         let rows = self.rows("SELECT key_id FROM digest_keys", &Conditions::default()).await?;
         Ok(Some(rows.iter().map(|row| row.get(0)).collect()))
     }
 
-    async fn unaccounted(&self, receipts: u64, logs: u64) -> Result<Unaccounted, LedgerError> {
+    async fn unaccounted(&self, known: Accounted) -> Result<Unaccounted, LedgerError> {
         let none = Conditions::default();
         let counts = "SELECT (SELECT count(*) FROM receipts), (SELECT count(*) FROM agent_logs)";
         let counts = self.rows(counts, &none).await?;
         let counts: Option<(i64, i64)> = counts.first().map(|row| (row.get(0), row.get(1)));
         let (all_receipts, all_logs) = counts.unwrap_or_default();
-        let logs_match = all_logs.unsigned_abs() == logs;
-        let receipts_match = all_receipts.unsigned_abs() == receipts;
-        let logs = "SELECT l.id FROM agent_logs l
-                    LEFT JOIN events e ON e.writer = l.writer AND e.seq = l.seq AND e.has_log
-                    LEFT JOIN writers w ON w.writer = l.writer
-                    WHERE e.writer IS NULL AND l.seq >= coalesce(w.pruned_size, 0)
-                    ORDER BY l.id LIMIT 100";
-        let receipts = "SELECT r.receipt_id FROM receipts r
-                        WHERE NOT EXISTS (SELECT 1 FROM events e
-                                WHERE e.call_id = r.call_id AND e.receipt_id = r.receipt_id)
-                            AND NOT EXISTS (SELECT 1 FROM writers w
-                                WHERE w.writer = r.writer AND w.pruned_size > 0)
-                        ORDER BY r.receipt_id LIMIT 100";
+        let logs_match = all_logs.unsigned_abs() == known.logs;
+        let receipts_match = all_receipts.unsigned_abs() == known.receipts;
+        let (writers, sizes): (Vec<String>, Vec<i64>) =
+            known.lacking.into_iter().map(|(writer, size)| (writer, size.cast_signed())).unzip();
+        let excused =
+            Conditions { sql: Vec::new(), values: vec![Box::new(writers), Box::new(sizes)] };
+        let lacking =
+            "NOT EXISTS (SELECT 1 FROM unnest($1::text[], $2::bigint[]) AS n (writer, size)
+                           WHERE";
+        let logs = format!(
+            "SELECT l.id FROM agent_logs l
+             LEFT JOIN events e ON e.writer = l.writer AND e.seq = l.seq AND e.has_log
+             WHERE e.writer IS NULL AND {lacking} n.writer = l.writer AND l.seq < n.size)
+             ORDER BY l.id LIMIT 100"
+        );
+        let receipts = format!(
+            "SELECT r.receipt_id FROM receipts r
+             WHERE NOT EXISTS (SELECT 1 FROM events e
+                     WHERE e.call_id = r.call_id AND e.receipt_id = r.receipt_id)
+                 AND {lacking} n.writer = r.writer)
+             ORDER BY r.receipt_id LIMIT 100"
+        );
         let keys = "SELECT k.key FROM keys k WHERE NOT EXISTS (
                         SELECT 1 FROM receipts r WHERE r.receipt_id = k.receipt_id)
                     ORDER BY k.key LIMIT 100";
         let ids = |rows: Vec<Row>| rows.iter().map(|row| row.get(0)).collect();
         Ok(Unaccounted {
-            logs: if logs_match { Vec::new() } else { ids(self.rows(logs, &none).await?) },
+            logs: if logs_match { Vec::new() } else { ids(self.rows(&logs, &excused).await?) },
             receipts: if receipts_match {
                 Vec::new()
             } else {
-                ids(self.rows(receipts, &none).await?)
+                ids(self.rows(&receipts, &excused).await?)
             },
             keys: ids(self.rows(keys, &none).await?),
             milestones: Vec::new(),

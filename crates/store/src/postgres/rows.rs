@@ -11,6 +11,7 @@ use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::Head;
 use toolbooth_audit::checkpoint;
 use toolbooth_audit::digest::sha256_hex;
+use toolbooth_audit::pruning::BLOCK;
 use toolbooth_audit::queue::{QueueState, QueuedCall, RawCall};
 use toolbooth_audit::reads::{MILESTONES, WriterHead, WriterRow};
 use toolbooth_audit::working::{
@@ -55,8 +56,6 @@ pub(super) fn head(row: &Row) -> WriterHead {
             stopped: row.get(6),
             named: row.get(7),
             checkpoint: row.get(8),
-            pruned_size: row.get::<_, i64>(9).unsigned_abs(),
-            says_pruned: pruned.is_some(),
         }),
         pruned: pruned.and_then(|text| serde_json::from_str(&text).ok()),
     }
@@ -271,7 +270,7 @@ impl Session {
         let own = writer.to_owned();
         match survey {
             Survey::Lost => {
-                for row in self.ask(&s.lost, &given![own]).await.map_err(failed)? {
+                for row in self.ask(&s.lost_claims, &given![own]).await.map_err(failed)? {
                     set.load_lost(stored(&row, true)?);
                 }
             }
@@ -291,15 +290,15 @@ impl Session {
                 }
             }
             Survey::RemoveLogs(before, limit) => {
-                let params: [&(dyn ToSql + Sync); 2] = [&before, &limited(limit)];
-                set.surveyed.removed =
-                    self.client().execute(&s.remove_logs, &params).await.map_err(failed)?;
+                let given = given![before, limited(limit)];
+                let gone = self.ask(&s.remove_logs, &given).await.map_err(failed)?;
+                let places = gone.iter().map(|row| (row.get(0), row.get(1)));
+                let given = lost(places);
+                self.ask(&s.lost, &given).await.map_err(failed)?;
+                set.surveyed.removed = gone.len() as u64;
             }
             Survey::RemoveEvents(before) => {
-                if let Some((of, removed)) = self.remove_events(&before).await? {
-                    set.surveyed.removed = removed;
-                    set.surveyed.removed_of = Some(of);
-                }
+                self.remove_events(&before, set).await?;
             }
             Survey::NextCall(running) => {
                 let running: Vec<String> = running
@@ -373,6 +372,11 @@ impl Session {
         }
         if !batch.calls.is_empty() {
             writes.push((&s.put_calls, call_columns(batch)));
+        }
+        for (writer, log) in &batch.adopted {
+            let adopted = super::prune::adopted(writer, log).map_err(unreadable)?;
+            writes.push((&s.put_gone, adopted.0));
+            writes.push((&s.set_pruned, adopted.1));
         }
         let own = || to.writer().to_owned();
         if let Some(named) = &batch.checkpoint {
@@ -450,13 +454,21 @@ impl Session {
             .collect();
         if !removed.is_empty() {
             writes.push((&s.remove_receipts, given![removed]));
+            let places = batch.receipts.values().filter_map(|moved| moved.accounted.as_ref());
+            writes.push((&s.lost, lost(places.map(|at| (at.writer.clone(), number(at.seq))))));
         }
         Ok(())
     }
 }
 
+/// Places of events whose records are gone.
+fn lost(places: impl Iterator<Item = (String, i64)>) -> Parameters {
+    let (writers, seqs): (Vec<String>, Vec<i64>) = places.unzip();
+    given![writers, seqs, BLOCK.cast_signed()]
+}
+
 fn other(row: &Row) -> OtherHead {
-    OtherHead { head: head(row), ended: row.get(10) }
+    OtherHead { head: head(row), ended: row.get(9) }
 }
 
 /// Receipts, column by column.

@@ -123,10 +123,24 @@ CREATE INDEX queue_open ON queue (state, place) WHERE state <> 'done';
 CREATE INDEX queue_finished ON queue (finished) WHERE finished IS NOT NULL;
 "#;
 
-/// Events that account for asynchronous calls: their places, as records write them.
+/// Events that account for asynchronous calls: their places, as records write them. What is gone of
+/// logs: full subtrees; blocks that are to be looked at again.
 const V2: &str = "
 ALTER TABLE queue ADD COLUMN queued_by text;
 ALTER TABLE queue ADD COLUMN finished_by text;
+ALTER TABLE writers DROP COLUMN pruned_size;
+CREATE TABLE gone (
+    writer text COLLATE \"C\" NOT NULL,
+    seq bigint NOT NULL,
+    size bigint NOT NULL,
+    root text NOT NULL,
+    PRIMARY KEY (writer, seq)
+);
+CREATE TABLE stale (
+    writer text COLLATE \"C\" NOT NULL,
+    block bigint NOT NULL,
+    PRIMARY KEY (writer, block)
+);
 ";
 
 /// The version of a database; 0 where there is nothing yet.

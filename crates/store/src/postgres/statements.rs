@@ -10,7 +10,7 @@ const LOST: &str = "interval '15 seconds'";
 const RECEIPT: &str = "r.fence, r.body, r.zbody";
 /// Columns of `writers` as a head is read from.
 pub(super) const HEAD: &str = "w.writer, w.size, w.last_leaf, w.root, w.pruned, w.started, w.stopped, \
-                               w.named, w.checkpoint, w.pruned_size";
+                               w.named, w.checkpoint";
 /// Columns of `queue` as a call is read from.
 pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finished, worker, \
                                deliveries, cancel, progress, result, queued_by, finished_by";
@@ -80,7 +80,7 @@ statements! {
              ON n.own = q.caller AND n.id = q.call_id
          ORDER BY q.place FOR UPDATE OF q");
     waiting = "SELECT count(*) FROM queue WHERE state = 'queued'";
-    lost = format!(
+    lost_claims = format!(
         "SELECT {RECEIPT}, true FROM receipts r LEFT JOIN writers w ON w.writer = r.writer
          WHERE r.state IN ('in_flight', 'awaiting_input') AND r.writer <> $1 AND {}
          ORDER BY r.receipt_id LIMIT 1000 FOR UPDATE OF r SKIP LOCKED", is_lost());
@@ -94,7 +94,17 @@ statements! {
          FROM receipts r WHERE r.settled < $1 ORDER BY r.settled LIMIT $2
          FOR UPDATE OF r SKIP LOCKED");
     remove_logs = "DELETE FROM agent_logs WHERE id IN
-                       (SELECT id FROM agent_logs WHERE time < $1 ORDER BY time LIMIT $2)";
+                       (SELECT id FROM agent_logs WHERE time < $1 ORDER BY time LIMIT $2)
+                   RETURNING writer, seq";
+    // Of records that are gone: their blocks are looked at again, and those before, where the
+    // dispatch may be.
+    lost = "INSERT INTO stale (writer, block)
+            SELECT DISTINCT w.writer, b.block FROM unnest($1::text[], $2::bigint[]) AS n (writer, seq)
+            JOIN writers w ON w.writer = n.writer
+            CROSS JOIN LATERAL
+                (VALUES (n.seq / $3::bigint), (greatest(n.seq / $3::bigint - 1, 0))) AS b (block)
+            WHERE b.block * $3::bigint < coalesce((w.pruned::json ->> 'done')::bigint, 0)
+            ON CONFLICT DO NOTHING";
     // Those whose worker is lost were there first.
     next_call = format!(
         "SELECT {CALL} FROM queue WHERE place = (
@@ -103,6 +113,10 @@ statements! {
                  OR (q.worker = $1 AND NOT (q.caller || chr(31) || q.call_id = ANY($2)))))
              ORDER BY q.state DESC, q.place LIMIT 1 FOR UPDATE OF q SKIP LOCKED)", is_lost());
     event = EVENT;
+    put_gone = "INSERT INTO gone (writer, seq, size, root)
+                SELECT $1::text, n.seq, n.size, n.root
+                FROM unnest($2::bigint[], $3::bigint[], $4::text[]) AS n (seq, size, root)";
+    set_pruned = "UPDATE writers SET pruned = $2 WHERE writer = $1";
     remove_calls = "DELETE FROM queue WHERE place IN (
                         SELECT place FROM queue WHERE finished < $1 ORDER BY finished LIMIT 1000)";
     insert_receipts = "INSERT INTO receipts

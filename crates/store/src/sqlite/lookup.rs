@@ -207,20 +207,19 @@ impl Lookup {
     }
 
     fn try_catch_up(&mut self, database: &Connection) -> Result<(), CatchUp> {
-        let sizes: Vec<(i64, i64, i64)> = database
-            .prepare_cached("SELECT no, pruned_size, size FROM writers ORDER BY no")
+        let sizes: Vec<(i64, i64)> = database
+            .prepare_cached("SELECT no, size FROM writers ORDER BY no")
             .and_then(|mut statement| {
-                let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+                let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
                 statement.query_map([], read)?.collect()
             })
             .map_err(CatchUp::Database)?;
         let ends = self.ends()?;
-        if sizes.iter().all(|(no, _, size)| ends.get(no) == Some(size)) && ends.len() == sizes.len()
-        {
+        if sizes.iter().all(|(no, size)| ends.get(no) == Some(size)) && ends.len() == sizes.len() {
             return Ok(());
         }
         let is_other = |no: &i64, end: &i64| {
-            sizes.iter().find(|(own, ..)| own == no).is_none_or(|(.., size)| size < end)
+            sizes.iter().find(|(own, _)| own == no).is_none_or(|(_, size)| size < end)
         };
         if ends.iter().any(|(no, end)| is_other(no, end)) {
             // It is of another database, or of a later state of this one.
@@ -230,8 +229,8 @@ impl Lookup {
             transaction.commit()?;
             self.names.clear();
         }
-        for (no, pruned, size) in sizes {
-            while self.take_in(database, no, pruned, size)? {}
+        for (no, size) in sizes {
+            while self.take_in(database, no, size)? {}
         }
         Ok(())
     }
@@ -242,13 +241,7 @@ impl Lookup {
     }
 
     /// Takes in the next events of a writer; whether there are more.
-    fn take_in(
-        &mut self,
-        database: &Connection,
-        writer: i64,
-        pruned: i64,
-        size: i64,
-    ) -> Result<bool, CatchUp> {
+    fn take_in(&mut self, database: &Connection, writer: i64, size: i64) -> Result<bool, CatchUp> {
         let Self { connection, names, .. } = self;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         // Another process may have taken them in meanwhile.
@@ -256,7 +249,7 @@ impl Lookup {
             .prepare_cached("SELECT size FROM ends WHERE writer = ?1")?
             .query_row([writer], |row| row.get(0))
             .optional()?;
-        let from = end.unwrap_or_default().max(pruned);
+        let from = end.unwrap_or_default();
         let until = size.min(from.saturating_add(STEP as i64));
         if end.is_some() && from >= size {
             return Ok(false);

@@ -19,7 +19,7 @@ use toolbooth_audit::digest::Digester;
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::note::Signer;
 use toolbooth_audit::queue::QueuedCall;
-use toolbooth_audit::reads::WriterHead;
+use toolbooth_audit::reads::{PrunedLog, WriterHead};
 use toolbooth_audit::recorder::{Recorder, Runner};
 use toolbooth_audit::steps::{self, AcceptRestored, Start, Step};
 use toolbooth_audit::watch::Watch;
@@ -233,6 +233,10 @@ pub fn open(
         0..EVENTS_OF_CALLS => unaccounted_calls(&connection).map_err(database)?,
         _ => Vec::new(),
     };
+    let pruned = match found {
+        0..EVENTS_OF_CALLS => pruned_logs(&connection).map_err(database)?,
+        _ => Vec::new(),
+    };
     let watch = Arc::new(Watch::default());
     let (steps, queue) = Steps::new(Arc::clone(&watch));
     let (grown, growing) = carry::notices();
@@ -278,7 +282,15 @@ pub fn open(
         threads: Mutex::new(vec![thread, gathering, carrying]),
         _lock: lock,
     };
-    let start = Start { started, accepted, calls, digester: digester.clone(), at: at.clone() };
+    let start = Start {
+        started,
+        accepted,
+        calls,
+        digester: digester.clone(),
+        pruned,
+        signer: signer.clone(),
+        at: at.clone(),
+    };
     block_on(runner.run(start)).map_err(OpenError::Ledger)?;
     Ok(Recorder::over(writer.to_owned(), digester, signer, runner))
 }
@@ -310,6 +322,15 @@ const EVENTS_OF_CALLS: i64 = 4;
 fn unaccounted_calls(connection: &Connection) -> rusqlite::Result<Vec<QueuedCall>> {
     let sql = format!("SELECT {CALL} FROM queue WHERE queued_by IS NULL ORDER BY place");
     connection.prepare(&sql)?.query_map([], call)?.collect()
+}
+
+/// Logs of which an earlier version has removed the beginning.
+fn pruned_logs(connection: &Connection) -> rusqlite::Result<Vec<(String, PrunedLog)>> {
+    let sql = format!("SELECT {HEAD} FROM writers WHERE pruned IS NOT NULL ORDER BY no");
+    let mut statement = connection.prepare(&sql)?;
+    let heads = statement.query_map([], head)?;
+    let pruned = |head: WriterHead| head.pruned.map(|log| (head.writer, log));
+    heads.filter_map(|head| head.map(pruned).transpose()).collect()
 }
 
 /// What is wrong with the pages of a database, as far as a bounded look shows.

@@ -2,7 +2,7 @@
 //!
 //! Doc: records.md#reading
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,10 +12,12 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use serde::Deserialize;
 use toolbooth_audit::LedgerError;
+use toolbooth_audit::merkle::Hash;
+use toolbooth_audit::pruning::Gone;
 use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_audit::reads::{
-    EventFilter, Include, LedgerReads, LogFilter, PlacedEvent, RawApproval, RawEntry, RawRecord,
-    ReceiptFilter, Unaccounted, WriterHead,
+    Accounted, EventFilter, Include, LedgerReads, LogFilter, PlacedEvent, RawApproval, RawEntry,
+    RawRecord, ReceiptFilter, Unaccounted, WriterHead,
 };
 use toolbooth_audit::working::CallName;
 use toolbooth_contracts::agent_log::AgentLog;
@@ -594,24 +596,67 @@ fn log_page(
     Ok(page.found)
 }
 
-fn unaccounted(
+/// What is gone of logs, writer by writer; that of writers that are not known comes last.
+fn gone_page(
     database: &Connection,
-    receipts: u64,
-    logs: u64,
-) -> Result<Unaccounted, LedgerError> {
+    after: Option<(String, u64)>,
+    limit: usize,
+) -> Result<Vec<(String, Gone)>, LedgerError> {
+    let mut numbers: Vec<(String, i64)> = database
+        .prepare_cached("SELECT writer, no FROM writers ORDER BY writer")
+        .and_then(|mut statement| {
+            statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        })
+        .map_err(unavailable)?;
+    let sql = "SELECT DISTINCT place >> ?1 FROM gone
+               WHERE place >> ?1 NOT IN (SELECT no FROM writers) ORDER BY 1";
+    let strangers: Vec<i64> = database
+        .prepare_cached(sql)
+        .and_then(|mut statement| statement.query_map([SEQ_BITS], |row| row.get(0))?.collect())
+        .map_err(unavailable)?;
+    numbers.extend(strangers.into_iter().map(|no| (format!("{STRANGER}{no}"), no)));
+    let (writer, seq) = after.map_or((String::new(), -1), |(writer, seq)| {
+        (writer, i64::try_from(seq).unwrap_or(i64::MAX))
+    });
+    let mut found = Vec::new();
+    for (name, no) in numbers.into_iter().filter(|(name, _)| *name >= writer) {
+        let from = if name == writer { seq.saturating_add(1) } else { 0 };
+        if found.len() >= limit || from >= 1 << SEQ_BITS {
+            continue;
+        }
+        let sql = "SELECT place, size, root FROM gone
+                   WHERE place >= ?1 AND place < ?2 ORDER BY place LIMIT ?3";
+        let given = (place(no, from), place(no + 1, 0), limited(limit - found.len()));
+        let read = |row: &rusqlite::Row<'_>| {
+            let root: Name = row.get(2)?;
+            let seq = lookup::split(row.get(0)?).1.unsigned_abs();
+            // What is no hash fits no root.
+            let root = Hash::parse(&root.0).unwrap_or(Hash([0; 32]));
+            Ok((name.clone(), Gone { seq, size: row.get::<_, i64>(1)?.unsigned_abs(), root }))
+        };
+        let mut statement = database.prepare_cached(sql).map_err(unavailable)?;
+        let rows = statement.query_map(given, read).map_err(unreadable_at("gone", &name))?;
+        for row in rows {
+            found.push(row.map_err(unreadable_at("gone", &name))?);
+        }
+    }
+    Ok(found)
+}
+
+fn unaccounted(database: &Connection, known: &Accounted) -> Result<Unaccounted, LedgerError> {
     let count = |sql: &str| -> Result<u64, LedgerError> {
         let count: i64 = database.query_row(sql, [], |row| row.get(0)).map_err(unavailable)?;
         Ok(count.unsigned_abs())
     };
-    let logs = match count("SELECT count(*) FROM agent_logs")? == logs {
+    let logs = match count("SELECT count(*) FROM agent_logs")? == known.logs {
         true => Vec::new(),
-        false => unaccounted_logs(database)?,
+        false => unaccounted_logs(database, &known.lacking)?,
     };
     let all = "SELECT (SELECT count(*) FROM receipts) + (SELECT count(*) FROM open_receipts)
                    + (SELECT count(*) FROM tombstones)";
-    let receipts = match count(all)? == receipts {
+    let receipts = match count(all)? == known.receipts {
         true => Vec::new(),
-        false => unaccounted_receipts(database)?,
+        false => unaccounted_receipts(database, &known.lacking)?,
     };
     let sql =
         "SELECT key FROM keys k WHERE NOT EXISTS (SELECT 1 FROM receipts WHERE id = k.receipt)
@@ -629,18 +674,28 @@ fn unaccounted(
     Ok(Unaccounted { logs, receipts, keys, milestones })
 }
 
-fn unaccounted_logs(database: &Connection) -> Result<Vec<String>, LedgerError> {
+fn unaccounted_logs(
+    database: &Connection,
+    lacking: &BTreeMap<String, u64>,
+) -> Result<Vec<String>, LedgerError> {
+    const MOST: usize = 100;
     let mut logs = Vec::new();
     let mut statement = database
         .prepare_cached(
-            "SELECT l.body FROM agent_logs l LEFT JOIN writers w ON w.no = l.place >> ?1
-             WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.place = l.place)
-                 AND (w.no IS NULL OR l.place & ((1 << ?1) - 1) >= w.pruned_size)
-             ORDER BY l.place LIMIT 100",
+            "SELECT l.body, w.writer, l.place FROM agent_logs l
+             LEFT JOIN writers w ON w.no = l.place >> ?1
+             WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.place = l.place) ORDER BY l.place",
         )
         .map_err(unavailable)?;
     let mut rows = statement.query([SEQ_BITS]).map_err(unavailable)?;
-    while let Some(row) = rows.next().map_err(unavailable)? {
+    while logs.len() < MOST
+        && let Some(row) = rows.next().map_err(unavailable)?
+    {
+        let writer: Option<String> = row.get(1).map_err(unavailable)?;
+        let seq = lookup::split(row.get(2).map_err(unavailable)?).1.unsigned_abs();
+        if writer.is_some_and(|writer| lacking.get(&writer).is_some_and(|size| seq < *size)) {
+            continue;
+        }
         let body: Vec<u8> = row.get(0).map_err(unavailable)?;
         let log: Result<AgentLog, _> = read_log(database, &body);
         logs.push(log.map_or_else(|_| "(unreadable)".to_owned(), |log| log.id));
@@ -649,13 +704,16 @@ fn unaccounted_logs(database: &Connection) -> Result<Vec<String>, LedgerError> {
 }
 
 /// Receipts that name no event that accounts for them; or their calls have been dispatched.
-fn unaccounted_receipts(database: &Connection) -> Result<Vec<String>, LedgerError> {
+fn unaccounted_receipts(
+    database: &Connection,
+    lacking: &BTreeMap<String, u64>,
+) -> Result<Vec<String>, LedgerError> {
     const MOST: usize = 100;
     let mut receipts = Vec::new();
-    let numbers: HashMap<String, (i64, i64)> = database
-        .prepare_cached("SELECT writer, no, pruned_size FROM writers")
+    let numbers: HashMap<String, i64> = database
+        .prepare_cached("SELECT writer, no FROM writers")
         .and_then(|mut statement| {
-            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, (row.get(1)?, row.get(2)?)));
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
             statement.query_map([], read)?.collect()
         })
         .map_err(unavailable)?;
@@ -671,7 +729,12 @@ fn unaccounted_receipts(database: &Connection) -> Result<Vec<String>, LedgerErro
             let receipt: Result<Receipt, _> = shorten::read("a receipt", &body);
             let accounted = match receipt {
                 Ok(receipt) => {
-                    receipt.receipt_id == id.0 && is_accounted(database, &numbers, &receipt)?
+                    let is = |at: &AuditPlace| {
+                        lacking.get(&at.writer).is_some_and(|size| at.seq < *size)
+                    };
+                    receipt.receipt_id == id.0
+                        && (receipt.audit_seq.as_ref().is_some_and(is)
+                            || is_accounted(database, &numbers, &receipt)?)
                 }
                 Err(_) => false,
             };
@@ -686,18 +749,15 @@ fn unaccounted_receipts(database: &Connection) -> Result<Vec<String>, LedgerErro
 /// Whether an event of the log of its writer names the receipt.
 fn is_accounted(
     database: &Connection,
-    numbers: &HashMap<String, (i64, i64)>,
+    numbers: &HashMap<String, i64>,
     receipt: &Receipt,
 ) -> Result<bool, LedgerError> {
     let Some(at) = &receipt.audit_seq else {
         // It runs: that its dispatch names it was seen when its log was read.
         return Ok(numbers.contains_key(&receipt.writer));
     };
-    let Some((no, pruned)) = numbers.get(&at.writer) else { return Ok(false) };
+    let Some(no) = numbers.get(&at.writer) else { return Ok(false) };
     let seq = i64::try_from(at.seq).unwrap_or(i64::MAX);
-    if seq < *pruned {
-        return Ok(true);
-    }
     let Some(body) = body(database, EVENT, place(*no, seq))? else { return Ok(false) };
     let named: Result<Naming, _> = shorten::read("an event", &body);
     Ok(named.is_ok_and(|named| named.receipt_id.as_ref() == Some(&receipt.receipt_id)))
@@ -800,6 +860,14 @@ impl LedgerReads for SqliteReads {
         .await
     }
 
+    async fn gone_page(
+        &self,
+        after: Option<(String, u64)>,
+        limit: usize,
+    ) -> Result<Vec<(String, Gone)>, LedgerError> {
+        self.run(move |reader| gone_page(&reader.database, after, limit)).await
+    }
+
     async fn key_ids(&self) -> Result<Option<Vec<String>>, LedgerError> {
         self.run(|reader| {
             let sql = "SELECT key_id FROM digest_keys";
@@ -810,8 +878,8 @@ impl LedgerReads for SqliteReads {
         .await
     }
 
-    async fn unaccounted(&self, receipts: u64, logs: u64) -> Result<Unaccounted, LedgerError> {
-        self.run(move |reader| unaccounted(&reader.database, receipts, logs)).await
+    async fn unaccounted(&self, known: Accounted) -> Result<Unaccounted, LedgerError> {
+        self.run(move |reader| unaccounted(&reader.database, &known)).await
     }
 
     async fn approval_page(

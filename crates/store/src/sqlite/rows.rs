@@ -56,7 +56,7 @@ pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finish
                                deliveries, cancel, progress, result, queued_by, finished_by";
 /// Columns of `writers` as a head.
 pub(super) const HEAD: &str = "writer, size, last_leaf, root, pruned, started, stopped, named, \
-                               checkpoint, pruned_size";
+                               checkpoint";
 
 /// Fence and body of a receipt.
 pub(super) type ReceiptRow = (i64, Vec<u8>);
@@ -77,9 +77,8 @@ pub(super) fn head(row: &Row<'_>) -> rusqlite::Result<WriterHead> {
             stopped: row.get::<_, i64>(6)? == 1,
             named: row.get(7)?,
             checkpoint: row.get(8)?,
-            pruned_size: row.get::<_, i64>(9)?.unsigned_abs(),
-            says_pruned: pruned.is_some(),
         }),
+        // What a version before the fourth has written; the store's own note is none.
         pruned: pruned.and_then(|text| serde_json::from_str(&text).ok()),
     })
 }
@@ -290,12 +289,7 @@ impl Transaction<'_> {
             Survey::RemoveLogs(before, limit) => {
                 set.surveyed.removed = self.remove_logs(&before, limit)?;
             }
-            Survey::RemoveEvents(before) => {
-                if let Some((writer, removed)) = self.remove_events(&before)? {
-                    set.surveyed.removed = removed;
-                    set.surveyed.removed_of = Some(writer);
-                }
-            }
+            Survey::RemoveEvents(before) => self.remove_events(&before, set)?,
             Survey::NextCall(own) => {
                 set.surveyed.call = match self.next_call(&own)? {
                     Some(call) => Some(RawCall {
@@ -402,6 +396,7 @@ impl Transaction<'_> {
             let root = to.frontier().root().to_string();
             self.execute(sql, (self.writer, number(to.next_seq()), to.last_leaf(), root))?;
         }
+        batch.adopted.iter().try_for_each(|(writer, log)| self.adopt(writer, log))?;
         if batch.stopped {
             self.execute("UPDATE writers SET stopped = 1 WHERE writer = ?1", [self.writer])?;
         }
@@ -420,7 +415,9 @@ impl Transaction<'_> {
             let sql = format!("DELETE FROM {} WHERE id = ?1", before.name());
             self.execute(&sql, [&id])?;
         }
-        let (Some(Put { receipt, fence, text }), Some(now)) = (after, now) else { return Ok(()) };
+        let (Some(Put { receipt, fence, text }), Some(now)) = (after, now) else {
+            return moved.accounted.as_ref().map_or(Ok(()), |at| self.lost(at));
+        };
         let (fence, body) = (number(*fence), shorten::pack(text).map_err(unreadable)?);
         if now == Table::Open {
             let sql = "INSERT INTO open_receipts (id, tool, state, writer, fence, body)

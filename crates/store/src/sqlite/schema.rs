@@ -184,10 +184,14 @@ INSERT INTO digest_keys (key_id)
     ORDER BY place DESC LIMIT 1;
 ";
 
-/// Events that account for asynchronous calls: their places, as records write them.
+/// Events that account for asynchronous calls: their places, as records write them. What is gone of
+/// logs: full subtrees by their first places; blocks that are to be looked at again.
 const V4: &str = "
 ALTER TABLE queue ADD COLUMN queued_by TEXT;
 ALTER TABLE queue ADD COLUMN finished_by TEXT;
+ALTER TABLE writers DROP COLUMN pruned_size;
+CREATE TABLE gone (place INTEGER PRIMARY KEY, size INTEGER NOT NULL, root ANY NOT NULL) STRICT;
+CREATE TABLE stale (place INTEGER PRIMARY KEY) STRICT;
 ";
 
 /// What is left of the version before, once its rows were carried over.

@@ -39,7 +39,7 @@ const LEVEL: i32 = 3;
 const TEXT_MAX: usize = 256 << 20;
 
 /// Names of members, by their numbers; append-only, since records are written with them.
-const NAMES: [&str; 75] = [
+const NAMES: [&str; 80] = [
     "writer",
     "seq",
     "prev",
@@ -115,6 +115,11 @@ const NAMES: [&str; 75] = [
     "records",
     "folded",
     "since",
+    "holdsKeys",
+    "auditCount",
+    "left",
+    "from",
+    "to",
 ];
 
 /// Strings, by their numbers; append-only.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
-use toolbooth_audit::export::{Exporter, ocsf};
+use toolbooth_audit::export::{Exporter, Line, ocsf};
 use toolbooth_audit::proof::{self, Proof, ProofError};
 use toolbooth_audit::reads::{EventFilter, Include, PlacedEvent};
 use toolbooth_audit::verify::{self, Known, VerifyReport};
@@ -382,7 +382,17 @@ async fn export(
         target.write(&csv_line(&csv_headings())?)?;
     }
     while let Some(page) = exporter.page().await.map_err(unreadable)? {
-        for entry in &page {
+        for line in &page {
+            let entry = match line {
+                Line::Event(entry) => entry,
+                Line::Gone(line) if format == ExportFormat::Jsonl && !part => {
+                    if !target.write(format!("{line}\n").as_bytes())? {
+                        return Ok(true);
+                    }
+                    continue;
+                }
+                Line::Gone(_) => continue,
+            };
             let event: Option<AuditEvent> = serde_json::from_str(&entry.bytes).ok();
             let within = event.as_ref().is_none_or(|event| {
                 since.as_ref().is_none_or(|since| event.body.time >= *since)

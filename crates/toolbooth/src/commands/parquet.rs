@@ -15,7 +15,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::Type;
 use serde_json::Value;
-use toolbooth_audit::export::Exporter;
+use toolbooth_audit::export::{Exporter, Line};
 use toolbooth_proxy::Operations;
 
 use super::records::unreadable;
@@ -203,7 +203,8 @@ pub(super) async fn export(
     let mut exporter = Exporter::begin(operations.reads()).await.map_err(unreadable)?;
     let mut partitions = Partitions::new(folder)?;
     while let Some(page) = exporter.page().await.map_err(unreadable)? {
-        for entry in &page {
+        for line in &page {
+            let Line::Event(entry) = line else { continue };
             // What cannot be read is for `verify` to tell.
             let Ok(event) = serde_json::from_str::<Value>(&entry.bytes) else { continue };
             let time = event.get("time").and_then(Value::as_str).unwrap_or_default();

@@ -168,11 +168,11 @@ pub(super) async fn prune(
             let parts = gateway.proxy.parts();
             let step = Prune { kind, before: before.clone(), at: parts.clock.now() };
             let pruned = parts.ledger.prune(step).await.map_err(unreadable)?;
+            all.removed += pruned.removed;
+            all.tombstones += pruned.tombstones;
             if pruned == Pruned::default() {
                 break;
             }
-            all.removed += pruned.removed;
-            all.tombstones += pruned.tombstones;
         }
         done.push((kind, all));
     }

@@ -1,0 +1,223 @@
+//! Shortening a log: events that account for nothing any more give way to the hashes of the subtrees
+//! that they were leaves of, so that the root of the log stays what was signed.
+//!
+//! Logs are shortened block by block. What is left of a block is said by an event, under a signed
+//! checkpoint: who removes more has no event for it.
+//!
+//! Doc: records.md#retention
+
+use serde::{Deserialize, Serialize};
+use toolbooth_contracts::event::AuditEventKind;
+
+use crate::digest::sha256_hex;
+use crate::merkle::{Frontier, Hash, node_hash};
+
+/// Events of a block.
+pub const BLOCK: u64 = 1_024;
+
+/// Events that are gone: a whole subtree of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gone {
+    /// The place of the first.
+    pub seq: u64,
+    /// How many: a power of two, which divides the place.
+    pub size: u64,
+    /// The root over them.
+    pub root: Hash,
+}
+
+/// What is left of a part of a log, as the event that says so has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Left {
+    /// The first place of the part.
+    pub from: u64,
+    /// The place after its last one.
+    pub to: u64,
+    /// SHA-256 over the places that are left, in hex.
+    pub places: String,
+}
+
+impl Left {
+    /// What is left of a part where these places are gone: ranges in order, each with the place
+    /// after its last one.
+    #[must_use]
+    pub fn of(from: u64, to: u64, gone: impl IntoIterator<Item = (u64, u64)>) -> Self {
+        let mut text = String::new();
+        let mut next = from;
+        for (begin, end) in gone {
+            let (begin, end) = (begin.clamp(from, to), end.clamp(from, to));
+            if begin > next {
+                text.push_str(&format!("{next}-{begin},"));
+            }
+            next = next.max(end);
+        }
+        if to > next {
+            text.push_str(&format!("{next}-{to},"));
+        }
+        Self { from, to, places: sha256_hex(text.as_bytes()) }
+    }
+}
+
+/// A place of a block, or several that are gone.
+#[derive(Debug, Clone, Copy)]
+pub enum Piece {
+    /// An event: its place, its leaf hash, and whether it stays.
+    Event(u64, Hash, bool),
+    /// Events that are gone already.
+    Gone(Gone),
+}
+
+impl Piece {
+    /// The first place.
+    #[must_use]
+    pub fn seq(&self) -> u64 {
+        match self {
+            Self::Event(seq, ..) => *seq,
+            Self::Gone(gone) => gone.seq,
+        }
+    }
+
+    /// Adds it to the tree of its log; whether it is the next.
+    pub fn push_to(&self, frontier: &mut Frontier) -> bool {
+        match self {
+            Self::Event(seq, leaf, _) => *seq == frontier.size() && frontier.push_tree(1, *leaf),
+            Self::Gone(gone) => {
+                gone.seq == frontier.size() && frontier.push_tree(gone.size, gone.root)
+            }
+        }
+    }
+}
+
+/// A block that was shortened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut {
+    /// Places of events that go.
+    pub removed: Vec<u64>,
+    /// What stands for all that are gone then, in order.
+    pub gone: Vec<Gone>,
+    /// What is left.
+    pub left: Left,
+}
+
+/// Shortens a part of a log that begins with a block.
+#[must_use]
+pub fn cut(from: u64, to: u64, pieces: &[Piece]) -> Cut {
+    let (mut removed, mut gone) = (Vec::new(), Vec::<Gone>::new());
+    for piece in pieces {
+        match piece {
+            Piece::Event(_, _, true) => (),
+            Piece::Event(seq, leaf, false) => {
+                removed.push(*seq);
+                add(&mut gone, Gone { seq: *seq, size: 1, root: *leaf });
+            }
+            Piece::Gone(part) => add(&mut gone, *part),
+        }
+    }
+    let left = Left::of(from, to, gone.iter().map(|part| (part.seq, part.seq + part.size)));
+    Cut { removed, gone, left }
+}
+
+/// Adds a subtree; two that are the halves of a larger one become that.
+fn add(gone: &mut Vec<Gone>, part: Gone) {
+    let mut part = part;
+    while let Some(last) = gone.last()
+        && last.size == part.size
+        && last.seq + last.size == part.seq
+        && last.seq % (last.size * 2) == 0
+    {
+        part = Gone { seq: last.seq, size: last.size * 2, root: node_hash(last.root, part.root) };
+        gone.pop();
+    }
+    gone.push(part);
+}
+
+/// Whether an event stays, whatever it accounts for: what says what logs are, and what was removed.
+#[must_use]
+pub fn stays(kind: AuditEventKind) -> bool {
+    matches!(
+        kind,
+        AuditEventKind::WriterStarted
+            | AuditEventKind::WriterStopped
+            | AuditEventKind::ReceiptsPruned
+            // The request may be in another log, which is shortened at another time.
+            | AuditEventKind::CallFinished
+            | AuditEventKind::StoreRestored
+    )
+}
+
+/// How far a log was looked through; a note of the store for itself, on which nothing rests.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Progress {
+    /// Up to where the tree was computed anew.
+    pub computed: u64,
+    /// The roots of its full subtrees, in hex.
+    pub peaks: Vec<String>,
+    /// Up to where that fitted a signed checkpoint.
+    pub sound: u64,
+    /// Up to where blocks were shortened.
+    pub done: u64,
+}
+
+impl Progress {
+    /// The tree as far as it was computed.
+    #[must_use]
+    pub fn frontier(&self) -> Option<Frontier> {
+        let peaks: Option<Vec<Hash>> = self.peaks.iter().map(|text| Hash::parse(text)).collect();
+        Frontier::restore(self.computed, peaks?)
+    }
+
+    /// The tree was computed so far.
+    pub fn compute(&mut self, frontier: &Frontier) {
+        self.computed = frontier.size();
+        self.peaks = frontier.peaks().iter().map(Hash::to_string).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::merkle::leaf_hash;
+
+    proptest! {
+        #[test]
+        fn a_log_that_is_shortened_again_and_again_keeps_its_root(
+            rounds in proptest::collection::vec(proptest::collection::vec(any::<bool>(), 1..90), 1..4),
+        ) {
+            let size = rounds.iter().map(Vec::len).max().unwrap() as u64;
+            let leaf = |seq: u64| leaf_hash(&seq.to_be_bytes());
+            let mut pieces: Vec<Piece> =
+                (0..size).map(|seq| Piece::Event(seq, leaf(seq), true)).collect();
+            let root = |pieces: &[Piece]| {
+                let mut frontier = Frontier::default();
+                pieces.iter().all(|piece| piece.push_to(&mut frontier)).then(|| frontier.root())
+            };
+            let signed = root(&pieces);
+            prop_assert!(signed.is_some());
+            for round in &rounds {
+                for piece in &mut pieces {
+                    if let Piece::Event(seq, _, stays) = piece {
+                        *stays = *round.get(*seq as usize).unwrap_or(&true);
+                    }
+                }
+                let Cut { removed, gone, left } = cut(0, size, &pieces);
+                pieces.retain(|piece| matches!(piece, Piece::Event(_, _, true)));
+                prop_assert!(pieces.iter().all(|piece| !removed.contains(&piece.seq())));
+                pieces.extend(gone.iter().copied().map(Piece::Gone));
+                pieces.sort_by_key(Piece::seq);
+                prop_assert_eq!(root(&pieces), signed);
+                let ranges = gone.iter().map(|part| (part.seq, part.seq + part.size));
+                prop_assert_eq!(&Left::of(0, size, ranges), &left);
+                // Whether a place is left is all that counts, not how the others are held.
+                let single = gone.iter().flat_map(|part| part.seq..part.seq + part.size);
+                prop_assert_eq!(&Left::of(0, size, single.map(|seq| (seq, seq + 1))), &left);
+                if let Some(part) = gone.first() {
+                    let fewer = gone.iter().skip(1).map(|part| (part.seq, part.seq + part.size));
+                    prop_assert_ne!(Left::of(0, size, fewer).places, left.places, "{:?}", part);
+                }
+            }
+        }
+    }
+}
