@@ -1,5 +1,7 @@
-//! Any bytes as an entry of the registry: no panic, the same verdict twice, the first of all errors
-//! is the first error, and what is a contract stays one when it is written and read again.
+//! Fuzzes the guard with any bytes as an entry of the registry.
+//!
+//! The guard must not panic, and must give the same verdict twice. `validate_entry` must return the
+//! first error of `check_entry`. A contract must stay the same when it is written and read again.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,5 @@
-//! Any bytes as a lock file: no panic, and what is read is written as the same lock.
+//! Fuzzes the parser of lock files: no panic, and a lock that is written and read again is the
+//! same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes as the body of an MCP request: no panic, and an error that can be read.
+//! Fuzzes the body of an MCP request: no panic, and a well-formed error for an invalid message.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes on standard input: no panic, and the reading comes to an end.
+//! Fuzzes standard input of the MCP door: no panic, and reading comes to an end.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes as a registry file: no panic, and every finding stands within the text.
+//! Fuzzes the parser of registry files: no panic, and every finding has a position in the text.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

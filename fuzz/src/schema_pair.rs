@@ -1,5 +1,7 @@
-//! Any two schemas and a value: compiling, judging, comparing, older drafts, and dropped nulls
-//! neither panic nor take for ever.
+//! Fuzzes two schemas and a value.
+//!
+//! Compiling, validating, comparing, converting older drafts and dropping nulls must neither panic
+//! nor hang.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,12 +11,12 @@ use toolbooth_contracts::json as gate;
 use toolbooth_contracts::schema::CompiledSchema;
 use toolbooth_contracts::schema_dialect::in_2020_12;
 use toolbooth_registry::lock::compare;
-use toolbooth_registry::said::Said;
+use toolbooth_registry::source_claims::SourceClaims;
 use toolbooth_registry::suspicion;
 
-fn said(schema: &Value) -> Said {
+fn claims(schema: &Value) -> SourceClaims {
     let text = schema.get("description").and_then(Value::as_str).map(str::to_owned);
-    Said {
+    SourceClaims {
         name: text.clone().unwrap_or_default(),
         title: None,
         description: text,
@@ -35,8 +37,8 @@ fuzz_target!(|bytes: &[u8]| {
         }
         let _ = in_2020_12(schema);
         let _ = without_widened_nulls(schema, value.clone());
-        let _ = suspicion::of(&said(schema));
+        let _ = suspicion::of(&claims(schema));
     }
-    assert!(compare(&said(one), &said(one)).is_empty());
-    let _ = compare(&said(one), &said(two));
+    assert!(compare(&claims(one), &claims(one)).is_empty());
+    let _ = compare(&claims(one), &claims(two));
 });

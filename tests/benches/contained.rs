@@ -1,16 +1,19 @@
-//! What containment costs: `/bin/true` bare, below the launcher, contained, and contained with a
-//! network, in turns, by a small gateway and by one of a gibibyte; and bytes a second through the
-//! relay against the machine's own network.
+//! Measures the cost of containment.
 //!
-//! The launcher is the released binary: `cargo build --release` first.
+//! Runs `/bin/true` bare, below the launcher, contained, and contained with a network, in turns,
+//! for a small gateway and for one of 1 GiB. Compares bytes per second through the relay with a
+//! direct connection.
+//!
+//! The launcher is the release binary: run `cargo build --release` first.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::time::{Duration, Instant};
 
 use toolbooth_adapters::launcher::Launcher;
-use toolbooth_adapters::process::{self, Bounds, CommandLine};
+use toolbooth_adapters::process::{self, Bounds};
 use toolbooth_adapters::sandbox::{default_profile, server_profile};
 use toolbooth_adapters::secrets::Setting;
+use toolbooth_adapters::{CommandLine, Ended};
 use toolbooth_contracts::Conversation;
 use toolbooth_contracts::sandbox::{NetProfile, SandboxProfile};
 
@@ -25,7 +28,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
 const TRANSFER_BYTES: usize = 512 << 20;
 const TRANSFERS: usize = 7;
 
-/// Receives everything and tells how long it took.
+/// Receives all bytes, then prints their number and the seconds that it took.
 const RECEIVER: &str = "import socket, sys, time
 buffer = bytearray(1 << 18)
 stream = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
@@ -34,7 +37,7 @@ while n := stream.recv_into(buffer): count += n
 print(count, time.monotonic() - began)
 ";
 
-/// A server that sends the bytes of one transfer to whoever connects.
+/// A server that sends the bytes of one transfer to every client.
 fn sender() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -50,7 +53,7 @@ fn sender() -> u16 {
     port
 }
 
-/// Bytes a second, direct and through the relay, in turns.
+/// Median bytes per second, direct and through the relay, measured in turns.
 async fn transfers(launcher: &Launcher) -> (f64, f64) {
     let port = sender();
     let argv = ["/usr/bin/python3", "-c", RECEIVER, &port.to_string()];
@@ -97,7 +100,7 @@ async fn measure(launcher: &Launcher) -> [f64; 4] {
             let done =
                 process::run(launcher, &line, Vec::new(), bounds, &conversation).await.unwrap();
             times.push(began.elapsed());
-            assert_eq!(done.ended, process::Ended::Exit(0));
+            assert_eq!(done.ended, Ended::Exit(0));
         }
     }
     [bare, below, contained, networked].map(median)

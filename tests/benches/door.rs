@@ -1,8 +1,7 @@
-//! Latency of calls while the HTTP door holds 10,000 idle and slow connections, and the memory of
-//! bodies that stay half-sent.
+//! Measures call latency while the HTTP door holds 10,000 idle and slow connections.
 //!
-//! The gateway is the released binary: `cargo build --release` first. Needs a limit of 20,000 open
-//! files.
+//! Also measures the memory of half-sent bodies. The gateway is the release binary: run `cargo
+//! build --release` first. Needs a limit of 20,000 open files.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::io::{Read, Write};
@@ -62,8 +61,8 @@ impl Caller {
     }
 }
 
-/// Half of these connections are idle; half send a byte of a head every half second, evenly spread,
-/// and come again when they are refused.
+/// Opens the connections. Half of them are idle; half send a byte of a head every half second,
+/// evenly spread, and reconnect when they are refused.
 fn crowd(address: &str, ended: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandle<()>> {
     let (ready, readied) = std::sync::mpsc::channel();
     let threads = [false, true].map(|slow| {
@@ -120,7 +119,7 @@ fn latency() {
         alone.push(caller.measure());
         let ended = Arc::new(AtomicBool::new(false));
         let threads = crowd(&gateway.address, &ended);
-        // Connections are accepted in turn, so that this one comes after all of them.
+        // Connections are accepted in order, so all others are accepted when this call returns.
         Caller::new(&gateway.address).call();
         crowded.push(caller.measure());
         memory = memory_mib(&gateway, "VmRSS:");
@@ -152,7 +151,7 @@ fn bodies() {
     let mut held = Vec::new();
     for _ in 0..200 {
         let mut stream = TcpStream::connect(&gateway.address).unwrap();
-        // A body that is refused may not be read to its end.
+        // The gateway may close the connection before it has read a refused body.
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&half));
         held.push(stream);
     }

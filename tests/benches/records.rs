@@ -1,5 +1,7 @@
-//! What records cost: the whole path against the bare writer, for both stores, in one run, A B A B;
-//! verification of a million events; a query among a million agent logs.
+//! Measures the cost of records.
+//!
+//! Compares the whole path with the bare writer, for both stores, in turns. Verifies a million
+//! events, and queries a million calls.
 //!
 //! `cargo bench -p toolbooth-tests --bench records [-- path|verify|query]`.
 #![allow(missing_docs)]
@@ -19,12 +21,13 @@ use toolbooth_audit::claim::KeyRules;
 use toolbooth_audit::export::{Exporter, Line};
 use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Moment, Settlement};
 use toolbooth_audit::note::Signer;
-use toolbooth_audit::reads::LogFilter;
-use toolbooth_audit::verify::{self, Known};
+use toolbooth_audit::reads::{EventFilter, LogFilter, ReceiptFilter};
+use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::contract::{AdapterId, IdempotencyMode, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::json::JsonText;
 use toolbooth_contracts::receipt::StoredResult;
 use toolbooth_contracts::{
     CallRequest, Caller, ContentBlock, Conversation, Dispatch, Effect, Executor, Guard, Outcome,
@@ -48,7 +51,7 @@ struct Echo;
 #[async_trait]
 impl Executor for Echo {
     async fn execute(&self, dispatch: Dispatch, _: Conversation) -> Outcome {
-        Outcome::Done(ToolOutput::text(dispatch.arguments.get()))
+        Outcome::Done(ToolOutput::text(dispatch.arguments.as_str()))
     }
 
     async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
@@ -71,13 +74,14 @@ fn proxy(ledger: Arc<dyn Ledger>) -> ToolProxy {
         worlds: Worlds::new(World::new(policy).with_registry(registry)),
         catalogue: None,
         ledger,
+        reads: None,
         executors: Executors::default().with(AdapterId::Local("bench".into()), Arc::new(Echo)),
         clock: Arc::new(SystemClock::default()),
         ids: Arc::new(SystemIds),
         shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits: Limits::default(),
         upstreams: Default::default(),
-        keeping: Default::default(),
+        retention: Default::default(),
     })
 }
 
@@ -140,7 +144,7 @@ fn settlement(
         receipt_id: None,
         caller: "local".into(),
         input: serde_json::from_str(&arguments()).ok(),
-        output: Some(json!({ "content": [{ "type": "text", "text": arguments() }] })),
+        output: JsonText::of(&json!({ "content": [{ "type": "text", "text": arguments() }] })).ok(),
         duration_ms: 1.5,
         is_error: false,
         error_code: None,
@@ -175,7 +179,7 @@ fn settlement(
     }
 }
 
-/// Two dependent commits; gives how long each took.
+/// Makes two dependent commits and returns the time of each.
 async fn bare(ledger: &dyn Ledger, clock: &SystemClock, ids: &SystemIds) -> [Duration; 2] {
     let request = request(clock, ids);
     let call_id = request.call_id.clone();
@@ -190,7 +194,7 @@ async fn bare(ledger: &dyn Ledger, clock: &SystemClock, ids: &SystemIds) -> [Dur
 
 struct Measured {
     per_second: f64,
-    /// Of a commit for the bare writer, of a call for the path.
+    /// The time of a commit for the bare writer, of a call for the path.
     p50: Duration,
     p99: Duration,
 }
@@ -357,7 +361,7 @@ async fn verification() {
         reset_peak();
         let before = peak_memory();
         let began = Instant::now();
-        let report = verify::store(&*ledger, Known::default()).await.expect("reads");
+        let report = verify::store(&*ledger, TrustAnchors::default()).await.expect("reads");
         assert!(report.ok, "{:?}", report.problems.first());
         println!(
             "verify, store of {} events with receipts and logs: {:.1} s, {} MiB more than before ({run} run)",
@@ -381,7 +385,7 @@ async fn verification() {
     reset_peak();
     let (before, began) = (peak_memory(), Instant::now());
     let open = || std::fs::File::open(&file).map(std::io::BufReader::new);
-    let report = verify::export(open, Known::default()).expect("reads");
+    let report = verify::export(open, TrustAnchors::default()).expect("reads");
     assert!(report.ok, "{:?}", report.problems.first());
     println!(
         "verify, export of {} events: {:.1} s, {} MiB more than before",
@@ -391,8 +395,89 @@ async fn verification() {
     );
 }
 
+/// Calls in the store that is queried.
+const CALLS: u64 = 1_000_000;
+
+/// Fills a store with calls of the last thirty days, each with two events, an agent log and a
+/// receipt. Ids are in the order of time.
+fn fill(file: &Path) {
+    let connection = rusqlite::Connection::open(file).expect("opens");
+    let now = jiff::Timestamp::now().as_millisecond();
+    let ms = format!("({now} - ({CALLS} - i) * 2592)");
+    let time = format!("strftime('%Y-%m-%dT%H:%M:%fZ', {ms} / 1000.0, 'unixepoch')");
+    let id = |kind: &str| {
+        let digits = format!("printf('%012x7{kind}008%015x', {ms}, i * 7919)");
+        let part = |from: u8, len: u8| format!("substr({digits}, {from}, {len})");
+        let parts = [part(1, 8), part(9, 4), part(13, 4), part(17, 4), part(21, 12)];
+        parts.join(" || '-' || ")
+    };
+    let (call, receipt) = (id("a"), id("b"));
+    let of = |text: &str| format!("CAST(char(0) || {text} AS BLOB)");
+    let members = format!(
+        "'caller', iif(i % 250000 = 7, 'rare', 'caller-' || (i % 5)), 'callId', {call},
+         'receiptId', {receipt}, 'time', {time}, 'toolName', 'tool.' || (i % 50), 'writer', 'bench'"
+    );
+    let dispatched = of(&format!(
+        "json_object('event', 'TOOL_DISPATCHED', 'seq', size + 2 * i, 'agentId',
+             'agent-' || (i % 20), {members})"
+    ));
+    let executed = of(&format!(
+        "json_patch(json_object('event', 'TOOL_EXECUTED', 'seq', size + 2 * i + 1, 'agentId',
+             'agent-' || (i % 20), 'logDigest', '', 'status',
+             iif(i % 10 = 0, 'failed', 'succeeded'), {members}),
+             json_object('errorCode', iif(i % 10 = 0,
+                 iif(i % 200000 = 0, 'rate-limited', 'tool-error'), NULL)))"
+    ));
+    let log = of(&format!(
+        "json_object('id', printf('%016x', i), 'toolName', 'tool.' || (i % 50), 'agentId',
+             'agent-' || (i % 20), 'callId', {call}, 'caller', 'local', 'input',
+             json_object('text', hex(zeroblob(60))), 'durationMs', 1.5, 'isError',
+             json(iif(i % 10 = 0, 'true', 'false')), 'attempt', 1, 'timestamp', {time})"
+    ));
+    let settled = of(&format!(
+        "json_object('receiptId', {receipt}, 'callId', {call}, 'toolId', 'tool.' || (i % 50),
+             'contractDigest', '', 'caller', iif(i % 250000 = 7, 'rare', 'caller-' || (i % 5)),
+             'idempotency', json_object('mode', 'none'), 'argsDigest', '', 'state',
+             iif(i % 10 = 0, 'failed', 'succeeded'), 'effect', 'completed', 'attempt', 1,
+             'startedAt', {time}, 'writer', 'bench', 'policyVersion', '')"
+    ));
+    connection
+        .execute_batch(&format!(
+            "PRAGMA synchronous = OFF;
+             BEGIN;
+             CREATE TEMP TABLE n AS
+                 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {CALLS})
+                 SELECT i, (SELECT size FROM writers) AS size FROM n;
+             INSERT INTO events (place, body)
+                 SELECT (1 << 40) | (size + 2 * i), {dispatched} FROM n;
+             INSERT INTO events (place, body)
+                 SELECT (1 << 40) | (size + 2 * i + 1), {executed} FROM n;
+             INSERT INTO agent_logs (place, body)
+                 SELECT (1 << 40) | (size + 2 * i + 1), {log} FROM n;
+             INSERT INTO receipts (id, fence, body)
+                 SELECT unhex({receipt}, '-'), 1, {settled} FROM n;
+             UPDATE writers SET size = size + 2 * {CALLS} + 2;
+             COMMIT;"
+        ))
+        .expect("fills");
+}
+
+/// Prints the time of a query: of the first run, and the median of five.
+async fn asked<F: Future<Output = usize>>(name: &str, ask: impl Fn() -> F) {
+    let mut all: Vec<Duration> = Vec::new();
+    let mut rows = 0;
+    for _ in 0..5 {
+        let began = Instant::now();
+        rows = ask().await;
+        all.push(began.elapsed());
+    }
+    let first = all[0].as_secs_f64() * 1_000.0;
+    all.sort_unstable();
+    let median = all[2].as_secs_f64() * 1_000.0;
+    println!("query of {name}: {rows} rows, first {first:.1} ms, median {median:.1} ms");
+}
+
 async fn query() {
-    const LOGS: u64 = 1_000_000;
     let folder = tempfile::tempdir().expect("a folder");
     let clock = SystemClock::default();
     let ledger = sqlite::open(folder.path(), "bench", SqliteOptions::default(), &clock.now())
@@ -401,83 +486,91 @@ async fn query() {
     drop(ledger);
     let file = folder.path().join(DATABASE);
     let filled = Instant::now();
-    let connection = rusqlite::Connection::open(&file).expect("opens");
-    // Spread over thirty days up to now, with bodies as small calls have them.
-    let time = format!(
-        "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', printf('-%f seconds', ({LOGS} - i) * 2.592))"
-    );
-    let of = |text: &str| format!("CAST(char(0) || {text} AS BLOB)");
-    let event = of(&format!(
-        "json_object('agentId', 'agent-' || (i % 20), 'callId', printf('c%d', i), 'event',
-             'TOOL_EXECUTED', 'logDigest', '', 'seq', size + i, 'time', {time}, 'toolName',
-             'tool.' || (i % 50), 'writer', 'bench')"
-    ));
-    let log = of(&format!(
-        "json_object('id', printf('%016x', i), 'toolName', 'tool.' || (i % 50), 'agentId',
-             'agent-' || (i % 20), 'callId', printf('c%d', i), 'caller', 'local', 'input',
-             json_object('text', hex(zeroblob(60))), 'durationMs', 1.5, 'isError',
-             json(iif(i % 10 = 0, 'true', 'false')), 'attempt', 1, 'timestamp', {time})"
-    ));
-    connection
-        .execute_batch(&format!(
-            "PRAGMA synchronous = OFF;
-             BEGIN;
-             CREATE TEMP TABLE n AS
-                 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {LOGS})
-                 SELECT i, (SELECT size FROM writers) AS size FROM n;
-             INSERT INTO events (place, body) SELECT (1 << 40) | (size + i), {event} FROM n;
-             INSERT INTO agent_logs (place, body) SELECT (1 << 40) | (size + i), {log} FROM n;
-             UPDATE writers SET size = size + {LOGS} + 1;
-             COMMIT;"
-        ))
-        .expect("fills");
-    drop(connection);
-    let size = std::fs::metadata(&file).expect("is there").size() >> 20;
-    println!("filled {LOGS} agent logs ({size} MiB) in {:.0} s", filled.elapsed().as_secs_f64());
+    fill(&file);
+    let size = |file: &Path| std::fs::metadata(file).expect("is there").size() >> 20;
+    let took = filled.elapsed().as_secs_f64();
+    println!("filled {CALLS} calls ({} MiB) in {took:.0} s", size(&file));
     let reads = SqliteReads::open(&file).expect("opens");
     let began = Instant::now();
     let none = LogFilter { tool: Some("none".into()), limit: 1, ..LogFilter::default() };
     assert!(reads.agent_logs(none).await.expect("reads").is_empty());
-    println!("taken in for searching in {:.1} s", began.elapsed().as_secs_f64());
-    let hour = || -> String {
+    let searched = size(&folder.path().join("lookup.db"));
+    let took = began.elapsed().as_secs_f64();
+    println!("taken in for searching in {took:.1} s ({searched} MiB)");
+    let hour = {
         let at = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(3_600);
-        format!("{at:.3}")
+        Some(format!("{at:.3}"))
     };
+    let text = |text: &str| Some(text.to_owned());
+    let logs = |filter: LogFilter| LogFilter { limit: 1_000, ..filter };
     for (name, filter) in [
-        ("the last hour", LogFilter { since: Some(hour()), limit: 1_000, ..LogFilter::default() }),
+        ("the last hour", LogFilter { since: hour.clone(), ..LogFilter::default() }),
         (
             "the last hour of one tool",
-            LogFilter {
-                since: Some(hour()),
-                tool: Some("tool.7".into()),
-                limit: 1_000,
-                ..LogFilter::default()
-            },
+            LogFilter { since: hour.clone(), tool: text("tool.7"), ..LogFilter::default() },
         ),
         (
             "the errors of one agent in the last hour",
             LogFilter {
-                since: Some(hour()),
-                agent: Some("agent-10".into()),
+                since: hour.clone(),
+                agent: text("agent-10"),
                 error: Some(true),
-                limit: 1_000,
                 ..LogFilter::default()
             },
         ),
     ] {
-        let mut all: Vec<Duration> = Vec::new();
-        let mut rows = 0;
-        for _ in 0..5 {
-            let began = Instant::now();
-            rows = reads.agent_logs(filter.clone()).await.expect("reads").len();
-            all.push(began.elapsed());
-        }
-        let first = all[0].as_secs_f64() * 1_000.0;
-        all.sort_unstable();
-        println!(
-            "query of {name}: {rows} rows, first {first:.1} ms, median {:.1} ms",
-            all[2].as_secs_f64() * 1_000.0
-        );
+        asked(name, async || reads.agent_logs(logs(filter.clone())).await.expect("reads").len())
+            .await;
+    }
+    let newest = EventFilter { limit: 2, ..EventFilter::default() };
+    let newest = reads.events(newest).await.expect("reads").remove(0).event.body;
+    let (call, receipt) = (newest.call_id.expect("a call"), newest.receipt_id.expect("one"));
+    for (name, filter) in [
+        ("one call", EventFilter { call: Some(call.clone()), ..EventFilter::default() }),
+        ("a call that is not there", EventFilter { call: text("none"), ..EventFilter::default() }),
+        ("the newest of a tool", EventFilter { tool: text("tool.7"), ..EventFilter::default() }),
+        ("a rare caller", EventFilter { caller: text("rare"), ..EventFilter::default() }),
+        ("a rare code", EventFilter { code: text("rate-limited"), ..EventFilter::default() }),
+        (
+            "the failures of a tool",
+            EventFilter { tool: text("tool.10"), status: text("failed"), ..EventFilter::default() },
+        ),
+        (
+            "what a caller has never done",
+            EventFilter {
+                tool: text("tool.7"),
+                caller: text("caller-1"),
+                ..EventFilter::default()
+            },
+        ),
+    ] {
+        let of = || EventFilter { limit: 100, ..filter.clone() };
+        asked(name, async || reads.events(of()).await.expect("reads").len()).await;
+    }
+    for (name, filter) in [
+        ("receipts of a tool", ReceiptFilter { tool: text("tool.7"), ..ReceiptFilter::default() }),
+        (
+            "receipts of a rare caller",
+            ReceiptFilter { caller: text("rare"), ..ReceiptFilter::default() },
+        ),
+        (
+            "failed receipts of a tool",
+            ReceiptFilter {
+                tool: text("tool.10"),
+                state: text("failed"),
+                ..ReceiptFilter::default()
+            },
+        ),
+    ] {
+        let of = || ReceiptFilter { limit: 100, ..filter.clone() };
+        asked(name, async || reads.receipts(of()).await.expect("reads").0.len()).await;
+    }
+    for (name, prefix) in [
+        ("the beginning of an id", &receipt[..13]),
+        ("the beginning of many ids", &receipt[..3]),
+        ("the beginning of no id", "none"),
+    ] {
+        asked(name, async || reads.named(prefix, 20).await.expect("reads").len()).await;
     }
 }
 

@@ -16,13 +16,13 @@ use crate::{Place, WRITING_HANDLERS, request};
 /// Clients that call at the same time.
 const CLIENTS: u64 = 12;
 
-/// How a tool is reached.
+/// The kinds of executors.
 const KINDS: [&str; 3] = ["command", "handler", "http"];
 
 /// The modes that promise one effect per key.
 const MODES: [&str; 2] = ["keyed", "on-key"];
 
-/// Appends one line per effect, with something to kill before and after it.
+/// Appends one line per effect, with a process to kill before and after it.
 const COMMAND: &str = "head -c 3000 /dev/urandom > /dev/null\n\
     echo \"$1 $2\" >> out/effects.txt\n\
     head -c 3000 /dev/urandom > /dev/null\necho done\n";
@@ -36,7 +36,7 @@ def run(args, context):
     return {"key": args["key"]}
 "#;
 
-/// An HTTP target on a fixed port, so that another takes the place of one that was killed.
+/// An HTTP target on a fixed port, so that a new one can replace one that was killed.
 const TARGET: &str = r#"import http.server, json, os, sys, time
 FILE = os.open("effects.txt", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
 class Target(http.server.BaseHTTPRequestHandler):
@@ -61,7 +61,7 @@ server.serve_forever()
 
 fn tool(kind: &str, mode: &str) -> String {
     match kind {
-        // The domain of a handler is its file.
+        // A handler's domain is the name of its file.
         "handler" => format!("{}.run", mode.replace('-', "")),
         _ => format!("{kind}.{mode}"),
     }
@@ -152,7 +152,7 @@ fn descendants(root: u32) -> Vec<u32> {
     found
 }
 
-/// Clients that call until they are told to stop; each gives the number of its calls.
+/// Starts clients that call until `stop` is set. Each returns the number of its calls.
 fn load(address: &str, seed: u64, stop: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandle<u64>> {
     (0..CLIENTS)
         .map(|client| {
@@ -182,12 +182,12 @@ fn load(address: &str, seed: u64, stop: &Arc<AtomicBool>) -> Vec<std::thread::Jo
         .collect()
 }
 
-/// Kills what runs below a gateway for some seconds, and checks the promises.
+/// Kills random processes below a gateway for `seconds`, and checks the promises.
 pub fn children(seconds: u64, seed: u64) {
     println!(
         "children: kill -9 below a running gateway, {CLIENTS} clients, {seconds} s, seed {seed}"
     );
-    // A port that nobody else has, for as long as this takes.
+    // The first target finds a free port, which all later ones use.
     let (mut behind, port) = target(&place(0), 0);
     let _ = behind.kill();
     let _ = behind.wait();
@@ -202,7 +202,7 @@ pub fn children(seconds: u64, seed: u64) {
     let pid = gateway.id();
     let mut turn = 0;
     while began.elapsed() < Duration::from_secs(seconds) {
-        // The pauses are the load's, not a wait for something.
+        // The pauses spread the kills; the test waits for nothing here.
         std::thread::sleep(Duration::from_millis(5 + chance.below(60)));
         turn += 1;
         if turn % 25 == 0 {
@@ -218,7 +218,7 @@ pub fn children(seconds: u64, seed: u64) {
         };
         assert!(*victim != own && *victim != pid);
         let kill = Command::new("kill").args(["-KILL", &victim.to_string()]).output();
-        // One that has ended meanwhile is none.
+        // A process that has ended meanwhile does not count.
         killed += u64::from(kill.expect("kill starts").status.success());
     }
     stop.store(true, Ordering::Relaxed);

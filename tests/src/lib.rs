@@ -1,4 +1,4 @@
-//! What the journeys share: the binary, the test set-up, a small HTTP client, folders to work in.
+//! Provides the tests with the binary, the test set-up, a small HTTP client and work folders.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -34,8 +34,8 @@ pub fn binary() -> PathBuf {
     path
 }
 
-/// A file of the test set-up; `None`, said loudly, where the set-up has not made it. In CI that
-/// is a failure.
+/// The path of a file of the test set-up. If it is missing, prints a notice and returns `None`;
+/// panics in CI.
 pub fn set_up(name: &str) -> Option<PathBuf> {
     let path = target().join("test-env").join(name);
     if path.exists() {
@@ -47,7 +47,7 @@ pub fn set_up(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Handlers that may write where they are, as those of these tests do.
+/// A runtime of handlers that may write to their own folder, as those of these tests do.
 pub const WRITING_HANDLERS: &str = "[runtimes.own]\nkind = \"handlers\"\ndir = \"handlers\"\nsandbox = { base = \"default\", fs = { write = [\".\"] } }\n";
 
 /// A folder with a configuration, a registry, handlers and scripts.
@@ -100,7 +100,7 @@ impl Place {
         self.command(arguments).stdin(Stdio::null()).output().expect("the binary starts")
     }
 
-    /// Runs a command with `--format json`; gives its document and its exit code.
+    /// Runs a command with `--format json`; returns its document and its exit code.
     pub fn json(&self, arguments: &[&str]) -> (Value, i32) {
         let mut all = arguments.to_vec();
         all.extend(["--format", "json"]);
@@ -169,7 +169,8 @@ impl Place {
         Gateway { address: address.to_owned(), child, stdout, words: Some(words) }
     }
 
-    /// Lets a real client list and call; `url` or standard input and output.
+    /// Runs a list and calls with the Python MCP client, over HTTP if `url` is given, else over
+    /// stdio.
     pub fn client(&self, python: &Path, url: Option<&str>, mode: &str, calls: &Value) -> Value {
         let mut job = json!({ "mode": mode, "calls": calls });
         match url {
@@ -203,7 +204,7 @@ impl Default for Place {
     }
 }
 
-/// What was written of one call.
+/// The records of one call.
 #[derive(Debug)]
 pub struct Records {
     pub events: Vec<Value>,
@@ -235,8 +236,8 @@ impl Gateway {
         assert!(sent.expect("kill starts").success());
     }
 
-    /// Waits for the end; gives the exit code, what was printed after the first line, and what
-    /// was said on standard error.
+    /// Waits for the end. Returns the exit code, standard output after the first line, and standard
+    /// error.
     pub fn wait(mut self) -> (Option<i32>, String, String) {
         let status = self.child.wait().expect("ends");
         let mut rest = String::new();
@@ -266,7 +267,7 @@ impl Drop for Gateway {
     }
 }
 
-/// One request over a connection of its own; `None` where the connection broke.
+/// Sends one request over a connection of its own; `None` if the connection breaks.
 pub fn request(
     address: &str,
     method: &str,

@@ -1,4 +1,4 @@
-//! Messages of MCP as bytes, over HTTP and over standard input and output, in both eras.
+//! Sends and reads MCP messages as bytes, over HTTP and stdio, in both eras.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -21,7 +21,7 @@ pub const BATCHES: &str = "2025-03-26";
 pub const JSON: (&str, &str) = ("Content-Type", "application/json");
 pub const ACCEPT: (&str, &str) = ("Accept", "application/json, text/event-stream");
 
-/// A request as it is in both eras.
+/// A JSON-RPC request with these parameters.
 pub fn request(id: impl Into<Value>, method: &str, params: Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": id.into(), "method": method, "params": params })
 }
@@ -65,7 +65,7 @@ pub fn initialize(id: impl Into<Value>, version: &str) -> Value {
     request(id, "initialize", params)
 }
 
-/// An answer over HTTP, read as it comes.
+/// An answer over HTTP, read incrementally.
 pub struct Answer {
     pub status: u16,
     /// The lines of the head, names in lower case.
@@ -74,7 +74,7 @@ pub struct Answer {
 }
 
 enum Framing {
-    /// Bytes that are left of all, or of a chunk.
+    /// Bytes left of the whole body.
     Length(usize),
     Chunk(usize),
     UntilEnd,
@@ -183,7 +183,7 @@ impl Answer {
         }
     }
 
-    /// Ends the connection.
+    /// Ends the connection; returns its own address.
     pub fn hang_up(self) -> SocketAddr {
         let stream = self.body.get_ref().stream.get_ref();
         let own = stream.local_addr().expect("an address");
@@ -192,7 +192,7 @@ impl Answer {
     }
 }
 
-/// A request on its way, whose head has not come yet.
+/// A request that was sent; the head of its answer is not read yet.
 pub struct Sent(TcpStream);
 
 impl Sent {
@@ -201,7 +201,7 @@ impl Sent {
         Answer::read(self.0)
     }
 
-    /// Ends the connection; gives its own address.
+    /// Ends the connection; returns its own address.
     pub fn hang_up(self) -> SocketAddr {
         let own = self.0.local_addr().expect("an address");
         drop(self.0);
@@ -232,7 +232,7 @@ pub fn send_at(
     }
     head.push_str("\r\n");
     stream.write_all(head.as_bytes()).expect("sends");
-    // What is refused by its head may be refused before all of it is sent.
+    // The gateway may refuse a request by its head before the whole body is sent.
     let _ = stream.write_all(body);
     Sent(stream)
 }
@@ -284,7 +284,7 @@ impl Session {
         self.post_padded(message, 0)
     }
 
-    /// Sends a message with so many spaces after it.
+    /// Sends a message followed by `spaces` spaces.
     pub fn post_padded(&self, message: &Value, spaces: usize) -> Sent {
         let body = format!("{message}{}", " ".repeat(spaces));
         post(&self.address, &self.headers(), body.as_bytes())
@@ -301,7 +301,7 @@ impl Session {
         send(&self.address, "DELETE", &self.headers(), b"").answer()
     }
 
-    /// The status of a ping: 200 where the session is there.
+    /// The status of a ping: 200 if the session exists.
     pub fn ping(&self) -> u16 {
         self.post(&request("ping", "ping", json!({}))).answer().status
     }
@@ -313,12 +313,12 @@ pub struct Pipe {
     input: Option<ChildStdin>,
     lines: Receiver<Vec<u8>>,
     words: Option<JoinHandle<String>>,
-    /// Messages that came while another was waited for.
+    /// Messages that arrived while the test waited for another one.
     early: Vec<Value>,
 }
 
 impl Pipe {
-    /// Starts it; nothing has been said yet.
+    /// Starts it without a session.
     pub fn start(place: &Place) -> Self {
         Self::start_with(place, &["stdio"])
     }
@@ -361,7 +361,7 @@ impl Pipe {
         pipe
     }
 
-    /// Writes bytes as they are; a line end is theirs.
+    /// Writes bytes as they are, without adding a line end.
     pub fn write(&mut self, bytes: &[u8]) {
         let input = self.input.as_mut().expect("the input is open");
         if let Err(error) = input.write_all(bytes).and_then(|()| input.flush()) {
@@ -424,8 +424,8 @@ impl Pipe {
         self.input = None;
     }
 
-    /// Ends the input and waits for the end; gives all that was not read, the exit code, and what
-    /// was said on standard error.
+    /// Ends the input and waits for the end. Returns the unread messages, the exit code, and
+    /// standard error.
     pub fn finish(mut self) -> (Vec<Value>, Option<i32>, String) {
         self.end_input();
         let mut rest = Vec::new();
@@ -453,7 +453,7 @@ pub enum Peer {
     LegacyPipe(Pipe),
 }
 
-/// A request of a [`Peer`] that is on its way.
+/// A request of a [`Peer`] that waits for its answer.
 pub struct Pending {
     id: Value,
     token: Value,
@@ -511,7 +511,7 @@ impl Peer {
         Pending { id, token, http, answer: None }
     }
 
-    /// What comes next of a request: a notification, or its answer.
+    /// The next message of a request: a notification, or its answer.
     pub fn next(&mut self, pending: &mut Pending) -> Value {
         if let Some(sent) = pending.http.take() {
             pending.answer = Some(sent.answer());
@@ -551,7 +551,7 @@ impl Peer {
         self.ask(id, "tools/call", json!({ "name": tool, "arguments": arguments }))
     }
 
-    /// Cancels a request as its era and transport have it; gives nothing to wait for.
+    /// Cancels a request in the way of its era and transport.
     pub fn cancel(&mut self, pending: Pending) {
         let note = notification("notifications/cancelled", json!({ "requestId": pending.id }));
         match self {
@@ -561,7 +561,7 @@ impl Peer {
         }
     }
 
-    /// Asks for something simple, to see that it is still served.
+    /// Checks with a simple call that the peer is still served.
     pub fn assert_served(&mut self, of: &str) {
         let answer = self.call("served", "calculator", json!({ "expression": "6*7" }));
         let text = &answer["result"]["content"][0]["text"];

@@ -1,4 +1,4 @@
-//! A PostgreSQL server of one's own: on a free port, in a temporary folder, ended with the test.
+//! Runs a PostgreSQL server for a test, on a free port and in a temporary folder.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub struct Postgres {
     databases: AtomicUsize,
 }
 
-/// The folder with the server's programs, where they are installed.
+/// The folder with the server's programs, if they are installed.
 fn programs() -> Option<PathBuf> {
     let mut found: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
         .ok()?
@@ -31,7 +31,7 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-/// The server refuses to run as root: it runs as its own user then.
+/// PostgreSQL refuses to run as root; the program runs as the user `postgres` then.
 fn as_user(program: &Path) -> Command {
     if !is_root() {
         let mut command = Command::new("setpriv");
@@ -46,7 +46,7 @@ fn as_user(program: &Path) -> Command {
 }
 
 impl Postgres {
-    /// Starts a server; `None`, said loudly, where none is installed. In CI that is a failure.
+    /// Starts a server. If none is installed, prints a notice and returns `None`; panics in CI.
     pub fn start() -> Option<Self> {
         let Some(bin) = programs() else {
             let said = "SKIPPED: there is no PostgreSQL server; run `cargo xtask test`";
@@ -106,7 +106,7 @@ impl Postgres {
         }
     }
 
-    /// What the server says.
+    /// The server's log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -119,7 +119,7 @@ impl Postgres {
         }
     }
 
-    /// Runs a statement; whether it succeeded.
+    /// Runs a statement; returns whether it succeeded.
     pub fn try_sql(&self, database: &str, sql: &str) -> bool {
         self.psql(database, sql).is_some()
     }
@@ -134,12 +134,12 @@ impl Postgres {
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    /// What a statement gives.
+    /// The output of a statement; panics if it fails.
     pub fn sql(&self, database: &str, sql: &str) -> String {
         self.psql(database, sql).unwrap_or_else(|| panic!("{sql}: {}", self.log()))
     }
 
-    /// A new database.
+    /// Creates a database and returns its name.
     pub fn database(&self) -> String {
         let name = format!("t{}", self.databases.fetch_add(1, Ordering::SeqCst));
         self.sql("postgres", &format!("CREATE DATABASE {name}"));

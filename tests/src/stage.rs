@@ -1,4 +1,4 @@
-//! A server behind the gateway whose tools wait for the test, so that tests need no clock.
+//! Runs an MCP server whose tools wait for the test, so that tests need no clock.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::{Place, repository};
 
-/// How long a test waits for what must come, so that a failure ends.
+/// The deadline of everything that a test waits for, so that a failed test ends.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where calls that wait are heard of.
+/// The test's end of the server, which reports the calls that have begun.
 pub struct Stage {
     port: u16,
     began: Receiver<Actor>,
@@ -23,7 +23,7 @@ pub struct Actor {
 }
 
 impl Stage {
-    /// Begins to listen, and writes the server into a place.
+    /// Begins to listen, and writes the server's script into `place`.
     pub fn new(place: &Place) -> Self {
         let server = repository().join("tests/clients/stage_server.py");
         place.write("stage_server.py", &std::fs::read_to_string(server).expect("the server"));
@@ -60,12 +60,12 @@ impl Stage {
 }
 
 impl Actor {
-    /// Lets the call go on, where it has not been cancelled meanwhile.
+    /// Lets the call go on; has no effect if it was cancelled meanwhile.
     pub fn go(&mut self) {
         let _ = self.lines.get_mut().write_all(b"go\n");
     }
 
-    /// What the tool says next; nothing where it has gone.
+    /// The next line from the tool; empty if the tool has ended.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).expect("the tool says something or goes");

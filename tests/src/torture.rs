@@ -1,6 +1,8 @@
-//! Faults, on purpose: killed gateways, failing disks, full disks, servers that go away, dropped
-//! answers, contending replicas. Each scenario is bounded and seeded, says what it did, and panics
-//! where a promise is broken.
+//! Injects faults and checks that the promises hold.
+//!
+//! The faults are killed gateways, failing and full disks, stopped servers, dropped answers and
+//! contending replicas. Each scenario is bounded and seeded, prints its results, and panics if a
+//! promise is broken.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -16,7 +18,7 @@ use serde_json::{Value, json};
 use crate::postgres::Postgres;
 use crate::{Gateway, Place, WRITING_HANDLERS, binary, request};
 
-/// Chance that is the same each time (splitmix64).
+/// A seeded random number generator (splitmix64).
 #[derive(Clone)]
 pub struct Chance(u64);
 
@@ -38,7 +40,7 @@ impl Chance {
     }
 }
 
-/// A tool that writes down every effect, with the call that had it.
+/// A tool that logs every effect with its call.
 const HANDLER: &str = r#"import os, time
 FILE = os.open("effects.txt", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
 def do(args, context):
@@ -48,10 +50,10 @@ def do(args, context):
     return {"key": args["key"]}
 "#;
 
-/// Three tools, one for each promise.
+/// Three tools, one for each idempotency mode that makes a promise.
 pub const TOOLS: [(&str, &str); 3] =
     [("pay.do", "keyed"), ("mail.do", "on-key"), ("put.do", "safe-retry")];
-/// A tool that promises nothing.
+/// A tool without idempotency.
 const RAW: (&str, &str) = ("raw.do", "none");
 
 fn registry() -> String {
@@ -111,7 +113,7 @@ fn body(tool: &str, key: &str, call: &str, ms: u64) -> String {
     json!({ "toolId": tool, "args": { "key": key, "ms": ms }, "context": context }).to_string()
 }
 
-/// Everything that was recorded, as scripts read it.
+/// All events and receipts, as the command line prints them.
 struct Recorded {
     events: Vec<Value>,
     receipts: BTreeMap<String, Value>,
@@ -139,8 +141,8 @@ fn text(value: &Value, name: &str) -> String {
     value[name].as_str().unwrap_or_default().to_owned()
 }
 
-/// The promises, whatever has happened. `answered` are successes that clients have seen: call and
-/// receipt.
+/// Checks the promises after any faults, and returns a summary. `answered` holds the successes that
+/// clients have seen: call and receipt.
 fn promises(place: &Place, answered: &[(String, String)], nothing_runs: bool) -> String {
     place.assert_sound();
     let effects = effects(place);
@@ -200,7 +202,7 @@ fn promises(place: &Place, answered: &[(String, String)], nothing_runs: bool) ->
 
 type Answered = Arc<Mutex<Vec<(String, String)>>>;
 
-/// Clients that call until they are told to stop; what succeeded is written down.
+/// Starts clients that call until `stop` is set; their successes go to `answered`.
 fn load(
     address: &str,
     clients: u64,
@@ -239,18 +241,18 @@ fn load(
         .collect()
 }
 
-/// Kills the gateway at random moments under load, and looks at the records after each.
+/// Kills the gateway at random moments under load, and verifies the records after each kill.
 pub fn kills(count: u64, seed: u64) {
     println!("kills: {count} times kill -9 under load, seed {seed}");
-    let (mut house, mut answered) = (place(""), Answered::default());
+    let (mut gateway_place, mut answered) = (place(""), Answered::default());
     let mut chance = Chance::new(seed);
     let (began, mut calls) = (Instant::now(), 0);
     for round in 0..count {
-        // A fresh store now and then: each look at the records reads all of them.
+        // A new store every 50 rounds: each check reads all records.
         if round > 0 && round % 50 == 0 {
-            (house, answered) = (place(""), Answered::default());
+            (gateway_place, answered) = (place(""), Answered::default());
         }
-        let place = &house;
+        let place = &gateway_place;
         let gateway = place.serve();
         let stop = Arc::new(AtomicBool::new(false));
         let clients = load(&gateway.address, 6, round + 1, &stop, &answered);
@@ -261,21 +263,21 @@ pub fn kills(count: u64, seed: u64) {
         drop(gateway);
         place.assert_sound();
         if (round + 1) % 25 == 0 {
-            // A short call lets the lost writer be found.
+            // A short call detects the lost writer.
             place.run(&["call", "calculator", "--args", r#"{"expression":"1"}"#]);
             let found = promises(place, &answered.lock().expect("whole"), true);
             println!("  after {} kills: {found}", round + 1);
         }
     }
-    house.run(&["call", "calculator", "--args", r#"{"expression":"1"}"#]);
-    let found = promises(&house, &answered.lock().expect("whole"), true);
+    gateway_place.run(&["call", "calculator", "--args", r#"{"expression":"1"}"#]);
+    let found = promises(&gateway_place, &answered.lock().expect("whole"), true);
     println!(
         "kills: {count} kills, {calls} calls in {:.0} s; at last {found}",
         began.elapsed().as_secs_f64()
     );
 }
 
-/// Whether a program is there and may trace others.
+/// Whether `strace` is installed and may trace.
 fn can_trace() -> bool {
     let traced = Command::new("strace")
         .args(["-f", "-o", "/dev/null", "-e", "trace=fsync", "true"])
@@ -284,7 +286,7 @@ fn can_trace() -> bool {
     traced.is_ok_and(|status| status.success())
 }
 
-/// Lets each write and each sync of a call fail, one after the other, once and for good.
+/// Makes each write and each sync of a call fail in turn, first once, then permanently.
 pub fn io_errors(most: u64, step: u64) {
     if !can_trace() {
         let said = "SKIPPED: strace is not there, or may not trace";
@@ -294,10 +296,10 @@ pub fn io_errors(most: u64, step: u64) {
     }
     println!("I/O errors: each fsync, fdatasync, ftruncate and pwrite64 of a call fails in turn");
     let place = place("");
-    // The store is made before: a store that cannot be made is another matter.
+    // Creates the store first: errors of its creation are not part of this scenario.
     assert_eq!(place.json(&["call", "pay.do", "--args", r#"{"key":"first"}"#]).1, 0);
     let (mut answered, mut refused, mut injected) = (Vec::new(), 0, 0);
-    // A disk that stays broken makes the gateway wait for it, so that fewer of these are tried.
+    // After a permanent error the gateway waits for the disk, so fewer of these are tried.
     for (suffix, step) in [("", step), ("+", step * 7)] {
         let mut n = 1;
         while n <= most {
@@ -328,7 +330,8 @@ pub fn io_errors(most: u64, step: u64) {
                 let done = effects(&place).iter().any(|(_, own, _)| *own == key);
                 assert!(!done, "a refused call had an effect ({inject})");
             }
-            // The disk is well again: the same call, and whatever it gets, one effect at most.
+            // The disk works again: the repeated call succeeds or is in doubt, with at most one
+            // effect.
             let (again, _) = place.json(&["call", "pay.do", "--args", &args]);
             let code = text(&again["error"], "code");
             assert!(again["status"] == "succeeded" || code == "call-in-doubt", "{inject}: {again}");
@@ -344,7 +347,7 @@ pub fn io_errors(most: u64, step: u64) {
     assert!(injected > 3, "errors were injected");
 }
 
-/// A small disk of one's own.
+/// A small tmpfs, unmounted when it is dropped.
 struct Disk(std::path::PathBuf);
 
 impl Disk {
@@ -359,6 +362,7 @@ impl Disk {
             return Some(Self(path.to_owned()));
         }
         let said = "SKIPPED: no small disk can be mounted here";
+        assert!(std::env::var_os("CI").is_none(), "{said}");
         println!("{said}");
         None
     }
@@ -391,8 +395,8 @@ fn pay(gateway: &Gateway, key: &str) -> (u16, Value) {
     gateway.post("/v1/calls", &body("pay.do", key, &format!("call-{key}"), 0))
 }
 
-/// While nothing can be recorded, every call is refused before it has an effect; then service
-/// resumes by itself.
+/// Checks that every call is refused before it has an effect while the store is broken. Then checks
+/// that service resumes by itself.
 fn refused_and_resumed(
     what: &str,
     place: &Place,
@@ -422,7 +426,7 @@ fn refused_and_resumed(
     println!("  {what}: refused before any effect, resumed by itself ({before} effects before)");
 }
 
-/// A disk that is full, and one that is read-only.
+/// Fills the disk of a store, then makes it read-only.
 pub fn disks() {
     println!("disks: a full one, a read-only one");
     let place = place("");
@@ -466,7 +470,7 @@ fn on_server(server: &Postgres, database: &str) -> Place {
     .env("TORTURE_KEY", &"5a".repeat(32))
 }
 
-/// A server that is stopped and started under load, and whose connections are cut.
+/// Cuts the connections to PostgreSQL under load, then stops and starts the server.
 pub fn server_outages() {
     println!("outages: PostgreSQL stopped and started, its connections cut, under load");
     let Some(mut server) = Postgres::start() else { return };
@@ -499,8 +503,8 @@ pub fn server_outages() {
     println!("outages: {calls} calls: {found}");
 }
 
-/// Replicas on one database, clients that contend for keys, and one replica that is killed and
-/// started again every few seconds.
+/// Runs three replicas on one database with clients that contend for keys. Kills one replica every
+/// few seconds and starts it again.
 pub fn replicas(clients: u64, keys: u64, seconds: u64, seed: u64) {
     println!(
         "replicas: 3 on one PostgreSQL, {clients} clients, {keys} keys, {seconds} s, seed {seed}"
@@ -532,7 +536,7 @@ pub fn replicas(clients: u64, keys: u64, seconds: u64, seed: u64) {
                         let all = addresses.lock().expect("whole");
                         all[chance.below(all.len() as u64) as usize].clone()
                     };
-                    // Keys come up one after the other, so that all clients want the same ones.
+                    // Keys advance with time, so that all clients contend for the same few.
                     let left = until.saturating_duration_since(Instant::now()).as_millis() as u64;
                     let at = keys - (left * keys / (seconds * 1_000)).min(keys);
                     let key = format!("key-{}", at.saturating_sub(chance.below(3)));
@@ -547,7 +551,7 @@ pub fn replicas(clients: u64, keys: u64, seconds: u64, seed: u64) {
                             let mut outcomes = outcomes.lock().expect("whole");
                             outcomes.entry(format!("{tool} {key}")).or_default().insert(receipt);
                         }
-                        // Its arguments differ (the time to sleep): the key is another call's.
+                        // The key was used with other arguments.
                         Some((422, _)) => drop(conflicts.fetch_add(1, Ordering::Relaxed)),
                         Some(_) => (),
                         None => std::thread::sleep(Duration::from_millis(20)),
@@ -569,7 +573,7 @@ pub fn replicas(clients: u64, keys: u64, seconds: u64, seed: u64) {
         gateways[which] = fresh;
     }
     let calls: u64 = calling.into_iter().map(|client| client.join().expect("ends")).sum();
-    // Leases of the killed lapse by the database's clock.
+    // The leases of killed replicas expire by the database's clock.
     let waits = "SELECT count(*) FROM receipts WHERE state = 'in_flight'";
     until_within(60, "calls of the killed are in doubt", || server.sql(&database, waits) == "0");
     for gateway in gateways {
@@ -603,7 +607,7 @@ fn until_within(seconds: u64, what: &str, mut fits: impl FnMut() -> bool) {
     }
 }
 
-/// A proxy that passes requests on and, while it is told to, drops only the answers to calls.
+/// A proxy that forwards requests and, while `dropping` is set, drops the answers to calls.
 struct Dropper {
     address: String,
     dropping: Arc<AtomicBool>,
@@ -662,8 +666,8 @@ fn pass(
     Some(())
 }
 
-/// A tool behind another gateway whose answer is lost on the way: the effect is there, and what a
-/// second call does depends on what the tool was said to be.
+/// Loses the answer of a tool behind another gateway, after its effect. The outcome of a second
+/// call depends on the idempotency in the tool's contract.
 pub fn dropped_answers() {
     println!("dropped answers: the response of an upstream call is lost");
     let behind = place("");
@@ -718,7 +722,7 @@ pub fn dropped_answers() {
                 assert_eq!(status, 200, "{second}");
                 assert_eq!(count, 2, "{tool} runs again");
             }
-            // The target knows the key that travels with the call, and answers as before.
+            // The target recognizes the key of the call and returns its first answer.
             _ => {
                 assert_eq!(status, 200, "{second}");
                 assert_eq!(count, 1, "{tool} has had its one effect");

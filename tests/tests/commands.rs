@@ -1,4 +1,4 @@
-//! Every command as a new user would try it, with the formats that scripts rely on.
+//! Tests every command as a new user would use it, and the output formats for scripts.
 //!
 //! Path: 10. Doc: formats.md#commands, execution.md#built-in-tools
 
@@ -65,6 +65,21 @@ fn records_are_shown_in_every_form() {
     let (listed, _) = place.json(&["receipts", "list"]);
     let (receipt, exit) = place.json(&["receipts", "show", id]);
     assert_eq!((exit, &listed["receipts"][0]), (0, &receipt));
+    // Also by the id of its call, and by the beginning of an id if it is unambiguous.
+    for given in [receipt["callId"].as_str().unwrap(), &id[..23]] {
+        assert_eq!(place.json(&["receipts", "show", given]).0, receipt, "{given}");
+    }
+    place.json(&["call", "calculator", "--args", r#"{"expression":"2+2"}"#]);
+    let (refused, exit) = place.json(&["receipts", "show", &id[..4]]);
+    assert_eq!(exit, 2, "{refused}");
+    assert!(refused.to_string().contains(id), "{refused}");
+    let caller = receipt["caller"].as_str().unwrap();
+    let (listed, _) = place.json(&["receipts", "list", "--caller", caller, "--state", "succeeded"]);
+    assert_eq!(listed["receipts"].as_array().unwrap().len(), 2);
+    let (listed, _) = place.json(&["receipts", "list", "--caller", "nobody"]);
+    assert_eq!(listed, json!({ "receipts": [] }));
+    let (logs, _) = place.json(&["logs", "query", "--code", "timeout", "--caller", caller]);
+    assert_eq!(logs, json!({ "logs": [] }));
     let (logs, _) = place.json(&[
         "logs", "query", "--agent", "me", "--turn", "3", "--error", "false", "--since", "1h",
     ]);
@@ -72,8 +87,10 @@ fn records_are_shown_in_every_form() {
     assert_eq!(&place.json(&["logs", "show", log["id"].as_str().unwrap()]).0, log);
     assert_eq!(place.json(&["logs", "query", "--agent", "other"]).0, json!({ "logs": [] }));
     let csv = stdout(&place, &["audit", "query", "--tool", "calculator", "--format", "csv"]);
-    assert!(csv.starts_with("writer,seq,time,event,toolName") && csv.lines().count() == 3, "{csv}");
-    let lines = stdout(&place, &["audit", "query", "--format", "jsonl"]);
+    assert!(csv.starts_with("writer,seq,time,event,toolName") && csv.lines().count() == 5, "{csv}");
+    let lines = stdout(&place, &["audit", "query", "--caller", caller, "--format", "jsonl"]);
+    assert_eq!(lines.lines().count(), 4, "{lines}");
+    let lines = stdout(&place, &["audit", "query", "--limit", "5", "--format", "jsonl"]);
     let events: Vec<Value> =
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let kinds: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
@@ -97,8 +114,8 @@ fn documents_are_parsed_in_a_worker_that_they_cannot_take_along() {
     let (result, exit) = place.json(&["call", "doc_parser", "--args", r#"{"path":"page.html"}"#]);
     assert_eq!(exit, 0, "{result}");
     assert_eq!(result["structuredContent"]["headings"], json!([{ "level": 1, "text": "Head" }]));
-    // Deep enough to break a parser that recurses; the gateway answers all the same. (A deeper
-    // page takes quadratic time, and is cut off with the worker.)
+    // Deep enough to overflow the stack of a recursive parser; the gateway still answers. (A deeper
+    // page takes quadratic time, and the worker is killed.)
     place.write("deep.html", &"<div>".repeat(2_000)).write("deep.json", &"[".repeat(400_000));
     for name in ["deep.html", "deep.json", "page.html"] {
         let (result, _) =

@@ -1,4 +1,4 @@
-//! What the whole house contains and leaves behind: nothing outlives a call, a client or the gateway.
+//! Tests containment in the whole gateway: nothing outlives a call, a client or the gateway.
 //!
 //! Path: 7. Doc: execution.md#the-launcher, execution.md#primitives, execution.md#trust-and-containment
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use toolbooth_tests::{Place, binary, request};
 
-/// A server that answers, hangs or dies as it is told, in the handshake era.
+/// A server of the legacy era whose tools answer, hang or exit.
 const SERVER: &str = r#"import json, os, sys, subprocess
 mark = sys.argv[1]
 child = subprocess.Popen(["sleep", mark])
@@ -62,7 +62,7 @@ fn registry(tools: &[Value]) -> String {
     json!({ "version": "1.0.0", "tools": tools }).to_string()
 }
 
-/// A number of seconds that nobody else sleeps.
+/// A unique number of seconds for `sleep`, by which the processes of a test are found.
 fn mark() -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     format!("{}.{}", 200_000 + std::process::id(), NEXT.fetch_add(1, Ordering::SeqCst))
@@ -79,7 +79,7 @@ struct Left {
 }
 
 impl Left {
-    /// Whether nothing is left that was not there before; others use this machine too.
+    /// Whether nothing new is left. Other programs use this machine too, so counts are compared.
     fn is_within(&self, before: &Self) -> bool {
         self.processes.is_empty()
             && self.zombies == 0
@@ -97,7 +97,7 @@ fn left(mark: &str, folder: &Path, gateway: u32) -> Left {
             left.processes.push(line.replace('\0', " "));
         }
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // The state and the parent follow the name, which may hold anything.
+        // The state and the parent follow the name, which may contain any character.
         let rest = stat.rsplit_once(')').map(|(_, rest)| rest.to_owned()).unwrap_or_default();
         let words: Vec<&str> = rest.split_whitespace().take(2).collect();
         left.zombies += usize::from(words == ["Z", gateway.to_string().as_str()]);
@@ -156,7 +156,7 @@ fn body(tool: &str, script: &str) -> String {
     json!({ "toolId": tool, "args": { "script": script } }).to_string()
 }
 
-/// A client that sends a call and hangs up.
+/// Sends a call and closes the connection.
 fn hang_up(address: &str, body: &str) {
     let mut stream = TcpStream::connect(address).unwrap();
     let head = format!(
@@ -165,7 +165,7 @@ fn hang_up(address: &str, body: &str) {
     );
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(body.as_bytes()).unwrap();
-    // Until the call has surely begun, which a few kilobytes on loopback do at once.
+    // The gateway needs a moment to begin the call.
     std::thread::sleep(Duration::from_millis(20));
 }
 
@@ -196,7 +196,7 @@ fn a_thousand_calls_with_faults_leave_nothing() {
     assert_eq!(before.processes, Vec::<String>::new());
     let gateway = place.serve();
     let address = gateway.address.clone();
-    // Warm: servers are connected, pools have their threads.
+    // Warm-up: connects the servers and starts the threads of the pools.
     for name in ["one.echo", "two.echo", "in.run", "free.run"] {
         request(&address, "POST", "/v1/calls", &body(name, "true"), &[]).unwrap();
     }
@@ -255,18 +255,18 @@ fn a_thousand_calls_with_faults_leave_nothing() {
     let of = |tool: &str, status: u16| {
         statuses.get(&(tool.to_owned(), status)).copied().unwrap_or_default()
     };
-    // Faults happened, and the others were served meanwhile.
+    // The faults happened, and the other calls succeeded meanwhile.
     assert_eq!((of("in.slow", 504), of("free.slow", 504)), (50, 50), "{statuses:?}");
     assert_eq!((of("in.run", 200), of("free.run", 200)), (150, 150), "{statuses:?}");
     assert!(of("one.echo", 200) > 0 && of("two.echo", 200) > 0, "{statuses:?}");
-    // What remains are at most the two servers, each with its own child and launcher.
+    // At most the two servers remain, each with its child and its launcher.
     until("the calls' processes are gone", || left(&mark, place.path(), pid).processes.len() <= 4);
     until("children are buried", || left(&mark, place.path(), pid).zombies == 0);
     until("descriptors and threads are given back", || {
         let now = weight(pid);
         now.0 <= warm.0 + 4 && now.1 <= warm.1 + 4
     });
-    // While 32 calls run, the gateway is killed: nobody tells the children but their lifelines.
+    // The gateway is killed while 32 calls run, so only the lifelines end the children.
     let runners: Vec<_> = (0..32)
         .map(|n| {
             let (address, mark) = (address.clone(), mark.clone());
@@ -286,7 +286,7 @@ fn a_thousand_calls_with_faults_leave_nothing() {
     until("nothing is left", || left(&mark, place.path(), pid).is_within(&before));
 }
 
-/// The gateway in a user namespace of its own in which no further one can be made.
+/// Runs a command in a user namespace in which no further one can be made.
 fn without_namespaces(place: &Place, arguments: &[&str]) -> (Value, i32) {
     let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
     let mut command = std::process::Command::new("unshare");
@@ -317,7 +317,7 @@ fn what_is_missing_refuses_or_is_written_down() {
     assert_eq!(missing["state"], "warning");
     assert!(missing["remedy"].as_str().unwrap().contains("max_user_namespaces"), "{missing}");
     assert_eq!(row("sandbox seccomp")["state"], "ok");
-    // Required: refused, with primitive and remedy for operators and neither for the agent.
+    // Required: the call is refused. Operators see primitive and remedy, the agent sees neither.
     let script = "{\"script\":\"echo ran\"}";
     let (refused, exit) =
         without_namespaces(&place, &["call", "strict.run", "--args", script, "--call-id", "c-1"]);
@@ -334,7 +334,7 @@ fn what_is_missing_refuses_or_is_written_down() {
     let tools = listed["tools"].as_array().unwrap();
     let state = |id: &str| tools.iter().find(|tool| tool["toolId"] == id).unwrap()["state"].clone();
     assert_eq!((state("strict.run"), state("mild.run")), (json!("not_configured"), json!("real")));
-    // Best effort: it runs with what there is, and the receipt says what there is not.
+    // Best effort: the tool runs with the available primitives, and the receipt lists the others.
     let (ran, exit) =
         without_namespaces(&place, &["call", "mild.run", "--args", script, "--call-id", "c-2"]);
     assert_eq!((exit, &ran["warnings"]), (0, &json!(["sandbox-partial"])), "{ran}");
@@ -353,7 +353,7 @@ fn what_is_missing_refuses_or_is_written_down() {
     let other = &place.records("c-3").receipts[0];
     assert_ne!(receipt["sandboxDigest"], other["sandboxDigest"]);
     assert!(other.get("sandboxMissing").is_none(), "{other}");
-    // What it still has holds: no socket can be made.
+    // The available primitives still hold: no socket can be made.
     let script = r#"{"script":"python3 -c 'import socket; socket.socket()'"}"#;
     let (stopped, _) = without_namespaces(&place, &["call", "mild.run", "--args", script]);
     assert_eq!(stopped["error"]["code"], "tool-error", "{stopped}");
@@ -387,9 +387,9 @@ fn a_contract_that_asks_for_less_than_its_server_has_is_a_finding() {
 #[test]
 fn documents_that_break_their_reader_end_the_worker_alone() {
     let place = Place::new();
-    // A stack that no reader has: objects within objects.
+    // Objects within objects, deeper than the stack of any reader.
     let deep = format!("%PDF-1.4\n1 0 obj {}", "<< /A ".repeat(500_000));
-    // A stream of a few kilobytes that is a gigabyte when it is read.
+    // A small stream that expands to 1.5 GiB.
     let mut packed = Vec::new();
     let mut encoder = flate2::write::ZlibEncoder::new(&mut packed, flate2::Compression::best());
     let zeroes = vec![b' '; 1 << 20];
@@ -472,7 +472,7 @@ fn what_a_tool_puts_in_the_place_of_a_path_opens_nothing() {
         place.json(&["call", "t.run", "--args", &arguments]).0
     };
     let target = outside.path().display();
-    // Words of the command line, beneath a path that the tool may write: a folder, then a file.
+    // Paths on the command line, inside a folder that the tool may write: a folder, then a file.
     std::fs::remove_dir_all(place.path().join("work/folder")).unwrap();
     std::os::unix::fs::symlink(outside.path(), place.path().join("work/folder")).unwrap();
     let read = run(&format!("cat {target}/secret work/folder/secret; echo ran"));
@@ -482,7 +482,7 @@ fn what_a_tool_puts_in_the_place_of_a_path_opens_nothing() {
     assert_eq!(run(&swap)["status"], "succeeded");
     let read = run(&format!("cat {target}/secret; cat work/settings.json"));
     assert!(!read.to_string().contains("TOPSECRET"), "{read}");
-    // A path of the profile, beneath another.
+    // A path of the profile, inside another one.
     let swap = format!("rmdir work/out && ln -s {target} work/out; ls work");
     run(&swap);
     let _ = std::fs::remove_dir(place.path().join("work/out"));
@@ -503,7 +503,7 @@ fn the_gateways_own_files_are_seen_by_no_tool() {
     let script =
         r#"{"script":"cat toolbooth.toml .toolbooth/* open.txt /etc/passwd; ls -la .toolbooth"}"#;
     place.json(&["call", "calculator", "--args", r#"{"expression":"1"}"#]);
-    // From another folder, by a name that leads around; and where namespaces are missing.
+    // From another folder by an indirect path, and without namespaces.
     let elsewhere = tempfile::tempdir().unwrap();
     let name = place.path().file_name().unwrap().to_str().unwrap();
     let around = format!("../{name}/toolbooth.toml");

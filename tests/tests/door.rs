@@ -1,5 +1,4 @@
-//! The HTTP door of the real gateway: heads and bodies that are refused, answers that are JSON,
-//! callers of other users, and limits that hold.
+//! Tests the HTTP door of the real gateway: refused requests, JSON answers, callers and limits.
 //!
 //! Path: 1, 10. Doc: front-doors.md#limits, front-doors.md#who-may-call
 
@@ -63,7 +62,7 @@ fn assert_problem(answer: &Answer, status: u16, code: &str, of: &str) {
     assert!(answer.body["title"].as_str().is_some_and(|title| !title.is_empty()), "{of}");
 }
 
-/// On the MCP endpoint errors are those of JSON-RPC.
+/// On the MCP endpoint, errors are JSON-RPC errors.
 fn assert_rpc_error(answer: &Answer, status: u16, code: i64, of: &str) {
     let kind = (answer.status, answer.kind.as_str());
     assert_eq!(kind, (status, "application/json"), "{of}: {}", answer.body);
@@ -225,7 +224,7 @@ fn every_error_is_json() {
         assert_eq!((answer.status, answer.kind.as_str()), (400, "application/json"), "{body}");
         assert_eq!(answer.body["error"]["code"], code, "{body}: {}", answer.body);
     }
-    // What the SDK says as JSON-RPC stays as it is.
+    // An error that is JSON-RPC already stays as it is.
     let version = "MCP-Protocol-Version: 1999-01-01\r\n";
     let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
     let answer = mcp(&format!("{JSON}{ACCEPT}{version}"), list);
@@ -261,7 +260,7 @@ fn bodies_that_stay_half_sent_are_held_within_one_budget() {
         assert_problem(&answer, 503, "overloaded", "over the budget");
         assert!(answer.head.contains("\r\nretry-after: 1"), "{}", answer.head);
     }
-    // The bodies that are held leave room for calls of common size.
+    // The bodies in memory leave room for calls of common size.
     assert_eq!(gateway.post("/v1/calls", CALL).0, 200);
 }
 
@@ -312,7 +311,7 @@ fn connections_fit_the_limit_of_open_files() {
     assert!(said.contains("connections_max") && said.contains("ulimit"), "{said}");
 }
 
-/// A call made by curl as another user; `None`, said loudly, where this test is not root.
+/// Makes a call with curl as another user. Without root, prints a notice and returns `None`.
 fn call_as_stranger(gateway: &Gateway) -> Option<Answer> {
     let own = Command::new("id").arg("-u").output().unwrap().stdout;
     if own.trim_ascii() != b"0" {
@@ -369,11 +368,11 @@ fn every_user_is_local_where_the_operator_says_so_and_the_risk_is_named() {
     assert!(answer.is_none_or(|answer| answer.status == 200));
 }
 
-/// Waits until each thread of a process has stopped: one that still runs could accept.
+/// Waits until each thread of a process has stopped: one that still runs could accept a connection.
 fn wait_until_stopped(process: u32) {
     let stopped = |thread: std::path::PathBuf| {
         let stat = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
-        // After the name, which may hold anything but ends with the last parenthesis.
+        // The state follows the name, which ends with the last parenthesis.
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     };
     let began = std::time::Instant::now();
@@ -404,12 +403,12 @@ fn a_client_that_closed_before_it_was_accepted_is_not_local() {
     gateway.signal("CONT");
     let mut answer = Vec::new();
     half.read_to_end(&mut answer).unwrap();
-    // A client that has said that it will send nothing more may be gone already, and hyper ends
-    // its connection; where it is answered, it is refused.
+    // hyper may end the connection of a client that has closed its sending half. If there is an
+    // answer, it is a refusal.
     if !answer.is_empty() {
         assert_problem(&parsed(&answer), 401, "not-authenticated", "half closed");
     }
-    // It is accepted after the others, so that their turn is over.
+    // This connection is accepted after the others, so they have been handled.
     assert_eq!(gateway.post("/v1/calls", CALL).0, 200);
     gateway.stop();
     let (logs, _) = place.json(&["logs", "query"]);

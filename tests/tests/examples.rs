@@ -1,4 +1,4 @@
-//! The examples do what their READMEs say, by the commands that stand there.
+//! Tests that the examples do what their READMEs say, with the commands from there.
 //!
 //! Path: 7. Doc: execution.md#endpoints, execution.md#command-runtimes
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 use toolbooth_tests::{binary, repository, set_up};
 
-/// A copy of an example, which may be written to.
+/// A writable copy of an example.
 fn copy(name: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for part in [name, "registries"] {
@@ -40,7 +40,7 @@ fn text(result: &Value) -> &str {
 }
 
 fn install(folder: &Path) -> bool {
-    // Where the npm servers are set up, npm is there and reaches its registry.
+    // If the npm servers are set up, npm is installed and reaches its registry.
     if set_up("npm/node_modules/.bin").is_none() {
         return false;
     }

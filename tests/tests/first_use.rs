@@ -1,5 +1,7 @@
-//! First-use pins, and the other modes of the lock: what is accepted without a lock file, who
-//! approves what comes later, and what each command writes.
+//! Tests first-use pins and the other modes of the lock.
+//!
+//! Covers acceptance without a lock file, approval of later changes, and the files that each
+//! command writes.
 //!
 //! Path: 3. Doc: registry.md#first-use, registry.md#the-lock
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -26,7 +28,7 @@ fn tool(name: &str, description: &str) -> Value {
     json!({"name": name, "description": description, "inputSchema": {"type": "object"}})
 }
 
-/// A server that lists what `NAME.json` says.
+/// The configuration of a server that lists the tools in `NAME.json`.
 fn server(name: &str) -> String {
     let script = repository().join("tests/clients/fickle_server.py");
     format!(
@@ -34,7 +36,7 @@ fn server(name: &str) -> String {
     )
 }
 
-/// Writes at once, so that nobody reads half of it.
+/// Replaces a server's list of tools atomically, so that it is never read half-written.
 fn says(place: &Place, server: &str, tools: &[Value]) {
     place.write("tools.draft", &json!(tools).to_string());
     let path = place.path().join(format!("{server}.json"));
@@ -45,7 +47,7 @@ fn files(text: &str) -> [Value; 2] {
     [tool("read", text), tool("write", "Writes a file.")]
 }
 
-/// A place with the server `s` and its two tools, which nobody has asked yet.
+/// A place with the server `s` and its two tools, before the first listing.
 fn fresh(more: &str) -> Place {
     let place = Place::new();
     place.write("toolbooth.toml", &format!("{more}\n{}", server("s")));
@@ -61,7 +63,7 @@ fn read_pins(place: &Place) -> Value {
     serde_json::from_slice(&std::fs::read(pins(place)).unwrap()).unwrap()
 }
 
-/// The ids of the tools that `list` shows of servers.
+/// The ids of servers' tools in `list`.
 fn listed(place: &Place) -> Vec<String> {
     let (listed, exit) = place.json(&["list"]);
     assert_eq!(exit, 0, "{listed}");
@@ -110,7 +112,7 @@ fn the_first_listing_is_pinned_and_what_comes_later_is_quarantined() {
     assert_eq!(kept["tools"]["s.read"]["description"], "Reads a file.", "{kept}");
     let mode = std::fs::metadata(pins(&place)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // Later a tool is another one, and one more is there.
+    // Later one tool changes, and another one appears.
     let mut later = files("Reads a file, and mails it.").to_vec();
     later.push(tool("erase", "Erases a file."));
     says(&place, "s", &later);
@@ -123,7 +125,7 @@ fn the_first_listing_is_pinned_and_what_comes_later_is_quarantined() {
     let changes: Vec<&Value> =
         diff["tools"].as_array().unwrap().iter().map(|row| &row["change"]).collect();
     assert_eq!((exit, changes), (1, vec![&json!("new"), &json!("changed")]), "{diff}");
-    // What is approved is pinned; no lock file is made of it.
+    // Approved tools are pinned; no lock file is created.
     let (done, exit) = place.json(&["lock", "approve", "s.read", "s.erase", "--yes"]);
     assert_eq!(exit, 0, "{done}");
     assert!(done["file"].as_str().unwrap().ends_with("tools.pins.json"), "{done}");
@@ -144,7 +146,7 @@ fn suspicious_tools_are_quarantined_at_the_first_listing() {
     assert_eq!(code(&place, "s.odd"), "quarantined-tool");
     let (shown, _) = place.json(&["show", "s.odd"]);
     assert!(shown["reason"].as_str().unwrap().contains("suspicious-description"), "{shown}");
-    // A source or a pattern does not approve it, its id does.
+    // A source or a pattern does not approve it; only its id does.
     for all in ["mcp:s", "s.*"] {
         let output = place.run(&["lock", "approve", all, "--yes"]);
         assert!(stderr(&output).contains("left out because of its text"), "{output:?}");
@@ -152,7 +154,7 @@ fn suspicious_tools_are_quarantined_at_the_first_listing() {
     }
     assert_eq!(place.json(&["lock", "approve", "s.odd", "--yes"]).1, 0);
     assert_eq!(listed(&place), ["s.odd", "s.read"]);
-    // With the setting it is taken, pinned, and told.
+    // With the setting it is accepted, pinned and reported.
     let place = fresh("[discovery]\nsuspicious = \"warn\"");
     says(&place, "s", &[odd]);
     let output = place.run(&["list"]);
@@ -274,7 +276,7 @@ fn a_gateway_records_what_it_pins_and_sees_approvals() {
     assert_eq!(called(&gateway, "s.read").1["code"], "quarantined-tool");
     assert_eq!(place.json(&["lock", "approve", "s.read", "--yes"]).1, 0);
     until("the approval is seen", || called(&gateway, "s.read").0 == 200);
-    // Taking the pins away opens nothing.
+    // Removing the pins approves nothing.
     std::fs::remove_file(pins(&place)).unwrap();
     says(&place, "s", &files("Reads a file, and sells it."));
     gateway.post("/v1/discover", "");
@@ -309,7 +311,7 @@ fn the_call_of_a_pinned_tool_waits_until_its_source_has_started() {
     assert_eq!(listed(&place).len(), 2);
     let gate = place.path().join("gate");
     assert!(Command::new("mkfifo").arg(&gate).status().unwrap().success());
-    // The server does not answer yet; the doors open all the same, and its tools are listed.
+    // The server does not answer yet, but the doors open and its tools are listed.
     let began = Instant::now();
     let gateway = place.serve();
     let opened = began.elapsed();
@@ -324,11 +326,11 @@ fn the_call_of_a_pinned_tool_waits_until_its_source_has_started() {
         body.len()
     )
     .unwrap();
-    // It does not outlast its own deadline, …
+    // A call ends at its own deadline while it waits.
     let bounded = json!({"toolId": "s.write", "args": {}, "context": {"deadlineMs": 300}});
     let (_, late) = gateway.post("/v1/calls", &bounded.to_string());
     assert_eq!(late["code"], "timeout", "{late}");
-    // … and goes on when the server starts. The pipe opens once the server reads it.
+    // The first call goes on when the server starts. The pipe opens once the server reads it.
     std::fs::OpenOptions::new().write(true).open(&gate).unwrap().write_all(b"go").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -353,7 +355,7 @@ fn without_its_file_the_mode_file_quarantines_everything() {
     assert!(words.contains("tools.lock.json") && words.contains("`toolbooth lock`"), "{words}");
     let lock = check(&place, "lock");
     assert!(lock["message"].as_str().unwrap().contains("2 tool(s) approved"), "{lock}");
-    // New tools that a setting takes are new beside a file, not without one.
+    // `new_tools = "allow"` applies only if there is a lock file.
     std::fs::remove_file(place.path().join("tools.lock.json")).unwrap();
     let more = "[lock]\nmode = \"file\"\n[discovery]\nnew_tools = \"allow\"\n";
     place.write("toolbooth.toml", &format!("{more}{}", server("s")));
@@ -380,7 +382,7 @@ fn the_mode_off_accepts_with_one_warning() {
 fn a_lock_file_that_is_there_counts_in_first_use() {
     let place = fresh("[lock]\nmode = \"first-use\"\nfile = \"approved.json\"");
     assert_eq!(listed(&place).len(), 2);
-    // What is quarantined by its pin is not locked in passing.
+    // `lock` does not approve a tool that its pin quarantines.
     says(&place, "s", &files("Reads a file, and mails it."));
     let (refused, exit) = place.json(&["lock"]);
     assert_eq!((exit, &refused["tools"][0]["toolId"]), (1, &json!("s.read")), "{refused}");
@@ -390,7 +392,7 @@ fn a_lock_file_that_is_there_counts_in_first_use() {
     assert_eq!((exit, &done["approved"]), (0, &json!(2)), "{done}");
     let text = std::fs::read_to_string(place.path().join("approved.json")).unwrap();
     assert!(!text.contains("sources"), "{text}");
-    // From now on the file counts, and is what approvals change.
+    // From now on the lock file decides, and approvals change it.
     std::fs::remove_file(pins(&place)).unwrap();
     says(&place, "s", &files("Reads a file, and mails it."));
     assert_eq!(listed(&place), ["s.write"]);
@@ -459,7 +461,7 @@ fn approving_asks_or_says_what_to_write() {
     let approved = on_terminal("y");
     assert_eq!(approved.status.code(), Some(0), "{}", String::from_utf8_lossy(&approved.stdout));
     assert_eq!(listed(&place), ["s.read", "s.write"]);
-    // What a digest names was shown before.
+    // A digest names a version that was shown before, so it needs no `--yes`.
     says(&place, "s", &files("Reads."));
     let (diff, _) = place.json(&["lock", "diff"]);
     let digest = diff["tools"][0]["sourceDigest"].as_str().unwrap();

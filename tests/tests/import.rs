@@ -1,4 +1,4 @@
-//! Clients' configurations taken over, installed and brought back, and an OpenAPI document.
+//! Tests the import of clients' configurations and of OpenAPI documents, and the undo of an import.
 //!
 //! Doc: importing.md, importing.md#clients, importing.md#secrets, importing.md#install,
 //! importing.md#openapi
@@ -15,7 +15,7 @@ fn configured(place: &Place) -> toml::Table {
     toml::from_str(&read(place, "toolbooth.toml")).unwrap()
 }
 
-/// A place whose home is itself.
+/// A place that is its own home folder.
 fn home() -> Place {
     let place = Place::new();
     let path = place.path().display().to_string();
@@ -56,7 +56,7 @@ fn each_client_is_understood() {
         Some("env:FAR_X_API_KEY")
     );
     assert_eq!(server("old")["enabled"].as_bool(), Some(false));
-    // Again: nothing is written over.
+    // A second import overwrites nothing.
     let (again, _) = place.json(&["import", "claude", "--no-try"]);
     assert_eq!(
         (&again["added"], again["kept"].as_array().unwrap().len()),
@@ -151,11 +151,11 @@ fn a_client_is_pointed_at_toolbooth_and_back() {
         (&json!(binary()), &json!([1, 2])),
         "{installed}"
     );
-    // The line that the client runs really is this gateway.
+    // The client's new command line starts this gateway.
     let arguments: Vec<&str> =
         own["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
     assert_eq!(place.run(&arguments).status.code(), Some(0), "{arguments:?}");
-    // A gateway behind itself would start itself without end.
+    // A gateway behind itself would start itself endlessly.
     let (again, exit) = place.json(&["import", "vscode", "--no-try"]);
     assert_eq!((exit, &again["error"]["code"]), (1, &json!("nothing-to-import")), "{again}");
     let (undone, exit) = place.json(&["import", "vscode", "--undo"]);

@@ -1,4 +1,4 @@
-//! Servers that `import` starts before it installs anything, and what it carries over.
+//! Tests the trial of servers before an installation, and the settings that `import` carries over.
 //!
 //! Doc: importing.md#trial, importing.md#install, importing.md#permissions, importing.md#secrets,
 //! importing.md#containment
@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use toolbooth_tests::{Place, binary, repository, set_up};
 
-/// A server of two tools. `give` answers with a variable; it does not start without it.
+/// A server with two tools. It does not start without a variable, whose length `give` returns.
 const SERVER: &str = r#"
 import json, os, sys
 secret = os.environ["PROBE_TOKEN"]
@@ -37,7 +37,7 @@ for line in sys.stdin:
     print(json.dumps(answer), flush=True)
 "#;
 
-/// A place whose home is a folder of its own.
+/// A place with a home folder inside it.
 fn place() -> Place {
     let place = Place::new();
     std::fs::create_dir(place.path().join("home")).unwrap();
@@ -59,7 +59,7 @@ fn write_servers(place: &Place, servers: &Value) {
     place.write(".mcp.json", &text);
 }
 
-/// The row of a section in what the trial says.
+/// The row of a section in the result of a trial.
 fn row(done: &Value, section: &str) -> Value {
     let rows = done["servers"].as_array().unwrap_or_else(|| panic!("{done}"));
     rows.iter().find(|row| row["section"] == section).unwrap_or_else(|| panic!("{done}")).clone()
@@ -192,7 +192,8 @@ fn literal_secrets_are_moved_into_files_of_their_owner() {
         "env": { "PROBE_TOKEN": "hunter22" },
     });
     write_servers(&place, &json!({ "probe": probe }));
-    // Nobody is asked: variables, which are not set, so that the client keeps the server.
+    // Without a terminal, secrets become references to variables. These are not set, so the trial
+    // fails and the client keeps the server.
     let (done, _) = place.json(&["import", "claude", "--install", "--data", "elsewhere"]);
     assert!(done["notices"].to_string().contains("--secrets file"), "{done}");
     assert_eq!(row(&done, "servers.probe")["state"], "failed", "{done}");
@@ -200,7 +201,7 @@ fn literal_secrets_are_moved_into_files_of_their_owner() {
     std::fs::remove_file(place.path().join("toolbooth.toml")).unwrap();
 
     let place = place.env("PROBE_API_KEY", "hunter33");
-    // One that tells its secret as it ends.
+    // A server that prints its secret when it exits.
     place.write("leak.py", "import os, sys\nsys.exit(os.environ['LEAK_TOKEN'])\n");
     let leak =
         json!({ "command": "python3", "args": ["leak.py"], "env": { "LEAK_TOKEN": "hunter44" } });
@@ -227,7 +228,7 @@ fn literal_secrets_are_moved_into_files_of_their_owner() {
     assert_eq!(exit, 0, "{undone}");
     assert!(undone["secrets"].as_array().unwrap().contains(&json!(reference)), "{undone}");
     assert!(file.exists());
-    // A build without a key ring says so, and writes nothing.
+    // A build without a key ring reports an error and writes nothing.
     std::fs::remove_file(place.path().join("toolbooth.toml")).unwrap();
     let (failure, exit) = place.json(&["import", "claude", "--secrets", "keyring"]);
     assert_eq!(exit, 2, "{failure}");
@@ -269,7 +270,7 @@ fn permissions_become_those_of_the_new_names() {
 
     let (done, exit) = place.json(&["import", "claude", "--install"]);
     assert_eq!(exit, 0, "{done}");
-    // The tool that is in quarantine is not allowed; a refusal of it stays one.
+    // The quarantined tool is not allowed, but its refusal is kept.
     let expected = SETTINGS
         .replace("\"mcp__probe\"", "\"mcp__toolbooth__probe_give\"")
         .replace("mcp__probe__give", "mcp__toolbooth__probe_give")
@@ -283,13 +284,13 @@ fn permissions_become_those_of_the_new_names() {
         json!(["mcp__toolbooth__probe_give", "Read"])
     );
     assert_eq!(projects["projects"]["/other"], all["projects"]["/other"]);
-    // A user's entries are about other projects too.
+    // A user's entries apply to other projects too.
     let changed: Value = serde_json::from_str(&read(&place, "home/.claude/settings.json")).unwrap();
     assert_eq!(
         changed["permissions"]["deny"],
         json!(["mcp__probe__give", "mcp__toolbooth__probe_give"])
     );
-    // A refusal of all tools of a server holds for those that are not there yet.
+    // The refusal of a whole server applies to later tools too, so the client keeps the server.
     assert_eq!(done["stays"][0]["server"], "wide", "{done}");
     let client: Value = serde_json::from_str(&read(&place, ".mcp.json")).unwrap();
     assert!(client["mcpServers"]["wide"].is_object(), "{client}");
@@ -304,7 +305,7 @@ fn permissions_become_those_of_the_new_names() {
     assert_eq!(read(&place, "home/.claude.json"), all.to_string());
     assert_eq!(read(&place, "home/.claude/settings.json"), user);
 
-    // Where nothing was listed, nothing is allowed, and every refusal stays.
+    // Without a listing nothing is allowed, and every refusal is kept.
     let (forced, exit) = place.json(&["import", "claude", "--install", "--force", "--no-try"]);
     assert_eq!((exit, &forced["stays"][0]["server"]), (0, &json!("wide")), "{forced}");
     let text = read(&place, ".claude/settings.json");
@@ -326,7 +327,7 @@ fn a_folder_is_written_where_somebody_agrees() {
     write_servers(&place, &servers);
     let write = json!({ "path": notes.join("b.txt"), "content": "new" }).to_string();
 
-    // Not asked: a comment, which is the line that lets it.
+    // Without a terminal, the line that permits it is only a comment.
     let (done, exit) = place.json(&["import", "claude"]);
     assert_eq!(exit, 0, "{done}");
     let line = format!(

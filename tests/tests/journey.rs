@@ -1,5 +1,6 @@
-//! A real client, in both eras, over stdio and over HTTP, against real tools of every kind; after
-//! each call audit, agent log and receipt are read back and compared.
+//! Tests a real client, in both eras, over stdio and HTTP, against real tools of every kind.
+//!
+//! For each call, audit events, agent log and receipt are read back and compared.
 //!
 //! Path: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10. Doc: records.md#of-one-call
 
@@ -69,7 +70,7 @@ fn effects(place: &Place, name: &str) -> usize {
     text.lines().filter(|line| *line == name).count()
 }
 
-/// Calls with what must come back: the code (empty = success), the terminal event, receipts.
+/// Calls with their expected code (empty = success), terminal event and number of receipts.
 fn calls(place: &Place) -> Vec<(Value, &'static str, &'static str, usize)> {
     let hello = place.path().join("hello.txt");
     let call = |name: &str, arguments: Value, id: &str| {
@@ -190,7 +191,7 @@ fn journey(mode: &str, protocol: &str, over_http: bool) {
     place.assert_sound();
 }
 
-/// Audit, agent log and receipt say the same of a call.
+/// Checks that audit events, agent log and receipt of a call agree.
 fn compare(
     place: &Place,
     id: &str,

@@ -1,7 +1,9 @@
-//! The store for several replicas: the same suite, leases, tampering, and what stops working with
-//! its server comes back with it.
+//! Tests the PostgreSQL store: the conformance suite, leases, tampering, pruning, and outages of
+//! its server.
 //!
 //! Path: 6, 9. Doc: records.md#stores
+
+use std::sync::Arc;
 
 use toolbooth_audit::LedgerReads;
 use toolbooth_audit::checkpoint::Due;
@@ -12,11 +14,12 @@ use toolbooth_audit::ledger::{
 use toolbooth_audit::note::Signer;
 use toolbooth_audit::proof;
 use toolbooth_audit::queue::{CallQueue, QueuedCall};
-use toolbooth_audit::reads::EventFilter;
-use toolbooth_audit::verify::{self, Known};
-use toolbooth_contracts::Effect;
+use toolbooth_audit::reads::{EventFilter, LogFilter};
+use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_contracts::contract::IdempotencyMode;
+use toolbooth_contracts::json::JsonText;
 use toolbooth_contracts::receipt::ClaimState;
+use toolbooth_contracts::{ContentBlock, Effect};
 use toolbooth_store::postgres::{self, OpenError, PostgresLedger, PostgresOptions, PostgresReads};
 use toolbooth_tests::postgres::Postgres;
 
@@ -43,11 +46,11 @@ async fn claim(ledger: &PostgresLedger, call: &str, mode: IdempotencyMode, key: 
 }
 
 async fn sound(reads: &PostgresReads) {
-    let report = verify::store(reads, Known::default()).await.expect("reads");
+    let report = verify::store(reads, TrustAnchors::default()).await.expect("reads");
     assert!(report.ok, "{report:?}");
 }
 
-/// Makes a replica look as if it had not renewed its lease for long.
+/// Makes the lease of a replica expire.
 fn lapse(server: &Postgres, database: &str, writer: &str) {
     let sql = format!(
         "UPDATE writers SET renewed = renewed - interval '1 hour' WHERE writer = '{writer}'"
@@ -74,15 +77,15 @@ async fn a_lost_replica_leaves_a_doubt_and_its_outcome_may_still_arrive() {
     let reads = PostgresReads::open(&url).await.expect("opens");
     let mode = IdempotencyMode::Keyed;
     let late = claim(&first, "a", mode, "k").await;
-    let twin = second.claim(request("b", mode, &["k"], "x")).await.expect("answers");
-    assert!(matches!(twin, Claimed::InFlight { settled: None, .. }), "{twin:?}");
+    let duplicate = second.claim(request("b", mode, &["k"], "x")).await.expect("answers");
+    assert!(matches!(duplicate, Claimed::InFlight { settled: None, .. }), "{duplicate:?}");
     assert!(second.sweep(moment(1)).await.expect("sweeps").is_empty(), "the first lives");
     lapse(&server, &database, "one");
     assert_eq!(second.sweep(moment(2)).await.expect("sweeps").len(), 1);
     let doubt = second.claim(request("c", mode, &["k"], "x")).await.expect("answers");
     assert!(matches!(doubt, Claimed::InDoubt { .. }), "{doubt:?}");
     sound(&reads).await;
-    // The replica had only slept: what it has to say is taken.
+    // The replica was only paused: its late outcome is accepted.
     let receipt =
         first.settle(settlement(late, mode, Effect::Completed, None)).await.expect("is taken");
     assert_eq!(receipt.state, ClaimState::Succeeded);
@@ -94,7 +97,7 @@ async fn a_lost_replica_leaves_a_doubt_and_its_outcome_may_still_arrive() {
     }
     let replay = second.claim(request("d", mode, &["k"], "x")).await.expect("answers");
     assert!(matches!(replay, Claimed::Replay { .. }), "{replay:?}");
-    // A tool that may run again is dispatched again, and the first outcome comes too late then.
+    // A `safe-retry` tool is dispatched again, and the first outcome is stale then.
     let mode = IdempotencyMode::SafeRetry;
     let slept = claim(&first, "e", mode, "r").await;
     lapse(&server, &database, "one");
@@ -136,7 +139,8 @@ async fn replicas_share_a_digest_key_or_do_not_start() {
 async fn tampering_with_the_tables_is_found() {
     let Some(server) = Postgres::start() else { return };
     for (sql, kind) in [
-        ("UPDATE receipts SET body = replace(body, 'tool.one', 'tool.two')", "receipt-changed"),
+        ("UPDATE receipts SET body = '{}'", "receipt-changed"),
+        ("UPDATE receipts SET zbody = set_byte(zbody, 40, 65)", "receipt-changed"),
         ("UPDATE receipts SET state = 'failed'", "receipt-changed"),
         ("DELETE FROM receipts", "receipt-missing"),
         ("DELETE FROM keys", "key-missing"),
@@ -153,7 +157,7 @@ async fn tampering_with_the_tables_is_found() {
         ("UPDATE queue SET queued_by = NULL", "call-changed"),
         ("UPDATE queue SET request = '{\"tool\":\"other\"}'", "call-changed"),
         ("UPDATE queue SET result = '{}' WHERE call_id = 'queued'", "call-changed"),
-        ("UPDATE agent_logs SET is_error = true", "log-changed"),
+        ("UPDATE agent_logs SET time = '2026-02-01'", "log-changed"),
         ("DELETE FROM agent_logs", "log-missing"),
         ("UPDATE events SET tool = 'other' WHERE seq = 2", "changed"),
         ("UPDATE events SET body = 'nonsense' WHERE seq = 1", "changed"),
@@ -178,9 +182,10 @@ async fn tampering_with_the_tables_is_found() {
         let reads = PostgresReads::open(&url).await.expect("opens");
         sound(&reads).await;
         server.sql(&database, sql);
-        let known = Known { digester: Some(ledger.digester().clone()), ..Known::default() };
+        let known =
+            TrustAnchors { digester: Some(ledger.digester().clone()), ..TrustAnchors::default() };
         let report = verify::store(&reads, known).await.expect("reads");
-        // Whatever somebody wrote into the tables, the tool does not run.
+        // No change of the tables makes the tool run.
         let again = ledger.claim(asks("again")).await;
         assert!(!matches!(again, Ok(Claimed::Fresh(_))), "{sql}: {again:?}");
         let taken = ledger.take(Vec::new()).await.expect("asks");
@@ -214,6 +219,62 @@ async fn names_that_the_database_cannot_keep_do_no_harm() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_is_stored_once_and_either_record_is_kept_without_the_other() {
+    let Some(server) = Postgres::start() else { return };
+    for first in [PruneKind::Receipts, PruneKind::Logs] {
+        let database = server.database();
+        let url = server.url(&database);
+        let ledger = open(&url, "one").await;
+        let mode = IdempotencyMode::Keyed;
+        for (call, keys, bytes) in
+            [("plain", &[][..], 200), ("keyed", &["k"], 200), ("large", &["l"], 9_000)]
+        {
+            let asked = ledger.claim(request(call, mode, keys, "args")).await;
+            let Ok(Claimed::Fresh(claim)) = asked else { panic!("fresh, got {asked:?}") };
+            let mut settled = settlement(claim, mode, Effect::Completed, None);
+            let own = Arc::get_mut(&mut settled).expect("nobody else has it");
+            let result = own.result.as_mut().expect("there is one");
+            result.content = vec![ContentBlock::text("grüße ".repeat(bytes / 7))];
+            let output = serde_json::to_string(result).expect("is JSON");
+            let log = Arc::make_mut(&mut own.log);
+            log.output = JsonText::parse(output).ok();
+            log.receipt_id = Some(own.claim.receipt_id().to_owned());
+            own.terminal.receipt_id = log.receipt_id.clone();
+            ledger.settle(settled).await.expect("settles");
+        }
+        let shared = || {
+            let sql = "SELECT count(*) FROM agent_logs WHERE shared IS NOT NULL";
+            server.sql(&database, sql)
+        };
+        assert_eq!(shared(), "3", "all lack what their receipts have");
+        let reads = PostgresReads::open(&url).await.expect("opens");
+        let logs = async || {
+            let filter = LogFilter { limit: 10, ..LogFilter::default() };
+            reads.agent_logs(filter).await.expect("reads")
+        };
+        let before = logs().await;
+        assert!(before.iter().all(|log| log.output.is_some()), "{before:?}");
+        let one = reads.agent_log(&before[0].id).await.expect("reads");
+        assert_eq!(one.as_ref(), before.first());
+        sound(&reads).await;
+        let prune = Prune { kind: first, before: moment(9).text, at: moment(10) };
+        ledger.prune(prune).await.expect("prunes");
+        match first {
+            PruneKind::Receipts => {
+                assert_eq!(shared(), "0", "they have it back");
+                assert_eq!(logs().await, before);
+            }
+            _ => {
+                let again = ledger.claim(request("again", mode, &["l"], "args")).await;
+                let Ok(Claimed::Replay { receipt, .. }) = again else { panic!("{again:?}") };
+                assert!(receipt.result.is_some());
+            }
+        }
+        sound(&reads).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_is_shortened_up_to_a_checkpoint() {
     let Some(server) = Postgres::start() else { return };
     let database = server.database();
@@ -233,9 +294,99 @@ async fn a_log_is_shortened_up_to_a_checkpoint() {
     sound(&reads).await;
     let gone = reads.gone_page(None, 100).await.expect("reads");
     assert!(!gone.is_empty(), "its checkpoints but the last");
-    // What stays keeps its proof.
+    // The remaining records keep their proofs.
     let proof = proof::inclusion(&reads, "c0").await.expect("is covered");
     assert!(proof.check(&options(&url).signer.verifier()).is_ok(), "{proof:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_of_the_first_version_is_brought_up_to_date() {
+    let Some(server) = Postgres::start() else { return };
+    let database = server.database();
+    let url = server.url(&database);
+    server.sql(&database, include_str!("../fixtures/postgres-version-1.sql"));
+    let refused = PostgresReads::open(&url).await;
+    assert!(matches!(refused, Err(OpenError::Older { found: 1, .. })), "{refused:?}");
+    let ledger = open(&url, "later").await;
+    let reads = PostgresReads::open(&url).await.expect("opens");
+    sound(&reads).await;
+    // All claims are kept: a tombstone, a receipt with a large result, a doubt, one of a dead
+    // replica, and one that waits for input.
+    let of = |call: &str, mode, key: &str| ledger.claim(request(call, mode, &[key], "x"));
+    let pruned = of("t", IdempotencyMode::OnKey, &format!("{:064x}", 1)).await;
+    let Ok(Claimed::Replay { receipt, .. }) = pruned else { panic!("{pruned:?}") };
+    assert!(receipt.result.is_none() && receipt.pruned_at.is_some(), "{receipt:?}");
+    let large = of("r", IdempotencyMode::OnKey, "key-0").await;
+    let Ok(Claimed::Replay { receipt, .. }) = large else { panic!("{large:?}") };
+    let result = receipt.result.expect("a result");
+    assert_eq!(result.content[0].as_text().expect("a text"), "large ".repeat(2_000));
+    for key in ["doubt-key", "left", "parked"] {
+        let again = of(key, IdempotencyMode::Keyed, key).await;
+        assert!(matches!(again, Ok(Claimed::InDoubt { .. })), "{key}: {again:?}");
+    }
+    let queued = CallQueue::queued(&ledger, "local", "queued").await.expect("reads");
+    assert!(queued.is_some_and(|call| call.request == "{}" && call.queued_by.is_some()));
+    let filter = EventFilter { call: Some("doubt".into()), limit: 10, ..EventFilter::default() };
+    assert_eq!(reads.events(filter).await.expect("reads").len(), 2);
+    let filter = LogFilter { tool: Some("tool.one".into()), limit: 99, ..LogFilter::default() };
+    assert_eq!(reads.agent_logs(filter).await.expect("reads").len(), 7);
+    sound(&reads).await;
+    // Pruning continues from the point at which the earlier release stopped.
+    ledger.checkpoint(Due::NOW, moment(201)).await.expect("signs");
+    for kind in [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events] {
+        let prune = Prune { kind, before: moment(300).text, at: moment(300) };
+        while ledger.prune(prune.clone()).await.expect("prunes") != Pruned::default() {}
+        sound(&reads).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_prune_at_once_while_they_write() {
+    let Some(server) = Postgres::start() else { return };
+    let database = server.database();
+    let url = server.url(&database);
+    let (one, two) = (Arc::new(open(&url, "one").await), Arc::new(open(&url, "two").await));
+    let reads = PostgresReads::open(&url).await.expect("opens");
+    let mut writing = Vec::new();
+    for (n, ledger) in [&one, &two].into_iter().enumerate() {
+        let ledger = ledger.clone();
+        writing.push(tokio::spawn(async move {
+            for round in 0..40 {
+                let mode = IdempotencyMode::None;
+                let asked = request(&format!("c{n}-{round}"), mode, &[], "x");
+                let Ok(Claimed::Fresh(claimed)) = ledger.claim(asked).await else {
+                    panic!("a fresh claim")
+                };
+                let settled = settlement(claimed, mode, Effect::Completed, None);
+                ledger.settle(settled).await.expect("settles");
+                if round % 10 == 9 {
+                    ledger.checkpoint(Due::NOW, moment(3)).await.expect("signs");
+                }
+                for kind in [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events] {
+                    let at = moment(10 + round);
+                    let prune = Prune { kind, before: at.text.clone(), at };
+                    ledger.prune(prune).await.expect("prunes");
+                }
+            }
+        }));
+    }
+    for task in writing {
+        task.await.expect("writes");
+    }
+    sound(&reads).await;
+    for ledger in [&one, &two] {
+        ledger.checkpoint(Due::NOW, moment(60)).await.expect("signs");
+    }
+    for (kind, ledger) in
+        [(PruneKind::Receipts, &one), (PruneKind::Logs, &two), (PruneKind::Events, &one)]
+    {
+        let prune = Prune { kind, before: moment(70).text, at: moment(70) };
+        while ledger.prune(prune.clone()).await.expect("prunes") != Pruned::default() {}
+    }
+    let calls = "SELECT count(*) FROM events WHERE receipt_id IS NOT NULL";
+    assert_eq!(server.sql(&database, calls), "0", "all of them are covered");
+    assert_eq!(server.sql(&database, "SELECT count(*) FROM receipts"), "0");
+    sound(&reads).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -289,7 +440,7 @@ async fn a_server_that_goes_away_comes_back_and_nothing_is_lost() {
     let settled = ledger.settle(settlement(before, mode, Effect::Completed, None)).await;
     assert_eq!(settled.expect("settles").state, ClaimState::Succeeded);
     assert!(ledger.healthy().await.is_ok());
-    // Its connections are cut in mid-flight, again and again.
+    // Connections are cut repeatedly while claims are in progress.
     for n in 0..20 {
         let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                    WHERE application_name = 'toolbooth' AND pid <> pg_backend_pid()";

@@ -1,5 +1,5 @@
-//! The records as an operator and an auditor use them: asynchronous calls, doubts and their
-//! settling, proofs, exports, backups, what is kept.
+//! Tests the records as operators and auditors use them: asynchronous calls, doubts, proofs,
+//! exports, backups and retention.
 //!
 //! Path: 1, 6, 9, 10. Doc: records.md#proofs, records.md#exports, records.md#backups
 
@@ -23,7 +23,7 @@ fn until(gateway: &Gateway, id: &str, fits: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
-fn hand_over(gateway: &Gateway, body: &str) -> (u16, Value) {
+fn submit(gateway: &Gateway, body: &str) -> (u16, Value) {
     request(&gateway.address, "POST", "/v1/calls", body, &ASYNC).unwrap()
 }
 
@@ -32,11 +32,11 @@ fn a_call_that_is_handed_over_survives_its_worker_and_never_runs_twice() {
     let place = torture::place("[proxy]\nworkers = 0\n");
     let gateway = place.serve();
     let body = r#"{"toolId":"raw.do","args":{"key":"a","ms":3000},"context":{"callId":"a"}}"#;
-    let (status, call) = hand_over(&gateway, body);
+    let (status, call) = submit(&gateway, body);
     assert_eq!((status, &call["state"]), (202, &json!("queued")), "{call}");
-    assert_eq!(hand_over(&gateway, body).0, 202, "the same call");
+    assert_eq!(submit(&gateway, body).0, 202, "the same call");
     let other = r#"{"toolId":"raw.do","args":{"key":"b"},"context":{"callId":"a"}}"#;
-    assert_eq!(hand_over(&gateway, other).0, 422, "another call under its id");
+    assert_eq!(submit(&gateway, other).0, 422, "another call under its id");
     assert_eq!(gateway.get("/v1/calls/nobody").0, 404);
     let worker =
         || place.command(&["worker"]).stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -58,7 +58,7 @@ fn a_call_that_is_handed_over_survives_its_worker_and_never_runs_twice() {
     let cancelled = r#"{"toolId":"raw.do","args":{"key":"c"},"context":{"callId":"c"}}"#;
     second.kill().unwrap();
     second.wait().unwrap();
-    assert_eq!(hand_over(&gateway, cancelled).0, 202);
+    assert_eq!(submit(&gateway, cancelled).0, 202);
     let (status, _) = request(&gateway.address, "DELETE", "/v1/calls/c", "", &[]).unwrap();
     assert_eq!(status, 202);
     let mut third = worker();
@@ -88,7 +88,7 @@ fn a_person_settles_a_doubt_and_later_calls_get_it() {
     let place = torture::place("");
     let registry = place.path().join("tools.registry.json");
     let text = std::fs::read_to_string(&registry).unwrap();
-    place.write("tools.registry.json", &text.replace("20000", "400"));
+    place.write("tools.registry.json", &text.replace("20000", "1500"));
     let slow = ["call", "pay.do", "--args", r#"{"key":"k","ms":5000}"#];
     let (result, exit) = place.json(&slow);
     assert_eq!((&result["error"]["code"], exit), (&json!("timeout"), 1), "{result}");
@@ -145,7 +145,8 @@ fn an_auditor_needs_only_an_export_a_key_and_a_checkpoint() {
         ["audit", "verify", "--file", "log.jsonl", "--key", &key, "--checkpoint", "kept.txt"];
     let (report, exit) = place.json(&verify);
     assert_eq!((&report["ok"], exit), (&json!(true), 0), "{report}");
-    // The newest log is cut out whole, head and all: only the checkpoint outside tells.
+    // The log of the newest writer is removed with its head: only the external checkpoint reveals
+    // that.
     let log = std::fs::read_to_string(place.path().join("log.jsonl")).unwrap();
     let writer =
         serde_json::from_str::<Value>(log.lines().last().unwrap()).unwrap()["heads"][1]["writer"]
@@ -203,6 +204,15 @@ fn a_backup_is_put_back_and_nothing_runs_before_somebody_accepts_it() {
     place.assert_sound();
     assert_eq!(place.json(&["store", "vacuum"]).1, 0);
     assert_eq!(place.json(&["store", "restore", "nowhere"]).1, 2);
+    // A store without its database is restored too, and detects that it is behind its checkpoint.
+    assert_eq!(pay("c").1, 0);
+    std::fs::remove_file(place.path().join(".toolbooth/toolbooth.db")).unwrap();
+    let (restored, exit) = place.json(&["store", "restore", "copy"]);
+    assert_eq!(exit, 0, "{restored}");
+    assert_eq!(pay("c").1, 3, "what the checkpoint covers is missing");
+    assert_eq!(place.json(&["audit", "accept-restore"]).1, 0);
+    assert_eq!(pay("a").0["replayed"], true);
+    place.assert_sound();
 }
 
 #[test]

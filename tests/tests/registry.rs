@@ -1,5 +1,4 @@
-//! The registry file at the size of the real world: a thousand entries with thirty mistakes, the
-//! example registry and its coverage page, search, and names.
+//! Tests the registry file at a realistic size, the example registry, search and names.
 //!
 //! Path: 3. Doc: registry.md#the-file, registry.md#coverage, registry.md#search
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -27,8 +26,8 @@ fn thousand() -> Vec<Vec<String>> {
         .collect()
 }
 
-/// One mistake: in which entry, the line that begins so, what that becomes, the code, and whether
-/// the finding stands at the mistake's own line (else at the line that begins with the text).
+/// One mistake: `becomes` replaces the line that begins with `begins`. The finding has `code`, at
+/// the line of the mistake or at the line that begins with `at`.
 struct Mistake {
     begins: &'static str,
     becomes: String,
@@ -52,7 +51,7 @@ fn mistakes() -> Vec<Mistake> {
     let before_name = |line: &str, code| {
         own("\"name\":", &format!("{line}\n\"name\": \"a.mistake_{code}\","), code)
     };
-    // Put together here, so that no file of this project holds what scanners look for.
+    // Concatenated here, so that secret scanners find nothing in this file.
     let token = format!("{}{}", "ghp_", "x7Kq2Lm9Rt4Vw8Zb3Nc6Yd1Pf5Hs0Jg2Qk7T");
     let key = format!("-----BEGIN {} KEY-----", "PRIVATE");
     vec![
@@ -142,7 +141,7 @@ fn thirty_mistakes_in_a_thousand_entries_are_told_at_their_lines() {
         let comma = entry[line].ends_with(',') && !mistake.becomes.ends_with([',', '{', '[']);
         let becomes = format!("{}{}", mistake.becomes, if comma { "," } else { "" });
         let lines: Vec<String> = becomes.lines().map(str::to_owned).collect();
-        // Where two lines stand for one, the code tells which of them is the mistake.
+        // If two lines replace one, the code decides which of them is the mistake.
         let shift = match mistake.code {
             "duplicate-key" | "unknown-key-field" => 1,
             "ambiguous-field" => 1,
@@ -183,7 +182,7 @@ fn thirty_mistakes_in_a_thousand_entries_are_told_at_their_lines() {
     assert_eq!(found, expected);
     let all = report.to_string();
     assert!(!all.contains("hunter2") && !all.contains("ghp_"), "no secret is repeated");
-    // As people read it: the place, a caret under it, and help.
+    // The output for people: the place, a caret below it, and help.
     let output = place.run(&["check"]);
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(shown.contains("error[misspelled-field]") && shown.contains("   | "), "{shown}");
@@ -207,8 +206,6 @@ fn the_example_registry_is_covered_as_its_page_says() {
     assert_eq!(checked, json!({"ok": true, "findings": []}));
     let fresh = run(&["coverage", "--check", "registry_coverage.md"]);
     assert!(fresh.status.success(), "write it again: {}", String::from_utf8_lossy(&fresh.stderr));
-    let once = run(&["coverage", "--format", "md"]).stdout;
-    assert_eq!(once, run(&["coverage", "--format", "md"]).stdout, "the same bytes each time");
     let modes: Vec<(String, Value)> = example()
         .iter()
         .filter(|tool| tool["idempotency"]["mode"] == "keyed")
@@ -251,7 +248,7 @@ def echo(args):
     return args
 "#;
 
-/// Two tools of handlers: one with an optional property, one in an older draft, and one hidden.
+/// Three handler tools: one with an optional property, one in an older draft, and one to hide.
 fn small_registry() -> String {
     let echo = json!({"name": "demo.echo", "description": "Gives back what it gets.", "output_schema": {},
         "input_schema": {"type": "object", "required": ["text"], "additionalProperties": false, "properties": {
@@ -314,7 +311,7 @@ fn agents_search_and_call_in_both_eras() {
         assert_eq!(told["results"][7]["error"]["code"], -32602, "{mode} {told}");
         assert_eq!(result(8)["content"][0]["text"], "4", "names still work: {mode} {told}");
     }
-    // Records and policy see the tool inside.
+    // Records and policy see the inner tool.
     let records = place.records("inner-1");
     assert!(records.events.iter().all(|event| event["toolName"] == "demo.echo"), "{records:?}");
     place.assert_sound();
@@ -350,7 +347,8 @@ fn strict_nulls_older_drafts_and_short_names() {
         (&json!("integer"), &json!(false)),
         "{old}"
     );
-    // The same in what is exported, and strict declarations say what they cannot.
+    // Exports have the converted schema too, and strict declarations report what they cannot
+    // express.
     let output = place.run(&["export", "--for", "openai", "--strict"]);
     let exported: Value = serde_json::from_slice(&output.stdout).unwrap();
     let echo = exported
@@ -372,7 +370,7 @@ fn strict_nulls_older_drafts_and_short_names() {
 fn secrets_are_known_by_a_maintained_set_of_rules() {
     let place = Place::new();
     place.write("tools.registry.json", &small_registry()).write("handlers/demo.py", HANDLERS);
-    // Put together here, so that no file of this project holds what scanners look for.
+    // Concatenated here, so that secret scanners find nothing in this file.
     let token = format!("{}{}", "ghp_", "x7Kq2Lm9Rt4Vw8Zb3Nc6Yd1Pf5Hs0Jg2Qk7T");
     let arguments = json!({"text": format!("use {token} please")}).to_string();
     let (result, exit) =

@@ -1,5 +1,7 @@
-//! Contained MCP servers as they are shipped: real ones start under their runners, and a curious one
-//! reaches neither the gateway, nor credentials, nor the machine.
+//! Tests contained MCP servers in the default profile.
+//!
+//! Real servers start with their package runners. A server that probes its sandbox reaches neither
+//! the gateway, nor credentials, nor the machine.
 //!
 //! Path: 7. Doc: execution.md#the-network-of-a-contained-program, execution.md#what-a-program-sees, execution.md#homes-and-caches, execution.md#what-the-sandbox-stopped
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
@@ -13,14 +15,15 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use toolbooth_tests::{Gateway, Place, repository, set_up};
 
-/// Whoever has no right to anything.
+/// The id of a user without rights.
 const ORDINARY: u32 = 65_534;
 
-/// A curious server; its user's home is `home`, or one in the same folder.
+/// A place with a server that probes its sandbox. The user's home is `home`, or a folder of the
+/// place.
 fn curious(settings: &str, home: Option<&Path>) -> Place {
     let place = Place::new();
     let server = repository().join("tests/clients/curious_server.py");
-    // Servers read where they run; the tests' own folder is not theirs.
+    // A server may read its working folder, but not the folder of the tests.
     let text = std::fs::read_to_string(server).unwrap();
     place.write("server.py", &text);
     place.write(
@@ -43,7 +46,7 @@ fn call(gateway: &Gateway, tool: &str, arguments: &Value) -> (u16, String) {
     (status, text.unwrap_or_default().to_owned())
 }
 
-/// What a standing server of the shipped profile may not do, and what the same one does without.
+/// Compares a running server in the default profile with the same server without a sandbox.
 #[test]
 fn a_contained_server_reaches_no_door_and_no_credentials() {
     for contained in [true, false] {
@@ -123,7 +126,7 @@ fn a_contained_server_reaches_no_door_and_no_credentials() {
     }
 }
 
-/// The call's warning, the operator's log and the start name the profile and the line.
+/// The call's warning, the operator's log and the start name the profile and the setting.
 #[test]
 fn what_a_sandbox_stops_is_told_with_the_line_that_would_allow_it() {
     let home = tempfile::tempdir().unwrap();
@@ -137,14 +140,14 @@ fn what_a_sandbox_stops_is_told_with_the_line_that_would_allow_it() {
     assert!(warning.contains(line), "{result}");
     let records = place.records(result["callId"].as_str().unwrap());
     assert!(records.logs[0]["internal"].as_str().unwrap().contains(line), "{:?}", records.logs);
-    // The line does what it says.
+    // The setting allows the write.
     let line = warning.split('`').find(|part| part.starts_with("sandbox = ")).unwrap();
     let before = std::fs::read_to_string(place.path().join("toolbooth.toml")).unwrap();
     place.write("toolbooth.toml", &format!("{before}{line}\n"));
     let (result, _) = place.json(&["call", "curious.write", "--args", &arguments]);
     assert_eq!(result["status"], "succeeded", "{result}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "written");
-    // A server that cannot start says it too, and is not to be started by hand.
+    // `doctor` reports it for a server that cannot start too, without advice to start it by hand.
     let settings = "[servers.secretive]\ncommand = \"/usr/bin/python3\"\n\
                     args = [\"-c\", \"open('HOME/.netrc')\"]\n";
     std::fs::write(home.join(".netrc"), "x").unwrap();
@@ -162,8 +165,8 @@ fn what_a_sandbox_stops_is_told_with_the_line_that_would_allow_it() {
     assert!(!text.contains("start it by hand"), "{text}");
 }
 
-/// The addresses of the registries that package runners here use, where these are not public: a
-/// mirror's.
+/// The addresses of the package registries that the runners on this machine use, which may be
+/// private mirrors.
 fn mirrors(runners: &Path) -> Vec<IpAddr> {
     let npm = Command::new("npm").args(["config", "get", "registry"]).output().unwrap();
     let python =
@@ -182,7 +185,7 @@ fn mirrors(runners: &Path) -> Vec<IpAddr> {
         .collect()
 }
 
-/// Each runner starts a real server in the shipped profile, from an empty home.
+/// Checks that each runner starts a real server in the default profile, with a fresh home.
 fn runners_start(ordinary: bool) {
     let Some(folder) = set_up("runners") else { return };
     let (npm, python) = (folder.join("npm"), folder.join("python"));
@@ -197,7 +200,7 @@ fn runners_start(ordinary: bool) {
     std::fs::write(home.join(".npmrc"), "audit=false\n").unwrap();
     let server = |name: &str, command: &str, arguments: &[&str]| {
         format!(
-            "[servers.{name}]\ncommand = {command:?}\nargs = {arguments:?}\nstartup_timeout_ms = 60000\n"
+            "[servers.{name}]\ncommand = {command:?}\nargs = {arguments:?}\nstartup_timeout_ms = 180000\n"
         )
     };
     let venv = |name: &str| python.join("bin").join(name).display().to_string();

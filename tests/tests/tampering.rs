@@ -1,5 +1,6 @@
-//! Each column of each table of a PostgreSQL store is changed in turn, each row removed and doubled:
-//! verification finds it.
+//! Tests that verification finds every change of a PostgreSQL store.
+//!
+//! Each column of each table is changed in turn, and each row is removed and duplicated.
 #![allow(missing_docs)]
 
 use std::collections::BTreeSet;
@@ -8,12 +9,12 @@ use serde_json::{Value, json};
 use tokio_postgres::{Client, NoTls};
 use toolbooth_audit::conformance::{every_kind_of_row, moment};
 use toolbooth_audit::note::Signer;
-use toolbooth_audit::verify::{self, Known};
+use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_audit::{Digester, Ledger};
 use toolbooth_store::postgres::{self, PostgresOptions, PostgresReads};
 use toolbooth_tests::postgres::Postgres;
 
-/// What may be changed without verification noticing, and why.
+/// Columns whose changes verification does not find, each with the reason.
 const UNSEEN: [(&str, &str, &str); 14] = [
     ("stale", "*", "blocks of logs that pruning looks at again"),
     ("writers", "pruned", "how far pruning has come; it removes only what its event says"),
@@ -28,9 +29,9 @@ const UNSEEN: [(&str, &str, &str); 14] = [
     ("queue", "place", "the order in which calls are taken"),
     ("queue", "worker", "who has it is told by its claim; one that is taken again runs no more"),
     ("queue", "deliveries", "how often it was taken"),
-    ("queue", "cancel", "a wish; what came of the call is in its receipt"),
+    ("queue", "cancel", "a request to cancel; the outcome of the call is in its receipt"),
 ];
-/// Rows that may be there or not without verification noticing, and why.
+/// Rows whose addition or removal verification does not find, each with the reason.
 const UNSEEN_ROWS: [(&str, &str, &str); 2] = [
     ("digest_keys", "again", "a key too many keeps the gateway from starting, and says so"),
     ("queue", "\"queued\" is removed", "a call that was answered may be forgotten"),
@@ -78,8 +79,8 @@ fn others(value: &Value) -> Vec<Value> {
     changed.into_iter().chain([Value::Null]).filter(|other| other != value).collect()
 }
 
-/// Puts one row in the place of another; gives it as the table has it, or `None` where the table
-/// does not take it.
+/// Replaces one row with another. Returns the row as it is stored, or `None` if the table rejects
+/// it.
 async fn replace(
     client: &mut Client,
     table: &str,
@@ -119,7 +120,7 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
         let own = postgres::open(options(other), "key", &moment(0)).await.expect("opens");
         Ledger::digester(&own).clone()
     };
-    let known = || Known { digester: Some(digester.clone()), ..Known::default() };
+    let known = || TrustAnchors { digester: Some(digester.clone()), ..TrustAnchors::default() };
     let reads = PostgresReads::open(&url).await.expect("opens");
     let report = verify::store(&reads, known()).await.expect("reads");
     assert!(report.ok, "{report:?}");
@@ -152,7 +153,7 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
                 if excused(table, column) {
                     continue;
                 }
-                // What the table itself does not take is not a change.
+                // A change that the table rejects does not count.
                 let Some(now) = replace(&mut client, table, from, to.as_ref()).await else {
                     continue;
                 };

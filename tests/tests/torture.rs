@@ -1,4 +1,4 @@
-//! The faults of `cargo xtask torture`, each for a short while.
+//! Runs the fault scenarios of `cargo xtask torture`, each for a short time.
 //!
 //! Path: 6, 9. Doc: records.md#faults
 

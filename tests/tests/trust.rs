@@ -1,5 +1,6 @@
-//! What servers say against what an operator approved: the lock, quarantine, public servers
-//! together, servers that are away, and commands that misbehave.
+//! Tests the listings of servers against the approvals of an operator.
+//!
+//! Covers the lock, quarantine, public servers, unavailable servers, and commands that misbehave.
 //!
 //! Path: 3. Doc: registry.md#the-lock, registry.md#what-changed, registry.md#discovery
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -30,7 +31,7 @@ fn fickle(mode: &str, more: &str) -> String {
     )
 }
 
-/// Writes at once, so that nobody reads half of it.
+/// Replaces the server's list of tools atomically, so that it is never read half-written.
 fn says(place: &Place, tools: &[Value]) {
     place.write("tools.draft", &json!(tools).to_string());
     std::fs::rename(place.path().join("tools.draft"), place.path().join("tools.json")).unwrap();
@@ -54,7 +55,7 @@ fn locked(mode: &str, more: &str) -> Place {
     place
 }
 
-/// A server with one tool, a prompt and a resource, whose texts are given.
+/// Replaces the server's listing: one tool, a prompt and a resource, with the given texts.
 fn says_items(place: &Place, prompt: &str, resource: &str) {
     let said = json!({
         "tools": [tool("read", "Reads a file.")],
@@ -97,7 +98,7 @@ fn prompts_and_resources_are_locked_and_approved_like_tools() {
     let approved = events["events"].as_array().unwrap().iter();
     let approved = approved.filter(|event| event["event"] == "TOOL_APPROVED");
     let tools: Vec<&Value> = approved.map(|event| &event["facts"]["tool"]).collect();
-    // `discover` has pinned the first ones, without a store to record it in.
+    // `discover` pinned the first listing before there was a store to record it.
     assert_eq!(tools, [&json!("resource:s.file:///a@b"), &json!("prompt:s.greet")]);
     place.assert_sound();
 }
@@ -113,7 +114,7 @@ fn a_server_that_tells_of_a_change_is_quarantined_before_the_next_call() {
     let (status, problem) = call(&gateway, "s.read");
     assert_eq!((status, &problem["code"]), (403, &json!("quarantined-tool")), "{problem}");
     assert_eq!(call(&gateway, "s.write").0, 200, "the other tool is as it was");
-    // What is wrong is said to people, with nothing invisible.
+    // `lock diff` shows the change, with invisible characters as code points.
     let output = place.run(&["lock", "diff"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -127,7 +128,7 @@ fn a_server_that_tells_of_a_change_is_quarantined_before_the_next_call() {
         (exit, &diff["ok"], &diff["tools"][0]["change"]),
         (1, &json!(false), &json!("changed"))
     );
-    // Approved as it was shown, it is used again, without a restart.
+    // After the approval of the shown version the tool is used again, without a restart.
     let (failure, exit) = place.json(&["lock", "approve", "s.read@0123456789abcdef"]);
     assert_eq!((exit, &failure["error"]["code"]), (1, &json!("changed-again")), "{failure}");
     let digest = diff["tools"][0]["sourceDigest"].as_str().unwrap();
@@ -194,7 +195,7 @@ fn a_server_may_be_asked_before_each_call() {
     let (status, problem) = call(&gateway, "s.read");
     assert_eq!((status, &problem["code"]), (403, &json!("quarantined-tool")), "{problem}");
     assert_eq!(call(&gateway, "s.write").0, 200);
-    // Back to what was approved.
+    // The server lists the approved tools again.
     says(&place, &[tool("read", "Reads a file."), tool("write", "Writes a file.")]);
     assert_eq!(call(&gateway, "s.read").0, 200);
     // Sixteen callers at once all get their answer.
@@ -221,11 +222,11 @@ fn settings_quarantine_nothing_and_new_tools_are_new() {
         rows.iter().find(|row| row["toolId"] == id).unwrap()["state"].clone()
     };
     assert_eq!((state("s.read"), state("s.erase")), (json!("real"), json!("quarantined")));
-    // Nothing is overwritten without a word; then it is.
+    // `lock` does not approve new tools without `--all`.
     let (refused, exit) = place.json(&["lock"]);
     assert_eq!((exit, &refused["tools"][0]["change"]), (1, &json!("new")), "{refused}");
     assert_eq!(place.json(&["lock", "--all"]).0["approved"], 3);
-    // With the setting, new tools are taken.
+    // With the setting, new tools are accepted.
     says(
         &place,
         &[
@@ -373,7 +374,7 @@ fn commands_that_misbehave_hold_up_nobody() {
     );
 }
 
-/// Public servers, as far as they need no network: at least six, with over fifty tools.
+/// At least six public servers that need no network, with more than fifty tools.
 #[test]
 fn public_servers_stand_together() {
     let Some(npm) = set_up("npm/node_modules/.bin") else { return };
@@ -418,7 +419,7 @@ fn public_servers_stand_together() {
     assert_eq!((exit, &result["status"]), (0, &json!("succeeded")), "{result}");
     let (found, _) = place.json(&["search", "what time is it in another timezone", "--limit", "2"]);
     assert!(found["tools"][0]["toolId"].as_str().unwrap().starts_with("time."), "{found}");
-    // Contracts for review: those of one server, and the file is good.
+    // Writes the contracts of one server for review; the file is valid.
     let (written, exit) = place.json(&["discover", "--source", "mcp:files", "--write"]);
     assert_eq!(exit, 0, "{written}");
     let (checked, exit) = place.json(&["check"]);

@@ -1,5 +1,6 @@
-//! Upstreams of every reach: a gateway in front of a gateway over HTTP and stdio (the modern era),
-//! a legacy server over streamable HTTP, handlers in Python, and what changes while it runs.
+//! Tests upstreams: a gateway over HTTP and stdio, a legacy server over HTTP, and Python handlers.
+//!
+//! Also tests changes of upstreams while the gateway runs.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers, execution.md#handlers
 
@@ -88,7 +89,7 @@ fn a_gateway_stands_behind_a_gateway() {
             "{result}"
         );
     }
-    // The key travels: the gateway behind sees one, and its tool has one effect.
+    // The idempotency key reaches the second gateway, whose tool has one effect.
     let keyed = ["call", "far.py_one", "--idempotency-key", "k"];
     let first = front.json(&keyed).0;
     let second = front.json(&keyed).0;
@@ -126,7 +127,7 @@ impl Drop for Server {
     }
 }
 
-/// A server with sessions, which knows none of them when it is started again.
+/// After its restart the server does not know its earlier sessions.
 #[test]
 fn a_legacy_server_over_streamable_http_is_called_and_called_again_after_its_restart() {
     let Some(npm) = set_up("npm") else { return };

@@ -1,7 +1,7 @@
-//! The boundary rules: closed lists of who may depend on whom and who may name what.
+//! Checks the boundary rules: closed lists of dependencies, and words that crates may not name.
 //!
-//! Pure functions over the output of `cargo metadata` and the texts of the sources. What is not
-//! written in `boundaries.toml` is forbidden; an exception that matches nothing is an error.
+//! Uses the output of `cargo metadata` and the texts of the sources. A dependency that is not in
+//! `boundaries.toml` is forbidden; an exception that matches nothing is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::run::{metadata, repository};
 
-/// The rules, as they are written.
+/// The rules in `boundaries.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
@@ -22,7 +22,7 @@ pub struct Rules {
     pub words: Vec<WordRule>,
 }
 
-/// What one crate may do.
+/// The rule of one crate.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CrateRule {
@@ -53,7 +53,7 @@ pub struct WordRule {
     pub exceptions: Vec<Exception>,
 }
 
-/// A place where a word is allowed all the same.
+/// An exception to a rule about words.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Exception {
@@ -63,7 +63,7 @@ pub struct Exception {
     pub reason: String,
 }
 
-/// A letter to the person who made it.
+/// A broken rule, with its reason and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub rule: String,
@@ -89,13 +89,13 @@ pub struct Source {
 }
 
 const LAYERS: &str =
-    "a crate may lean only on what lies below it, or the house cannot be taken apart";
+    "a crate may depend only on lower layers, so that each can be used without the rest";
 
 fn finding(rule: &str, place: String, reason: &str, remedy: String) -> Finding {
     Finding { rule: rule.to_owned(), place, reason: reason.to_owned(), remedy }
 }
 
-/// The workspace's packages by name, each with its direct dependencies that are not for tests.
+/// The workspace's packages by name, each with its direct dependencies except dev-dependencies.
 fn packages(metadata: &Value) -> BTreeMap<String, Vec<String>> {
     let members: BTreeSet<&str> = metadata["workspace_members"]
         .as_array()
@@ -121,7 +121,7 @@ fn packages(metadata: &Value) -> BTreeMap<String, Vec<String>> {
         .collect()
 }
 
-/// Everything that a package reaches without dev-dependencies, by name.
+/// The names of all direct and indirect dependencies of a package, without dev-dependencies.
 fn reached(metadata: &Value, package: &str) -> BTreeSet<String> {
     let names: BTreeMap<&str, &str> = metadata["packages"]
         .as_array()
@@ -158,9 +158,11 @@ fn reached(metadata: &Value, package: &str) -> BTreeSet<String> {
     seen.into_iter().filter_map(|id| names.get(id)).map(|name| (*name).to_owned()).collect()
 }
 
-/// Everything that breaks a rule.
+/// Finds everything that breaks a rule.
 pub fn check(rules: &Rules, metadata: &Value, sources: &[Source]) -> Vec<Finding> {
     let mut findings = edges(rules, metadata);
+    findings.extend(unused(metadata, sources));
+    findings.extend(reserved(sources));
     findings.extend(words(rules, sources));
     findings
 }
@@ -241,6 +243,88 @@ fn edges(rules: &Rules, metadata: &Value) -> Vec<Finding> {
     findings
 }
 
+/// The variants that a table of `code.rs` or `event.rs` defines: `    Name "written"`.
+fn variants(text: &str) -> Vec<&str> {
+    let name = |line: &'_ str| -> Option<usize> {
+        let (name, rest) = line.strip_prefix("    ")?.split_once(' ')?;
+        let is_name = name.starts_with(|c: char| c.is_ascii_uppercase());
+        (is_name && rest.starts_with('"')).then_some(name.len())
+    };
+    text.lines().filter_map(|line| line.get(4..4 + name(line)?)).collect()
+}
+
+/// Error codes and event kinds that no code gives and that are not listed as reserved, and the
+/// reverse.
+fn reserved(sources: &[Source]) -> Vec<Finding> {
+    const FOLDER: &str = "crates/contracts/src/";
+    let text = |file: &str| {
+        let path = format!("{FOLDER}{file}");
+        sources.iter().find(|source| source.path == path).map_or("", |source| &source.text)
+    };
+    let own = ["code.rs", "event.rs", "reserved.rs"].map(|file| format!("{FOLDER}{file}"));
+    let users: Vec<&str> = sources
+        .iter()
+        .filter(|source| !own.contains(&source.path))
+        .map(|source| without_tests(&source.text))
+        .collect();
+    let list = text("reserved.rs");
+    let mut findings = Vec::new();
+    for (table, kind) in [("code.rs", "ErrorCode"), ("event.rs", "AuditEventKind")] {
+        for name in variants(text(table)) {
+            let path = format!("{kind}::{name}");
+            // A code also gives the kind of its event.
+            let of_code = kind == "AuditEventKind"
+                && text("code.rs").lines().any(|line| line.contains(&format!("Event::{name})")));
+            let used = of_code || users.iter().any(|text| names_path(text, &path));
+            let listed = names_path(list, &path);
+            let (rule, remedy) = match (used, listed) {
+                (false, false) => ("unused code or kind", "give it somewhere, or list it there"),
+                (true, true) => ("reserved code or kind in use", "take it out of the list"),
+                _ => continue,
+            };
+            let reason = "what is reserved is listed in crates/contracts/src/reserved.rs";
+            findings.push(finding(rule, path, reason, remedy.to_owned()));
+        }
+    }
+    findings
+}
+
+/// Whether a text names a path such as `Kind::Name`, whole.
+fn names_path(text: &str, path: &str) -> bool {
+    text.match_indices(path).any(|(at, _)| {
+        let after = text.get(at + path.len()..).and_then(|rest| rest.chars().next());
+        let before = text.get(..at).and_then(|head| head.chars().next_back());
+        let part = |c: char| c.is_alphanumeric() || c == '_';
+        !after.is_some_and(part) && !before.is_some_and(part)
+    })
+}
+
+/// Dependencies that no line of their crate's code names.
+fn unused(metadata: &Value, sources: &[Source]) -> Vec<Finding> {
+    let mut named: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for source in sources {
+        let names = named.entry(&source.krate).or_default();
+        let code = without_tests(&source.text).lines();
+        for line in code.filter(|line| !line.trim_start().starts_with("//")) {
+            names.extend(line.split(|c: char| !c.is_alphanumeric() && c != '_'));
+        }
+    }
+    let mut findings = Vec::new();
+    for (name, dependencies) in packages(metadata) {
+        let Some(names) = named.get(name.as_str()) else { continue };
+        let own = dependencies.iter().collect::<BTreeSet<_>>().into_iter();
+        for dependency in own.filter(|own| !names.contains(own.replace('-', "_").as_str())) {
+            findings.push(finding(
+                "unused dependency",
+                format!("{name} -> {dependency}"),
+                "a dependency that the code does not name costs build time and trust",
+                "take it out of the crate's Cargo.toml and of xtask/boundaries.toml".to_owned(),
+            ));
+        }
+    }
+    findings
+}
+
 fn words(rules: &Rules, sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for rule in &rules.words {
@@ -282,15 +366,13 @@ fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text)
 }
 
-/// Whether a line names a word: as it is where the word has punctuation, else as a whole word in
-/// any case.
+/// Whether a line names a word: exactly, if the word has punctuation or an upper-case letter; else in
+/// any case, also inside an identifier.
 fn names(line: &str, word: &str) -> bool {
-    if word.chars().any(|c| !c.is_alphanumeric()) {
+    if word.chars().any(|c| !c.is_alphanumeric() || c.is_uppercase()) {
         return line.contains(word);
     }
-    line.to_lowercase()
-        .split(|c: char| !c.is_alphanumeric())
-        .any(|part| part == word.to_lowercase())
+    line.to_lowercase().contains(word)
 }
 
 pub fn rules() -> Result<Rules> {
@@ -412,9 +494,13 @@ remedy = "move it to adapters"
 
     fn found(rules: &str, metadata: &Value, text: &str) -> Vec<Finding> {
         let rules: Rules = toml::from_str(rules).unwrap();
-        let source =
-            Source { krate: "base".into(), path: "base/src/lib.rs".into(), text: text.into() };
-        check(&rules, metadata, &[source])
+        let source = |path: &str, text: &str| Source {
+            krate: "base".into(),
+            path: path.into(),
+            text: text.into(),
+        };
+        let uses = source("base/src/uses.rs", "use serde; use rand; use top;");
+        check(&rules, metadata, &[source("base/src/lib.rs", text), uses])
     }
 
     fn kinds(findings: &[Finding]) -> Vec<&str> {
@@ -443,6 +529,42 @@ remedy = "move it to adapters"
     }
 
     #[test]
+    fn a_dependency_that_the_code_does_not_name_is_found() {
+        let at = |text: &str| {
+            let (krate, path) = ("base".into(), "base/src/lib.rs".into());
+            let source = Source { krate, path, text: text.into() };
+            unused(&metadata(&["serde"], &["base"]), &[source])
+        };
+        assert!(at("use serde::Serialize;").is_empty());
+        for text in ["// use serde::Serialize;", "#[cfg(test)]\nmod tests { use serde; }"] {
+            assert_eq!(kinds(&at(text)), ["unused dependency"], "{text}");
+        }
+    }
+
+    #[test]
+    fn codes_and_kinds_are_given_or_reserved() {
+        let source = |file: &str, text: &str| Source {
+            krate: "toolbooth-contracts".into(),
+            path: format!("crates/contracts/src/{file}"),
+            text: text.into(),
+        };
+        let found = |reserved_list: &str, user: &str| {
+            let code = source("code.rs", "    One \"one\" Denied 403 Some(Event::Third), \"s\";\n");
+            let event = source("event.rs", "    Second \"SECOND\";\n    Third \"THIRD\";\n");
+            let all = [code, event, source("reserved.rs", reserved_list), source("a.rs", user)];
+            let findings = reserved(&all);
+            findings.iter().map(|f| format!("{}: {}", f.rule, f.place)).collect::<Vec<_>>()
+        };
+        let uses = "f(ErrorCode::One, AuditEventKind::Second)";
+        assert!(found("", uses).is_empty());
+        assert!(found("ErrorCode::One, AuditEventKind::Second", "").is_empty());
+        let unused = ["unused code or kind: ErrorCode::One"];
+        assert_eq!(found("AuditEventKind::Second", "ErrorCode::OneMore"), unused);
+        let used = ["reserved code or kind in use: AuditEventKind::Second"];
+        assert_eq!(found("AuditEventKind::Second", uses), used);
+    }
+
+    #[test]
     fn a_provider_named_in_a_neutral_crate_is_found() {
         let rules = RULES.replace("never = [\"tokio\"]", "");
         let at = |text: &str| found(&rules, &metadata(&["serde"], &["base"]), text);
@@ -451,7 +573,9 @@ remedy = "move it to adapters"
             ["forbidden word `gemini` (providers)"]
         );
         assert_eq!(at("\n// Gemini")[0].place, "base/src/lib.rs:2");
-        assert!(at("// geminis").is_empty());
+        for inside in ["fn to_gemini_schema()", "struct GeminiTool;", "geminiTool"] {
+            assert_eq!(at(inside).len(), 1, "{inside}");
+        }
         assert!(at("#[cfg(test)]\nmod tests { /* gemini */ }").is_empty());
     }
 

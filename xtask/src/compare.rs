@@ -1,5 +1,7 @@
-//! What records cost in this release against an earlier one: both are built side by side and take
-//! turns, so that what else the machine does falls on both.
+//! Compares the cost of records and of the call path with that of an earlier release.
+//!
+//! Both releases are built side by side and run in turns, so that other load of the machine affects
+//! both.
 //!
 //! Doc: benchmarks.md#records
 
@@ -12,32 +14,22 @@ use serde_json::Value;
 
 use crate::run::{cargo, repository, run, target};
 
-/// Of the bench, in both checkouts.
-const FOLDER: &str = "tests/benches/writer";
+/// The benches, each in a folder of its own in both checkouts.
+const WRITER: &str = "writer";
+const PATH: &str = "path";
 const ROUNDS: usize = 5;
-/// What is measured, and how a run is asked for.
+/// The measurements, with the arguments of a run.
 const RUNS: [(&str, &[&str]); 2] = [("sqlite", &["sqlite", "6"]), ("postgres", &["postgres", "6"])];
 const EVENTS: &str = "1000000";
 
 /// Compares with an earlier revision; `what` is `sqlite`, `postgres`, `verify` or `all`.
 pub fn run_against(revision: &str, what: &str) -> Result<()> {
     ensure!(["all", "sqlite", "postgres", "verify"].contains(&what), "there is no `{what}`");
-    let before = checkout(revision)?;
-    let earlier = build(&before, Some(&before.join("target")))?;
-    let now = build(&repository(), None)?;
+    let (earlier, now) = built(revision, WRITER)?;
     let mut measured = false;
     for (name, words) in RUNS.into_iter().filter(|(name, _)| what == "all" || what == *name) {
         measured = true;
-        let (mut earlier_lines, mut now_lines) = (Vec::new(), Vec::new());
-        for round in 0..ROUNDS {
-            // Which of them comes first changes, too.
-            for turn in 0..2 {
-                let own = (round + turn) % 2 == 0;
-                let (program, lines) =
-                    if own { (&now, &mut now_lines) } else { (&earlier, &mut earlier_lines) };
-                lines.push(once(program, words)?);
-            }
-        }
+        let (earlier_lines, now_lines) = in_turns(&earlier, &now, words)?;
         report(name, &earlier_lines, &now_lines)?;
     }
     if what == "all" || what == "verify" {
@@ -48,8 +40,43 @@ pub fn run_against(revision: &str, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// A checkout of the revision, with the bench of this one.
-fn checkout(revision: &str) -> Result<PathBuf> {
+/// Compares the whole path, in memory, with an earlier revision.
+pub fn path_against(revision: &str) -> Result<()> {
+    let (earlier, now) = built(revision, PATH)?;
+    for what in ["small", "large"] {
+        let (before, after) = in_turns(&earlier, &now, &[what, "4"])?;
+        println!("{what}, medians of {ROUNDS} rounds in turns:");
+        for figure in ["microsPerCall", "cpuMicrosPerCall"] {
+            row(figure, median(&before, figure)?, median(&after, figure)?);
+        }
+    }
+    Ok(())
+}
+
+/// Builds a bench of the revision and of this checkout; returns both programs.
+fn built(revision: &str, bench: &str) -> Result<(PathBuf, PathBuf)> {
+    let before = checkout(revision, bench)?;
+    let earlier = build(&before, Some(&before.join("target")), bench)?;
+    Ok((earlier, build(&repository(), None, bench)?))
+}
+
+/// Runs both programs in turns; returns the results of each.
+fn in_turns(earlier: &Path, now: &Path, words: &[&str]) -> Result<(Vec<Value>, Vec<Value>)> {
+    let (mut earlier_lines, mut now_lines) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        // The order alternates too.
+        for turn in 0..2 {
+            let own = (round + turn) % 2 == 0;
+            let (program, lines) =
+                if own { (now, &mut now_lines) } else { (earlier, &mut earlier_lines) };
+            lines.push(once(program, words)?);
+        }
+    }
+    Ok((earlier_lines, now_lines))
+}
+
+/// Checks out the revision, with the bench of this checkout.
+fn checkout(revision: &str, bench: &str) -> Result<PathBuf> {
     let folder = target().join("before");
     if folder.is_dir() {
         run(Command::new("git").args(["-C"]).arg(&folder).args(["checkout", "--force", revision]))?;
@@ -59,26 +86,40 @@ fn checkout(revision: &str) -> Result<PathBuf> {
             .arg(&folder)
             .arg(revision))?;
     }
-    let (from, to) = (repository().join(FOLDER), folder.join(FOLDER));
+    let own = Path::new("tests/benches").join(bench);
+    let (from, to) = (repository().join(&own), folder.join(&own));
     std::fs::create_dir_all(&to)?;
     std::fs::copy(from.join("main.rs"), to.join("main.rs"))?;
     std::fs::copy(from.join("before.rs"), to.join("release.rs"))?;
     let manifest = folder.join("tests/Cargo.toml");
     let mut text = std::fs::read_to_string(&manifest)?;
-    if !text.contains("\"writer\"") {
-        text.push_str(
-            "\n[[bench]]\nname = \"writer\"\npath = \"benches/writer/main.rs\"\nharness = false\n",
-        );
-        std::fs::write(&manifest, text)?;
+    if !text.contains(&format!("\"{bench}\"")) {
+        text.push_str(&format!(
+            "\n[[bench]]\nname = \"{bench}\"\npath = \"benches/{bench}/main.rs\"\nharness = false\n"
+        ));
     }
+    // The bench needs more features of the crates that it measures.
+    let text =
+        text.replace("features = [\"command\"]", "features = [\"command\", \"secret-rules\"]");
+    let text =
+        text.replace("features = [\"conformance\"]", "features = [\"conformance\", \"memory\"]");
+    // The same allocator for both: releases before had the system's.
+    let text = match text.contains("mimalloc") {
+        true => text,
+        false => text.replace(
+            "[dev-dependencies]\n",
+            "[dev-dependencies]\nmimalloc = { version = \"0.1\", default-features = false }\n",
+        ),
+    };
+    std::fs::write(&manifest, text)?;
     Ok(folder)
 }
 
-/// Builds the bench of a checkout; gives its program.
-fn build(checkout: &Path, target: Option<&Path>) -> Result<PathBuf> {
+/// Builds the bench of a checkout; returns its program.
+fn build(checkout: &Path, target: Option<&Path>, bench: &str) -> Result<PathBuf> {
     let mut command = cargo();
     command
-        .args(["bench", "-p", "toolbooth-tests", "--bench", "writer", "--no-run"])
+        .args(["bench", "-p", "toolbooth-tests", "--bench", bench, "--no-run"])
         .args(["--message-format", "json-render-diagnostics"])
         .current_dir(checkout)
         .stderr(Stdio::inherit());
@@ -90,7 +131,7 @@ fn build(checkout: &Path, target: Option<&Path>) -> Result<PathBuf> {
     let messages = output.stdout.split(|byte| *byte == b'\n');
     let built = messages.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
     let program = built
-        .filter(|message| message.pointer("/target/name") == Some(&"writer".into()))
+        .filter(|message| message.pointer("/target/name") == Some(&bench.into()))
         .find_map(|message| Some(PathBuf::from(message.get("executable")?.as_str()?)));
     program.context("the build names no program")
 }
@@ -115,7 +156,10 @@ fn median(lines: &[Value], name: &str) -> Result<f64> {
 
 fn report(name: &str, before: &[Value], now: &[Value]) -> Result<()> {
     println!("{name}, medians of {} rounds in turns:", now.len());
-    for figure in ["callsPerSecond", "cpuMicrosPerCall", "commitP50Ms", "commitP99Ms"] {
+    // `storeMicrosPerCall` excludes the CPU time for making the requests.
+    let figures =
+        ["callsPerSecond", "cpuMicrosPerCall", "storeMicrosPerCall", "commitP50Ms", "commitP99Ms"];
+    for figure in figures {
         row(figure, median(before, figure)?, median(now, figure)?);
     }
     if now.iter().all(|line| line.get("bytes").is_some()) {
@@ -131,7 +175,7 @@ fn row(figure: &str, before: f64, now: f64) {
     println!("  {figure:<18} before {before:>10.2}  now {now:>10.2}  ratio {:.3}", now / before);
 }
 
-/// A run that has filled its store, and verifies it whenever it is told.
+/// A process that has filled its store, and verifies it after each line on its standard input.
 struct Verifying {
     child: Child,
     told: ChildStdin,
@@ -165,7 +209,7 @@ impl Verifying {
 
 fn verification(earlier: &Path, now: &Path) -> Result<()> {
     let mut runs = [Verifying::start(earlier)?, Verifying::start(now)?];
-    // The first of each is run while the other may still fill its store.
+    // The first run of one may overlap with the filling of the other's store, so it does not count.
     for run in &mut runs {
         run.line()?;
     }

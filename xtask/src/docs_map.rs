@@ -1,4 +1,4 @@
-//! The docs map: generated whole from where people write anyway, and checked.
+//! Generates `docs/map.md` from the sources, the rules and the reference, and checks their tags.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -41,7 +41,7 @@ pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What a file says of itself.
+/// The header of a source file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Module {
     pub path: String,
@@ -54,7 +54,7 @@ pub struct Module {
     pub is_test: bool,
 }
 
-/// Reads the tags of a file.
+/// Reads the header of a file.
 pub fn module(path: &str, text: &str, is_test: bool) -> Module {
     let head: Vec<&str> = text
         .lines()
@@ -85,7 +85,7 @@ pub fn module(path: &str, text: &str, is_test: bool) -> Module {
     }
 }
 
-/// The sections of a page of the reference: itself, and each of its second-level headings.
+/// The sections of a page of the reference: `FILE#ANCHOR` for each second-level heading.
 pub fn sections(file: &str, text: &str) -> Vec<String> {
     let anchor = |heading: &str| -> String {
         heading
@@ -102,7 +102,7 @@ pub fn sections(file: &str, text: &str) -> Vec<String> {
     headings.map(|heading| format!("{file}#{}", anchor(heading))).collect()
 }
 
-/// What is wrong with the tags.
+/// Finds stages and sections that no file claims, and claims of sections that do not exist.
 pub fn problems(modules: &[Module], sections: &[String], pages: &[String]) -> Vec<String> {
     let mut problems = Vec::new();
     for (at, (name, _)) in STAGES.iter().enumerate() {
@@ -263,7 +263,9 @@ fn render(all: &Everything) -> Result<String> {
             }
         }
     }
-    out.push_str("\n## Error codes\n\n| code | status | audit event |\n| --- | --- | --- |\n");
+    out.push_str(
+        "\n## Error codes\n\n| code | status | HTTP | audit event |\n| --- | --- | --: | --- |\n",
+    );
     let codes =
         std::fs::read_to_string(repository().join("crates/contracts/golden/error-codes.txt"))?;
     for line in codes.lines() {
@@ -273,6 +275,10 @@ fn render(all: &Everything) -> Result<String> {
             line.split(' ').map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" | ")
         )?;
     }
+    out.push_str("\nReserved, and given by no part of this version: ");
+    let reserved: Vec<String> =
+        reserved()?.into_iter().map(|written| format!("`{written}`")).collect();
+    writeln!(out, "{}.", reserved.join(", "))?;
     out.push_str("\n## Decisions\n\n");
     for (link, title) in pages_of("decisions")? {
         writeln!(out, "- [{title}]({link})")?;
@@ -303,7 +309,7 @@ fn render(all: &Everything) -> Result<String> {
     Ok(out)
 }
 
-/// Whether the map that stands is the one that would be written.
+/// Whether the existing map differs from the current one.
 pub fn stale(there: &str, current: &str) -> bool {
     there != current
 }
@@ -325,6 +331,28 @@ pub fn run(check: bool) -> Result<()> {
         bail!("the map has gaps:\n  {}", problems.join("\n  "));
     }
     Ok(())
+}
+
+/// The codes and event kinds that are reserved, as they are written.
+fn reserved() -> Result<Vec<String>> {
+    let text = |file: &str| -> Result<String> {
+        let path = repository().join("crates/contracts/src").join(file);
+        Ok(std::fs::read_to_string(path)?)
+    };
+    let list = text("reserved.rs")?;
+    let mut found = Vec::new();
+    for (table, kind) in [("code.rs", "ErrorCode"), ("event.rs", "AuditEventKind")] {
+        for line in text(table)?.lines() {
+            let mut parts = line.trim_start().split(' ');
+            let (Some(name), Some(written)) = (parts.next(), parts.next()) else { continue };
+            let listed =
+                [",", "]"].iter().any(|end| list.contains(&format!("{kind}::{name}{end}")));
+            if written.starts_with('"') && listed {
+                found.push(written.trim_matches(|c| c == '"' || c == ';').to_owned());
+            }
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Feeds the parsers of outside bytes with mutations, by libFuzzer, on the stable toolchain.
+//! Fuzzes the parsers of outside bytes with libFuzzer, on the stable toolchain.
 //!
-//! The targets stand in `fuzz/`, a package of its own. Coverage comes from the compiler's own
-//! passes, so that neither a nightly toolchain nor another program is needed.
+//! The targets are in `fuzz/`, a package of its own. Coverage comes from the compiler's own passes,
+//! so that neither a nightly toolchain nor another program is needed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,7 +15,7 @@ pub const SECONDS: u64 = 15;
 /// The targets.
 const TARGETS: [&str; 6] =
     ["guard_entry", "registry_file", "schema_pair", "lock_file", "mcp_body", "mcp_lines"];
-/// What makes a program tell which of its edges were taken.
+/// Compiler flags that instrument a program for coverage.
 const COVERAGE: [&str; 7] = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -26,7 +26,7 @@ const COVERAGE: [&str; 7] = [
     "-Ccodegen-units=1",
 ];
 
-/// Runs every target for `seconds`, from the seeds in `fuzz/seeds` on.
+/// Runs every target for `seconds`, beginning with the seeds in `fuzz/seeds`.
 pub fn run(seconds: u64) -> Result<()> {
     let folder = repository().join("fuzz");
     let built = target().join("fuzz");
@@ -34,7 +34,7 @@ pub fn run(seconds: u64) -> Result<()> {
         cargo()
             .args(["build", "--quiet", "--locked", "--release", "--manifest-path"])
             .arg(folder.join("Cargo.toml"))
-            // With a target named, build scripts and macros stay as they are.
+            // With `--target`, the flags do not apply to build scripts and macros.
             .args(["--target", &host()?])
             .env("CARGO_TARGET_DIR", &built)
             .env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\u{1f}")),
@@ -53,7 +53,7 @@ pub fn run(seconds: u64) -> Result<()> {
             .arg(&seeds)
             .output()?;
         let said = String::from_utf8_lossy(&output.stderr);
-        // What it learned is of no use to people; what it found is.
+        // The fuzzer's output is shown only if it found something.
         ensure!(output.status.success(), "{name} found something:\n{said}");
         let runs =
             said.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));

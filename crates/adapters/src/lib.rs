@@ -4,6 +4,8 @@
 pub mod builtin;
 #[cfg(feature = "command")]
 pub mod command;
+#[cfg(feature = "process")]
+mod command_line;
 #[cfg(feature = "declarations")]
 pub mod declarations;
 #[cfg(feature = "process")]
@@ -12,6 +14,8 @@ mod denials;
 pub mod egress;
 #[cfg(feature = "endpoint")]
 pub mod endpoint;
+#[cfg(feature = "process")]
+mod error;
 pub mod functions;
 #[cfg(feature = "handlers")]
 pub mod handlers;
@@ -22,12 +26,16 @@ pub mod mcp;
 #[cfg(feature = "net-guard")]
 pub mod net_guard;
 #[cfg(feature = "process")]
+mod outcome;
+#[cfg(feature = "process")]
 pub mod process;
 #[cfg(feature = "process")]
 pub mod sandbox;
 #[cfg(feature = "secret-rules")]
 pub mod secret_rules;
 pub mod secrets;
+#[cfg(feature = "process")]
+mod setup;
 #[cfg(any(feature = "command", feature = "endpoint"))]
 mod template;
 pub mod text;
@@ -37,3 +45,10 @@ mod toolchains;
 mod tracked_body;
 #[cfg(feature = "process")]
 mod visible;
+
+#[cfg(feature = "process")]
+pub use command_line::{CommandLine, findable};
+#[cfg(feature = "process")]
+pub use error::{StartError, Unavailable};
+#[cfg(feature = "process")]
+pub use outcome::Ended;

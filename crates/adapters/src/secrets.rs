@@ -6,10 +6,12 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 
+use data_encoding::HEXLOWER_PERMISSIVE;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value};
-use toolbooth_contracts::Outcome;
+use toolbooth_contracts::json::{JsonText, Rewrite};
 use toolbooth_contracts::secret::{SecretLocation, names_a_secret};
+use toolbooth_contracts::{ContentBlock, Outcome, Payload};
 
 /// Longest secret, in bytes.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
@@ -176,12 +178,56 @@ impl KnownSecrets {
         }
     }
 
+    /// As [`KnownSecrets::conceal`], in a text; `None` where it has none of them. A tree is built
+    /// only where the name of a member changes.
+    #[must_use]
+    pub fn concealed_json(&self, document: &JsonText) -> Option<JsonText> {
+        struct Concealing<'s> {
+            secrets: &'s KnownSecrets,
+            in_a_name: bool,
+        }
+        impl Rewrite for Concealing<'_> {
+            fn member(&mut self, name: &str) -> Option<String> {
+                self.in_a_name |= self.secrets.concealed(name).is_some();
+                None
+            }
+            fn text(&mut self, text: &str) -> Option<String> {
+                self.secrets.concealed(text)
+            }
+        }
+        if self.0.is_empty() {
+            return None;
+        }
+        let mut rules = Concealing { secrets: self, in_a_name: false };
+        let rewritten = document.rewritten(&mut rules);
+        if !rules.in_a_name {
+            return rewritten;
+        }
+        let mut tree = document.tree();
+        self.conceal(&mut tree);
+        // What was read from JSON can be written; were it not, none of it is shown.
+        Some(JsonText::of(&tree).unwrap_or_else(|_| JsonText::of_text("")))
+    }
+
+    /// As [`KnownSecrets::concealed_json`], in an answer.
+    pub fn conceal_payload(&self, payload: &mut Payload) {
+        for block in payload.content.iter_mut().flatten() {
+            if let Some(concealed) = self.concealed_json(block.json()) {
+                *block = ContentBlock::new(concealed);
+            }
+        }
+        for document in [&mut payload.structured_content, &mut payload.meta].into_iter().flatten() {
+            if let Some(concealed) = self.concealed_json(document) {
+                *document = concealed;
+            }
+        }
+    }
+
     /// Replaces their values in an outcome, in what the agent and what the operator reads.
     pub fn conceal_outcome(&self, outcome: &mut Outcome) {
         match outcome {
             Outcome::Done(output) => {
-                let blocks = output.content.iter_mut().flatten().map(|block| &mut block.0);
-                blocks.chain(&mut output.structured_content).for_each(|value| self.conceal(value));
+                self.conceal_payload(&mut output.payload);
                 output.internal = output.internal.take().map(|text| self.conceal_text(&text));
             }
             Outcome::Failed(error) => {
@@ -303,13 +349,10 @@ pub fn resolve_key(location: &SecretLocation) -> Result<[u8; 32], SecretError> {
         reason: "a key is 64 hex digits; `openssl rand -hex 32` makes one".to_owned(),
     };
     let mut key = [0u8; 32];
-    if digits.len() != 64 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    if digits.len() != 64 {
         return Err(wrong());
     }
-    for (at, byte) in key.iter_mut().enumerate() {
-        let pair = digits.get(at * 2..at * 2 + 2).ok_or_else(wrong)?;
-        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
-    }
+    HEXLOWER_PERMISSIVE.decode_mut(digits.as_bytes(), &mut key).map_err(|_| wrong())?;
     Ok(key)
 }
 

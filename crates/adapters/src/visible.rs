@@ -12,8 +12,8 @@ use std::path::{Component, Path, PathBuf};
 use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_launcher::order::Bind;
 
-use crate::process::find;
-use crate::sandbox::{default_profile, server_profile};
+use crate::command_line::find;
+use crate::sandbox::profile::{default_profile, server_profile};
 use crate::toolchains::CERTIFICATES;
 
 /// What any program needs of a system: never a home, never what only an administrator reads.

@@ -14,8 +14,8 @@ use toolbooth_adapters::net_guard::{Guard, Resolver, refusal};
 use toolbooth_adapters::secrets::Setting;
 use toolbooth_contracts::port::ExecutionError;
 use toolbooth_contracts::{
-    Caller, Conversation, Dispatch, Effect, ErrorCode, Executor, Guard as ContractGuard, Outcome,
-    ToolOutput, Witness,
+    Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor,
+    Guard as ContractGuard, Outcome, ToolOutput,
 };
 
 /// A server that answers what `answer` says to each head and body, one request per connection.
@@ -116,7 +116,7 @@ fn get(url: &str) -> Plan {
 async fn call(
     endpoint: &Endpoint,
     arguments: Value,
-) -> (Result<ToolOutput, ExecutionError>, Witness) {
+) -> (Result<ToolOutput, ExecutionError>, ExecutionLog) {
     call_target(endpoint, "t.t", arguments).await
 }
 
@@ -124,7 +124,7 @@ async fn call_target(
     endpoint: &Endpoint,
     target: &str,
     arguments: Value,
-) -> (Result<ToolOutput, ExecutionError>, Witness) {
+) -> (Result<ToolOutput, ExecutionError>, ExecutionLog) {
     execute(endpoint, target, arguments).await
 }
 
@@ -132,7 +132,7 @@ async fn execute(
     endpoint: &dyn Executor,
     target: &str,
     arguments: Value,
-) -> (Result<ToolOutput, ExecutionError>, Witness) {
+) -> (Result<ToolOutput, ExecutionError>, ExecutionLog) {
     let entry = json!({
         "toolId": "t.t", "category": "function", "description": "d", "inputSchema": {"type": "object"},
         "outputSchema": {}, "capabilities": {}, "execution": {"endpointRef": "test", "target": target},
@@ -140,17 +140,17 @@ async fn execute(
         "idempotency": {"mode": "none"},
     });
     let contract = ContractGuard::new(Default::default()).validate_entry(&entry).unwrap();
-    let witness = Witness::default();
+    let execution_log = ExecutionLog::default();
     let dispatch = Dispatch {
         contract: Arc::new(contract),
-        arguments: serde_json::value::to_raw_value(&arguments).unwrap().into(),
+        arguments: arguments.to_string().parse().unwrap(),
         call_id: "call-1".to_owned().try_into().unwrap(),
         caller: Caller::local(),
         toolset: None,
         timeout: Duration::from_secs(5),
         idempotency_key: Some("key-1".to_owned()),
         attempt: 1,
-        witness: witness.clone(),
+        execution_log: execution_log.clone(),
     };
     let (conversation, _cancel) = Conversation::detached();
     let outcome = match endpoint.execute(dispatch, conversation).await {
@@ -158,7 +158,7 @@ async fn execute(
         Outcome::Failed(error) => Err(error),
         Outcome::NeedsInput(_) => panic!("an endpoint asks nothing"),
     };
-    (outcome, witness)
+    (outcome, execution_log)
 }
 
 #[tokio::test]
@@ -178,7 +178,7 @@ async fn a_template_asks_and_its_answer_is_data() {
     });
     for _ in 0..3 {
         let (answer, _) = call(&endpoint, json!({"city": "a/b", "q": "x y", "rest": 1})).await;
-        let data = answer.unwrap().structured_content.unwrap();
+        let data = answer.unwrap().payload.structured_content.unwrap();
         assert_eq!(data.to_string(), r#"{"n":12345678901234567890}"#);
     }
     let seen = server.seen();
@@ -201,7 +201,7 @@ async fn operations_of_a_document_are_asked() {
     let endpoint = Endpoint::new(settings(plan, Guard::new(true)));
     let (answer, _) =
         call_target(&endpoint, "GET /pets/{id}", json!({"id": 7, "full": true})).await;
-    assert_eq!(answer.unwrap().structured_content.unwrap(), json!({"ok": true}));
+    assert_eq!(answer.unwrap().payload.structured_content.unwrap(), json!({"ok": true}));
     assert!(server.seen()[0].starts_with("GET /pets/7?full=true "));
     let (answer, _) = call_target(&endpoint, "GET /cats", json!({})).await;
     let error = answer.unwrap_err();
@@ -245,7 +245,9 @@ async fn escapes_hide_no_secret() {
             ..settings(get(&server.url("/")), Guard::new(true))
         });
         let told = match call(&endpoint, json!({})).await.0 {
-            Ok(output) => format!("{:?} {:?}", output.content, output.structured_content),
+            Ok(output) => {
+                format!("{:?} {:?}", output.payload.content, output.payload.structured_content)
+            }
             Err(error) => error.safe.unwrap(),
         };
         assert!(told.contains("of ${TOOLBOOTH_NO_TOKEN}") && !told.contains("hunter2"), "{told}");
@@ -345,7 +347,8 @@ async fn a_server_that_did_not_take_a_call_has_not_started_it() {
         startup_timeout: Duration::from_secs(10),
         callers: None,
     };
-    let upstream = McpServer::new(settings, Launcher::of_this_program(None), Witness::default());
+    let upstream =
+        McpServer::new(settings, Launcher::of_this_program(None), ExecutionLog::default());
     for (told, effect) in [
         ("413 Content Too Large", Effect::NotStarted),
         ("429 Too Many Requests", Effect::NotStarted),
@@ -439,7 +442,7 @@ async fn redirects_are_followed_only_where_that_is_allowed() {
         })
     };
     let answer = call(&open(Guard::new(true)), json!({})).await.0.unwrap();
-    assert_eq!(answer.structured_content.unwrap(), json!({"arrived": true}));
+    assert_eq!(answer.payload.structured_content.unwrap(), json!({"arrived": true}));
     // What was meant for one origin does not go to another.
     assert!(server.seen()[1].contains("x-key") && !target.seen()[0].contains("x-key"));
     let round = Server::start(|_| reply("302 Found", "location: /again\r\n", b""));
@@ -476,11 +479,11 @@ async fn a_name_that_leads_inside_is_refused_and_noted() {
             get("http://rebound.example:8080/"),
             Guard::with_resolver(false, resolver),
         ));
-        let (answer, witness) = call(&endpoint, json!({})).await;
+        let (answer, execution_log) = call(&endpoint, json!({})).await;
         let error = answer.unwrap_err();
         assert_eq!((error.code, error.effect), (ErrorCode::SandboxDenied, Effect::NotStarted));
         assert!(!error.safe.unwrap().contains(inside), "agents learn no addresses");
-        let noted = witness.take().egress;
+        let noted = execution_log.take().egress;
         assert_eq!((noted[0].host.as_str(), noted[0].port), ("rebound.example", 8080), "{inside}");
     }
     // One bad address among good ones is enough.
@@ -621,14 +624,14 @@ async fn no_spelling_of_an_inner_address_passes() {
         Endpoint::new(settings(get(&format!("http://{host}:8080/x")), Guard::new(false)))
     };
     for host in SPELLINGS {
-        let (answer, witness) = call(&endpoint(host), json!({})).await;
+        let (answer, execution_log) = call(&endpoint(host), json!({})).await;
         let error = answer.unwrap_err();
         assert_eq!(
             (error.code, error.effect),
             (ErrorCode::SandboxDenied, Effect::NotStarted),
             "{host}"
         );
-        assert_eq!(witness.take().egress.len(), 1, "{host}");
+        assert_eq!(execution_log.take().egress.len(), 1, "{host}");
     }
     // These are no addresses at all.
     for host in ["256.0.0.1", "127.0.0.1.5.6", "0x100000000", "[::g]", "1.2.3.4.5"] {

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde_json::json;
+use toolbooth_adapters::CommandLine;
 use toolbooth_adapters::command::{CallLine, CommandExecutor, CommandSettings, ErrorText};
 use toolbooth_adapters::launcher::Launcher;
-use toolbooth_adapters::process::CommandLine;
 use toolbooth_contracts::trust::TrustLevels;
 use toolbooth_contracts::{
-    Caller, Conversation, Dispatch, Effect, ErrorCode, Executor, Guard, Outcome, Witness,
+    Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Guard, Outcome,
 };
 use toolbooth_launcher::order::Order;
 use toolbooth_launcher::wire::{self, Report, Unstarted};
@@ -61,10 +61,10 @@ fn fail(step: &str) {
 }
 
 fn serve(step: &str, control: &OwnedFd) {
-    let tell = |letter, text: &[u8]| wire::send(control.as_fd(), letter, text, &[]).unwrap();
+    let tell = |tag, text: &[u8]| wire::send(control.as_fd(), tag, text, &[]).unwrap();
     let report = |report: &Report| tell(wire::REPORT, &serde_json::to_vec(report).unwrap());
-    let half = |letter| {
-        let frame = wire::frame(letter, b"{\"exit\":0}");
+    let half = |tag| {
+        let frame = wire::frame(tag, b"{\"exit\":0}");
         wire::send_some(control.as_fd(), &frame[..frame.len() / 2], &[]).unwrap();
     };
     let unstarted = |program| {
@@ -107,7 +107,8 @@ fn serve(step: &str, control: &OwnedFd) {
         return report(&Report::Unstarted(unstarted(false)));
     }
     // From here on the program has had its effect.
-    std::process::Command::new(&run.argv[0]).args(&run.argv[1..]).status().unwrap();
+    let mut program = std::process::Command::new(&run.argv[0]);
+    program.args(&run.argv[1..]).current_dir(&run.cwd).status().unwrap();
     if step == "ends-after-an-effect-untold" {
         return;
     }
@@ -154,14 +155,14 @@ fn call(launcher: &Path) -> (Expected, bool) {
     });
     let dispatch = Dispatch {
         contract: Arc::new(Guard::new(Default::default()).validate_entry(&entry).unwrap()),
-        arguments: serde_json::value::to_raw_value(&json!({})).unwrap().into(),
+        arguments: toolbooth_contracts::Arguments::default(),
         call_id: "call-1".to_owned().try_into().unwrap(),
         caller: Caller::local(),
         toolset: None,
         timeout: Duration::from_secs(30),
         idempotency_key: None,
         attempt: 1,
-        witness: Witness::default(),
+        execution_log: ExecutionLog::default(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let outcome = runtime.block_on(async {

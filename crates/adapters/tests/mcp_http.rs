@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::mcp::{McpServer, Reach, ServerSettings};
@@ -19,8 +18,8 @@ use toolbooth_contracts::port::{
     Ask, CompletionReference, ExecutionError, Notice, ToolSource, Upstream, UpstreamError,
 };
 use toolbooth_contracts::{
-    Caller, Conversation, Dispatch, Effect, ErrorCode, Executor, Guard, Outcome, ToolContract,
-    ToolOutput, Witness,
+    Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Guard, Outcome,
+    ToolContract, ToolOutput,
 };
 
 /// A request as it came.
@@ -150,7 +149,7 @@ impl Served {
             startup_timeout: Duration::from_secs(20),
             callers: None,
         };
-        McpServer::new(settings, Launcher::of_this_program(None), Witness::default())
+        McpServer::new(settings, Launcher::of_this_program(None), ExecutionLog::default())
     }
 }
 
@@ -218,14 +217,14 @@ fn contract(schema: &Value) -> ToolContract {
 fn dispatch(contract: ToolContract, arguments: &str) -> Dispatch {
     Dispatch {
         contract: Arc::new(contract),
-        arguments: RawValue::from_string(arguments.to_owned()).unwrap().into(),
+        arguments: arguments.parse().unwrap(),
         call_id: "call-1".to_owned().try_into().unwrap(),
         caller: Caller::local(),
         toolset: None,
         timeout: Duration::from_secs(30),
         idempotency_key: None,
         attempt: 1,
-        witness: Witness::default(),
+        execution_log: ExecutionLog::default(),
     }
 }
 
@@ -244,7 +243,7 @@ async fn call_in(
 async fn call(server: &McpServer) -> Result<String, ExecutionError> {
     let (conversation, _cancel) = Conversation::detached();
     let output = call_in(server, conversation).await?;
-    Ok(output.content.unwrap_or_default()[0].as_text().unwrap_or_default().to_owned())
+    Ok(output.payload.content.unwrap_or_default()[0].as_text().unwrap_or_default().into_owned())
 }
 
 async fn ask(server: &McpServer, ask: Ask) -> Result<Value, UpstreamError> {
@@ -586,7 +585,7 @@ async fn a_stream_belongs_to_its_request() {
                 let (conversation, counterpart) = Conversation::pair(false);
                 let conversation = conversation.with_log_level(Some(LogLevel::Info));
                 let output = call_in(&server, conversation).await.unwrap();
-                assert_eq!(output.content.unwrap()[0].as_text(), Some("own"));
+                assert_eq!(output.payload.content.unwrap()[0].as_text().unwrap(), "own");
                 let mut heard = Vec::new();
                 while let Ok(progress) = counterpart.progress.try_recv() {
                     heard.push(progress.progress);
@@ -885,8 +884,8 @@ async fn a_server_speaks_for_itself_alone_and_asks_for_no_input() {
     };
     let (conversation, _cancel) = Conversation::detached();
     let output = call_in(&server, conversation).await.unwrap();
-    assert_eq!(output.meta.map(Value::Object), Some(own.clone()));
-    assert_eq!(output.content.unwrap()[0].0["_meta"], own);
+    assert_eq!(output.payload.meta.unwrap(), own);
+    assert_eq!(output.payload.content.unwrap()[0].tree()["_meta"], own);
     for one in asked() {
         let answer = ask(&server, one).await.unwrap();
         assert_eq!((&answer["_meta"], &answer["ttlMs"]), (&own, &json!(5)), "{answer}");

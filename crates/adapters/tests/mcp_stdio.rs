@@ -8,18 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use toolbooth_adapters::CommandLine;
 use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::mcp::{CallerSettings, Child, McpServer, Reach, ServerSettings};
-use toolbooth_adapters::process::CommandLine;
 use toolbooth_contracts::conversation::{CONVERSATION_CAPACITY, Counterpart, LogLevel};
 use toolbooth_contracts::port::{
     Ask, CompletionReference, ExecutionError, Notice, ToolSource, Upstream, UpstreamError,
 };
 use toolbooth_contracts::{
-    Caller, Conversation, Dispatch, Effect, ErrorCode, Executor, Guard, Outcome, ToolOutput,
-    Witness,
+    Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Guard, Outcome,
+    ToolOutput,
 };
 
 const SCRIPT: &str = include_str!("support/scripted_server.py");
@@ -47,7 +46,7 @@ impl Scripted {
         };
         let launcher = Launcher::of_this_program(None);
         Self {
-            server: McpServer::new(settings, launcher, Witness::default()),
+            server: McpServer::new(settings, launcher, ExecutionLog::default()),
             log,
             _folder: folder,
         }
@@ -79,14 +78,14 @@ impl Scripted {
         let contract = Guard::new(Default::default()).validate_entry(&entry).unwrap();
         let dispatch = Dispatch {
             contract: Arc::new(contract),
-            arguments: RawValue::from_string(arguments.to_owned()).unwrap().into(),
+            arguments: arguments.parse().unwrap(),
             call_id: "call-1".to_owned().try_into().unwrap(),
             caller: Caller::local(),
             toolset: None,
             timeout: Duration::from_secs(60),
             idempotency_key: Some("key-1".to_owned()),
             attempt: 1,
-            witness: Witness::default(),
+            execution_log: ExecutionLog::default(),
         };
         match self.server.execute(dispatch, conversation).await {
             Outcome::Done(output) => Ok(output),
@@ -121,7 +120,7 @@ impl Scripted {
 }
 
 fn words(output: &ToolOutput) -> String {
-    output.content.as_ref().unwrap()[0].as_text().unwrap().to_owned()
+    output.payload.content.as_ref().unwrap()[0].as_text().unwrap().into_owned()
 }
 
 async fn progress_arrives_in_order_with_its_last() {
@@ -219,7 +218,7 @@ async fn answers_out_of_order_and_twice_find_their_calls() {
     scripted.call("release", json!({})).await.unwrap();
     assert_eq!(words(&first.await.unwrap().unwrap()), "released");
     let odd = scripted.call("unknown-block", json!({})).await.unwrap();
-    assert_eq!(odd.content.unwrap()[0].0, json!({"type": "hologram", "depth": 3}));
+    assert_eq!(odd.payload.content.unwrap()[0].tree(), json!({"type": "hologram", "depth": 3}));
     scripted.server.close().await;
 }
 
@@ -359,7 +358,7 @@ async fn a_caller_of_its_own_hears_its_own_notices() {
             callers: Some(CallerSettings { server: "scripted".to_owned(), credentials: None }),
         },
         Launcher::of_this_program(None),
-        Witness::default(),
+        ExecutionLog::default(),
     );
     let scripted = Scripted { server, ..alone };
     let notices = scripted.server.notices();

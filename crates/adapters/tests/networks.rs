@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use toolbooth_adapters::CommandLine;
 use toolbooth_adapters::egress::NetworkRules;
 use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::net_guard::Resolver;
-use toolbooth_adapters::process::{self, Bounds, CommandLine};
+use toolbooth_adapters::process::{self, Bounds};
+use toolbooth_contracts::execution_log::Observations;
 use toolbooth_contracts::sandbox::{FsProfile, NetProfile, SandboxProfile};
-use toolbooth_contracts::witness::Seen;
-use toolbooth_contracts::{Conversation, Witness};
+use toolbooth_contracts::{Conversation, ExecutionLog};
 
 /// By which this program is started again.
 const HOSTS: &str = "__hosts";
@@ -128,7 +129,7 @@ fn names() -> Resolver {
 }
 
 /// Lets a contained program try, and gives what it got, and what was noted.
-fn contained(hosts: &[&str], allowed: &[&str], attempts: &[&str]) -> (Vec<String>, Seen) {
+fn contained(hosts: &[&str], allowed: &[&str], attempts: &[&str]) -> (Vec<String>, Observations) {
     let allowed: Vec<String> = allowed.iter().map(|range| (*range).to_owned()).collect();
     let rules = NetworkRules::parse(&allowed).unwrap().with_resolver(names());
     rules.refuse_door(DOOR.parse().unwrap());
@@ -146,11 +147,11 @@ fn contained(hosts: &[&str], allowed: &[&str], attempts: &[&str]) -> (Vec<String
         net: Some(NetProfile { hosts: hosts.iter().map(|host| (*host).to_owned()).collect() }),
         ..SandboxProfile::default()
     };
-    let witness = Witness::default();
+    let execution_log = ExecutionLog::default();
     let bounds = Bounds {
         profile: Some(&profile),
         timeout: Some(Duration::from_secs(60)),
-        witness: witness.clone(),
+        execution_log: execution_log.clone(),
         ..Bounds::free(100_000)
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -162,7 +163,7 @@ fn contained(hosts: &[&str], allowed: &[&str], attempts: &[&str]) -> (Vec<String
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let said = String::from_utf8_lossy(&finished.stderr).into_owned();
     assert_eq!(lines.len(), attempts.len(), "{:?}: {said}", finished.ended);
-    (lines, witness.take())
+    (lines, execution_log.take())
 }
 
 fn public_hosts_are_reached() {
@@ -174,13 +175,14 @@ fn public_hosts_are_reached() {
         format!("connect {PUBLIC}:80"),
     ];
     let attempts: Vec<&str> = attempts.iter().map(String::as_str).collect();
-    let (got, seen) = contained(&["*"], &[], &attempts);
+    let (got, observed) = contained(&["*"], &[], &attempts);
     assert_eq!(got[..2], [format!("{PUBLIC}:443"), v6.clone()]);
     assert!(got[2] == format!("{PUBLIC}:443") || got[2] == v6, "{got:?}");
     // A port that the profile does not name has no listener.
     assert!(got[3].starts_with("error"), "{got:?}");
-    assert!(seen.egress.is_empty(), "{seen:?}");
-    let reached: Vec<_> = seen.reached.iter().map(|one| (one.host.as_str(), one.port)).collect();
+    assert!(observed.egress.is_empty(), "{observed:?}");
+    let reached: Vec<_> =
+        observed.reached.iter().map(|one| (one.host.as_str(), one.port)).collect();
     assert_eq!(reached, [(PUBLIC, 443), (PUBLIC_V6, 443), ("public.example", 443)]);
     let (got, _) = contained(&["*:80"], &[], &[attempts[3], attempts[0]]);
     assert_eq!(got[0], format!("{PUBLIC}:80"));
@@ -209,14 +211,14 @@ fn what_is_inside_is_not_reached() {
         format!("connect {DOOR}"),
     ]);
     let attempts: Vec<&str> = attempts.iter().map(String::as_str).collect();
-    let (got, seen) = contained(&["*", "*:7717"], &["127.0.0.1/32"], &attempts);
+    let (got, observed) = contained(&["*", "*:7717"], &["127.0.0.1/32"], &attempts);
     // What an operator let pass is reached, but for the door.
     for (attempt, got) in attempts.iter().zip(&got) {
         let passes = *attempt == "connect 127.0.0.1:443" || *attempt == "name here.example:443";
         assert_eq!(!got.starts_with("error"), passes, "{attempt}: {got}");
     }
     let reasons: BTreeMap<&str, &str> =
-        seen.egress.iter().map(|one| (one.host.as_str(), one.reason.as_str())).collect();
+        observed.egress.iter().map(|one| (one.host.as_str(), one.reason.as_str())).collect();
     for (host, reason) in [
         ("10.1.2.3", "private"),
         ("169.254.169.254", "link-local"),
@@ -232,7 +234,7 @@ fn what_is_inside_is_not_reached() {
         assert!(reasons.get(host).is_some_and(|told| told.contains(reason)), "{host}: {reasons:?}");
         assert!(reasons[host].contains("allow_addresses"), "{reasons:?}");
     }
-    let door = seen.egress.iter().find(|one| one.port == 7717).unwrap();
+    let door = observed.egress.iter().find(|one| one.port == 7717).unwrap();
     assert!(door.reason.contains("the gateway itself"), "{door:?}");
 }
 
@@ -253,7 +255,7 @@ fn a_list_of_names_leads_nowhere_else() {
         "connect 10.1.2.3:5432",
         "connect 192.168.7.7:5432",
     ];
-    let (got, seen) = contained(&["public.example:443", "10.1.2.3:5432"], &[], &attempts);
+    let (got, observed) = contained(&["public.example:443", "10.1.2.3:5432"], &[], &attempts);
     assert!(got[0].starts_with("error"), "before its name is known an address is none: {got:?}");
     assert!(got[1].ends_with(":443"), "{got:?}");
     for refused in [2, 3, 6] {
@@ -262,8 +264,12 @@ fn a_list_of_names_leads_nowhere_else() {
     assert_eq!(got[4], "code 5");
     // An address that an operator wrote out means itself.
     assert_eq!(got[5], "10.1.2.3:5432");
-    let refused: Vec<_> = seen.egress.iter().map(|one| (one.host.as_str(), one.port)).collect();
-    assert_eq!(refused, [(PUBLIC, 443), ("mirror.example", 53), ("192.168.7.7", 5432)], "{seen:?}");
+    let refused: Vec<_> = observed.egress.iter().map(|one| (one.host.as_str(), one.port)).collect();
+    assert_eq!(
+        refused,
+        [(PUBLIC, 443), ("mirror.example", 53), ("192.168.7.7", 5432)],
+        "{observed:?}"
+    );
 }
 
 fn questions_are_answered_from_the_address_that_was_asked() {

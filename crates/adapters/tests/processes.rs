@@ -1,6 +1,7 @@
 //! Commands and handlers as they really run, below a launcher that is this very program.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
@@ -18,9 +19,10 @@ use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::mcp::{
     CallerSettings, Child, Credentials, McpServer, Reach, ServerSettings,
 };
-use toolbooth_adapters::process::{self, Bounds, CommandLine, Ended};
-use toolbooth_adapters::sandbox::Standing;
+use toolbooth_adapters::process::{self, Bounds};
+use toolbooth_adapters::sandbox::ProfileSetting;
 use toolbooth_adapters::secrets::Setting;
+use toolbooth_adapters::{CommandLine, Ended};
 use toolbooth_contracts::contract::OnSignal;
 use toolbooth_contracts::conversation::CancelHandle;
 use toolbooth_contracts::coverage::Readiness;
@@ -29,8 +31,8 @@ use toolbooth_contracts::sandbox::{NetProfile, SandboxLimits, SandboxProfile};
 use toolbooth_contracts::secret::SecretLocation;
 use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_contracts::{
-    Caller, Conversation, Dispatch, Effect, ErrorCode, Executor, Guard, Outcome, ToolContract,
-    ToolOutput, Witness,
+    Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Guard, Outcome,
+    ToolContract, ToolOutput,
 };
 
 fn launcher() -> Launcher {
@@ -62,14 +64,14 @@ fn contract(id: &str, trust: &str, sandbox: Option<Value>) -> ToolContract {
 fn dispatch(contract: ToolContract, arguments: &Value) -> Dispatch {
     Dispatch {
         contract: Arc::new(contract),
-        arguments: serde_json::value::to_raw_value(arguments).unwrap().into(),
+        arguments: arguments.to_string().parse().unwrap(),
         call_id: "call-1".to_owned().try_into().unwrap(),
         caller: Caller::local(),
         toolset: None,
         timeout: Duration::from_secs(10),
         idempotency_key: Some("key-1".to_owned()),
         attempt: 1,
-        witness: Witness::default(),
+        execution_log: ExecutionLog::default(),
     }
 }
 
@@ -89,8 +91,8 @@ fn outcome(outcome: Outcome) -> Result<ToolOutput, ExecutionError> {
     }
 }
 
-fn text(output: &ToolOutput) -> &str {
-    output.content.as_ref().unwrap()[0].0["text"].as_str().unwrap()
+fn text(output: &ToolOutput) -> Cow<'_, str> {
+    output.payload.content.as_ref().unwrap()[0].as_text().unwrap()
 }
 
 fn free(max: usize) -> Bounds<'static> {
@@ -218,9 +220,9 @@ async fn trust_decides_how_a_command_is_contained() {
     ] {
         let call =
             dispatch(contract("t.t", trust, None), &json!({"script": "ls /var/lib; echo done"}));
-        let witness = call.witness.clone();
+        let execution_log = call.execution_log.clone();
         let output = execute(&executor, call).await.unwrap();
-        let seen = witness.take().sandbox;
+        let seen = execution_log.take().sandbox;
         assert_eq!(seen.is_some(), contained, "{trust}");
         assert_eq!(text(&output) == "done", contained, "{trust}: {}", text(&output));
         if let Some(sandbox) = seen {
@@ -299,7 +301,7 @@ async fn a_signal_in_a_handler_leaves_the_effect_unknown() {
     let folder = tempfile::tempdir().unwrap();
     let file = "exports.end = () => process.kill(process.pid, 'SIGKILL');";
     std::fs::write(folder.path().join("os.cjs"), file).unwrap();
-    let handlers = handlers(folder.path(), Language::Node, Standing::Unsaid);
+    let handlers = handlers(folder.path(), Language::Node, ProfileSetting::Unsaid);
     let mut contract = contract("os.end", "trusted", None);
     let call = dispatch(contract.clone(), &json!({}));
     let error = execute(&handlers, call).await.unwrap_err();
@@ -388,9 +390,10 @@ async fn escapes_hide_no_secret() {
     ] {
         let call = dispatch(contract("t.t", "trusted", None), &json!({ "script": script }));
         let output = execute(&executor, call).await.unwrap();
-        let data = output.structured_content.as_ref().map(Value::to_string);
+        let data = output.payload.structured_content.as_ref().map(ToString::to_string);
         assert_eq!(data.is_some(), script.contains('{'), "{script}");
-        let said = data.as_deref().unwrap_or(text(&output));
+        let shown = text(&output);
+        let said = data.as_deref().unwrap_or(&shown);
         let told = format!("{said} {:?}", output.internal);
         assert!(told.contains("of ${TOOLBOOTH_NO_TOKEN}") && !told.contains("hunter2"), "{told}");
     }
@@ -471,9 +474,10 @@ async fn the_way_out_leads_to_named_hosts_alone() {
         format!("tunnel:{named}"),
     ];
     let call = dispatch(contract("t.t", "sandbox", Some(sandbox)), &json!({"urls": urls}));
-    let witness = call.witness.clone();
+    let execution_log = call.execution_log.clone();
     let output = execute(&executor, call).await.unwrap();
-    let lines: Vec<&str> = text(&output).lines().collect();
+    let shown = text(&output);
+    let lines: Vec<&str> = shown.lines().collect();
     assert_eq!(lines[0], "hello to GET /a?b HTTP/1.1");
     assert!(
         lines[1].starts_with("403 toolbooth refused") && lines[1].contains("not among"),
@@ -484,17 +488,17 @@ async fn the_way_out_leads_to_named_hosts_alone() {
     assert!(lines[3].contains("403"), "{lines:?}");
     assert_eq!(lines[4], "hello to GET /through HTTP/1.1");
     let refused: Vec<(String, u16)> =
-        witness.take().egress.into_iter().map(|one| (one.host, one.port)).collect();
+        execution_log.take().egress.into_iter().map(|one| (one.host, one.port)).collect();
     let expected = [("127.0.0.1", other), ("localhost", named), ("api.example.com", 443)];
     assert_eq!(refused, expected.map(|(host, port)| (host.to_owned(), port)));
 }
 
-fn own(profile: SandboxProfile) -> Standing {
+fn own(profile: SandboxProfile) -> ProfileSetting {
     let enforce = Some(profile.enforce);
-    Standing::Profile { profile: Box::new(profile), enforce }
+    ProfileSetting::Profile { profile: Box::new(profile), enforce }
 }
 
-fn handlers(folder: &Path, language: Language, sandbox: Standing) -> Handlers {
+fn handlers(folder: &Path, language: Language, sandbox: ProfileSetting) -> Handlers {
     let folder = HandlerFolder {
         folder: folder.to_owned(),
         language: Some(language),
@@ -544,13 +548,13 @@ def fail(args, context=None): raise ValueError("no such task")
 async fn handlers_of_both_languages_answer() {
     let folder = handler_folder();
     for (language, domain) in [(Language::Node, "node"), (Language::Python, "py")] {
-        let handlers = handlers(folder.path(), language, Standing::Unsaid);
+        let handlers = handlers(folder.path(), language, ProfileSetting::Unsaid);
         let tool = |name: &str| contract(&format!("{domain}.{name}"), "sandbox", None);
         let call = dispatch(tool("add"), &json!({"a": 1, "b": 2}));
-        let witness = call.witness.clone();
+        let execution_log = call.execution_log.clone();
         let output = execute(&handlers, call).await.unwrap();
-        assert_eq!(output.structured_content.unwrap(), json!({"sum": 3}));
-        assert!(witness.take().sandbox.unwrap().missing.is_empty());
+        assert_eq!(output.payload.structured_content.unwrap(), json!({"sum": 3}));
+        assert!(execution_log.take().sandbox.unwrap().missing.is_empty());
         let output = execute(&handlers, dispatch(tool("fail"), &json!({}))).await.unwrap();
         assert!(output.is_error && text(&output).contains("no such task"));
         // What it prints, and what reads its input, does not come between the messages.
@@ -617,13 +621,13 @@ async fn limits_of_handlers_cut() {
     let error = execute(&handlers, dispatch(tool("eat"), &json!({}))).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::AdapterFailed);
     let output = execute(&handlers, dispatch(tool("list"), &json!({}))).await.unwrap();
-    assert_eq!(output.structured_content.unwrap(), json!(["tmp"]), "it sees no other /var");
+    assert_eq!(output.payload.structured_content.unwrap(), json!(["tmp"]), "it sees no other /var");
     handlers.close().await;
 }
 
 async fn a_thousand_calls_share_few_workers() {
     let folder = handler_folder();
-    let handlers = Arc::new(handlers(folder.path(), Language::Node, Standing::Unsaid));
+    let handlers = Arc::new(handlers(folder.path(), Language::Node, ProfileSetting::Unsaid));
     let slots = Arc::new(tokio::sync::Semaphore::new(64));
     let mut calls = tokio::task::JoinSet::new();
     for n in 0..1000u32 {
@@ -632,7 +636,8 @@ async fn a_thousand_calls_share_few_workers() {
             let _slot = slots.acquire().await.unwrap();
             let name = if n % 10 == 0 { "node.pid" } else { "node.add" };
             let call = dispatch(contract(name, "sandbox", None), &json!({"a": n, "b": 1}));
-            let output = execute(&*handlers, call).await.unwrap().structured_content.unwrap();
+            let output =
+                execute(&*handlers, call).await.unwrap().payload.structured_content.unwrap();
             if n % 10 != 0 {
                 assert_eq!(output, json!({"sum": n + 1}));
             }
@@ -672,10 +677,10 @@ async fn a_contract_that_asks_for_less_than_its_worker_has_is_told() {
     };
     let handlers = handlers(folder.path(), Language::Node, own(open));
     let strict = contract("node.add", "sandbox", Some(json!({})));
-    let told = handlers.contains(&strict, strict.sandbox.as_ref().unwrap()).unwrap_err();
+    let told = handlers.satisfies_sandbox(&strict, strict.sandbox.as_ref().unwrap()).unwrap_err();
     assert!(told.contains("may reach `*`"), "{told}");
     let same = contract("node.add", "sandbox", Some(json!({"net": {"hosts": ["*"]}})));
-    assert!(handlers.contains(&same, same.sandbox.as_ref().unwrap()).is_ok());
+    assert!(handlers.satisfies_sandbox(&same, same.sandbox.as_ref().unwrap()).is_ok());
 }
 
 /// A server that tells which token it was started with.
@@ -727,7 +732,7 @@ async fn callers_have_servers_and_credentials_of_their_own() {
             }),
         },
         launcher(),
-        Witness::default(),
+        ExecutionLog::default(),
     );
     let call = async |name: &str| {
         let mut call = dispatch(contract("t.t", "untrusted", None), &json!({}));

@@ -19,7 +19,7 @@ pub struct KeyRules {
 
 /// A claim, as its rules see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct ClaimSnapshot {
     /// Where it stands.
     pub state: ClaimState,
     /// Grows with each dispatch and each word of a person: what holds an older one matches
@@ -31,7 +31,7 @@ pub struct Standing {
     pub settled: bool,
 }
 
-impl Standing {
+impl ClaimSnapshot {
     /// A claim that has just been dispatched for the first time.
     pub const FIRST: Self =
         Self { state: ClaimState::InFlight, fence: 1, attempt: 1, settled: false };
@@ -39,7 +39,7 @@ impl Standing {
 
 /// What happens to a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Happening {
+pub enum ClaimEvent {
     /// Another call has the same key.
     Called {
         /// What it asks for.
@@ -61,7 +61,7 @@ pub enum Happening {
         code: Option<ErrorCode>,
     },
     /// The tool waits for somebody's input.
-    Parked {
+    Suspended {
         /// The fence of the dispatch.
         fence: u64,
     },
@@ -83,7 +83,7 @@ pub enum Happening {
 
 /// What it means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Meaning {
+pub enum Transition {
     /// The first outcome is given again.
     Replay {
         /// Whether the arguments differed and were not applied.
@@ -96,11 +96,11 @@ pub enum Meaning {
     /// The same key with other arguments.
     Conflict,
     /// The claim is taken over and the tool dispatched again; how the claim stands then.
-    Dispatch(Standing),
+    Dispatch(ClaimSnapshot),
     /// How the claim stands now.
     Now {
         /// The claim.
-        standing: Standing,
+        snapshot: ClaimSnapshot,
         /// What is known of the effect of all its dispatches.
         effect: Effect,
         /// Whether its keys stay held.
@@ -117,25 +117,25 @@ pub enum Meaning {
 /// The one rule of claims: what something that happens means for a claim. Pure; every ledger
 /// decides by it and by nothing else.
 #[must_use]
-pub fn step(claim: Standing, happening: Happening) -> Meaning {
+pub fn step(claim: ClaimSnapshot, claim_event: ClaimEvent) -> Transition {
     use ClaimState::{AwaitingInput, Failed, InDoubt, InFlight, Queued, Succeeded};
-    match happening {
-        Happening::Called { rules, same_args, owner_lost } => {
+    match claim_event {
+        ClaimEvent::Called { rules, same_args, owner_lost } => {
             // A conflict does not depend on how far the first call came.
             if !same_args && rules.refuse_different_args {
-                return Meaning::Conflict;
+                return Transition::Conflict;
             }
             let unknown = match claim.state {
-                Succeeded | Failed => return Meaning::Replay { arguments_differ: !same_args },
-                Queued => return Meaning::InFlight,
+                Succeeded | Failed => return Transition::Replay { arguments_differ: !same_args },
+                Queued => return Transition::InFlight,
                 InFlight | AwaitingInput => owner_lost,
                 InDoubt => true,
             };
             // A natural key that is run again must do what the first call asked for.
             match (unknown, rules.rerunnable && same_args) {
-                (false, _) => Meaning::InFlight,
-                (true, false) => Meaning::InDoubt,
-                (true, true) => Meaning::Dispatch(Standing {
+                (false, _) => Transition::InFlight,
+                (true, false) => Transition::InDoubt,
+                (true, true) => Transition::Dispatch(ClaimSnapshot {
                     state: InFlight,
                     fence: claim.fence.saturating_add(1),
                     attempt: claim.attempt.saturating_add(1),
@@ -143,8 +143,8 @@ pub fn step(claim: Standing, happening: Happening) -> Meaning {
                 }),
             }
         }
-        Happening::Settled { fence, .. } if fence != claim.fence => Meaning::Stale,
-        Happening::Settled { mode, effect, code, .. } => {
+        ClaimEvent::Settled { fence, .. } if fence != claim.fence => Transition::Stale,
+        ClaimEvent::Settled { mode, effect, code, .. } => {
             // A second dispatch that did not start says nothing of what the first one did.
             let effect = match effect {
                 Effect::NotStarted if claim.attempt > 1 => Effect::Unknown,
@@ -153,39 +153,39 @@ pub fn step(claim: Standing, happening: Happening) -> Meaning {
             // What was settled as unknown may still become known; everything else is final.
             let late = claim.state == InDoubt;
             if claim.settled && !(late && effect != Effect::Unknown) {
-                return Meaning::Already;
+                return Transition::Already;
             }
             if !matches!(claim.state, InFlight | AwaitingInput | InDoubt) {
-                return Meaning::Stale;
+                return Transition::Stale;
             }
             let (state, holds_keys) = outcome(mode, effect, code);
-            let standing = Standing { state, settled: true, ..claim };
-            Meaning::Now { standing, effect, holds_keys, late }
+            let snapshot = ClaimSnapshot { state, settled: true, ..claim };
+            Transition::Now { snapshot, effect, holds_keys, late }
         }
-        Happening::Parked { fence } | Happening::Resumed { fence } if fence != claim.fence => {
-            Meaning::Stale
+        ClaimEvent::Suspended { fence } | ClaimEvent::Resumed { fence } if fence != claim.fence => {
+            Transition::Stale
         }
-        Happening::Parked { .. } => moved(claim, InFlight, AwaitingInput),
-        Happening::Resumed { .. } => moved(claim, AwaitingInput, InFlight),
-        Happening::OwnerLost => match claim.state {
+        ClaimEvent::Suspended { .. } => moved(claim, InFlight, AwaitingInput),
+        ClaimEvent::Resumed { .. } => moved(claim, AwaitingInput, InFlight),
+        ClaimEvent::OwnerLost => match claim.state {
             // The fence stays: an outcome that still arrives is taken.
-            InFlight | AwaitingInput => Meaning::Now {
-                standing: Standing { state: InDoubt, ..claim },
+            InFlight | AwaitingInput => Transition::Now {
+                snapshot: ClaimSnapshot { state: InDoubt, ..claim },
                 effect: Effect::Unknown,
                 holds_keys: true,
                 late: false,
             },
-            _ => Meaning::Already,
+            _ => Transition::Already,
         },
-        Happening::Resolved { mode, succeeded } => {
+        ClaimEvent::Resolved { mode, succeeded } => {
             if claim.state != InDoubt {
-                return Meaning::Stale;
+                return Transition::Stale;
             }
             let code = (!succeeded).then_some(ErrorCode::ToolError);
             let (state, holds_keys) = outcome(mode, Effect::Completed, code);
             let fence = claim.fence.saturating_add(1);
-            Meaning::Now {
-                standing: Standing { state, fence, settled: true, ..claim },
+            Transition::Now {
+                snapshot: ClaimSnapshot { state, fence, settled: true, ..claim },
                 effect: Effect::Completed,
                 holds_keys,
                 late: false,
@@ -194,15 +194,15 @@ pub fn step(claim: Standing, happening: Happening) -> Meaning {
     }
 }
 
-fn moved(claim: Standing, from: ClaimState, to: ClaimState) -> Meaning {
+fn moved(claim: ClaimSnapshot, from: ClaimState, to: ClaimState) -> Transition {
     if claim.state == to {
-        return Meaning::Already;
+        return Transition::Already;
     }
     if claim.state != from {
-        return Meaning::Stale;
+        return Transition::Stale;
     }
-    let standing = Standing { state: to, ..claim };
-    Meaning::Now { standing, effect: Effect::Unknown, holds_keys: true, late: false }
+    let snapshot = ClaimSnapshot { state: to, ..claim };
+    Transition::Now { snapshot, effect: Effect::Unknown, holds_keys: true, late: false }
 }
 
 /// What an outcome does to the claim, and whether its keys stay held: the effect decides.

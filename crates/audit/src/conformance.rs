@@ -9,6 +9,7 @@ use serde_json::{Map, json};
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::json::JsonText;
 use toolbooth_contracts::receipt::{ClaimState, StoredResult};
 use toolbooth_contracts::{ContentBlock, Effect, ErrorCode, Status};
 
@@ -20,9 +21,9 @@ use crate::ledger::{
 };
 use crate::note::{self, Signer};
 use crate::proof::{self, Proof, ProofError};
-use crate::queue::{Beat, CallQueue, Enqueued, QueueState, QueuedCall};
+use crate::queue::{CallQueue, Enqueued, Heartbeat, QueueState, QueuedCall};
 use crate::reads::{EventFilter, LedgerReads, LogFilter, ReceiptFilter};
-use crate::verify::{self, Known};
+use crate::verify::{self, TrustAnchors};
 
 /// A moment, `n` milliseconds after the first of 2026.
 #[must_use]
@@ -80,7 +81,7 @@ pub fn log(call: &str, code: Option<ErrorCode>) -> AgentLog {
         call_id: call.to_owned(),
         receipt_id: None,
         caller: "local".to_owned(),
-        input: Some(json!({"n": 1.5})),
+        input: JsonText::of(&json!({"n": 1.5})).ok(),
         output: None,
         duration_ms: 1.25,
         is_error: code.is_some(),
@@ -123,7 +124,10 @@ pub fn settlement(
         result_digest: Some("r0".to_owned()),
         result: Some(StoredResult {
             content: vec![ContentBlock::text("first")],
-            structured_content: Some(json!({"big": 9_007_199_254_740_993_u64, "half": 0.5})),
+            structured_content: JsonText::of(
+                &json!({"big": 9_007_199_254_740_993_u64, "half": 0.5}),
+            )
+            .ok(),
             meta: None,
             error: None,
             warnings: Vec::new(),
@@ -149,7 +153,7 @@ async fn fresh(ledger: &dyn Ledger, request: ClaimRequest) -> Claim {
 /// Runs every case against ledgers that `make` makes, each empty.
 pub async fn suite<L: Ledger + LedgerReads + CallQueue>(make: impl AsyncFn() -> L) {
     keys_are_held_by_effect(&make().await).await;
-    twins_do_not_both_run(&make().await).await;
+    duplicates_do_not_both_run(&make().await).await;
     conflicts_are_told(&make().await).await;
     limits_are_charged_and_given_back(&make().await).await;
     approvals_are_asked_once(&make().await).await;
@@ -197,10 +201,10 @@ pub async fn keys_are_held_by_effect<L: Ledger + LedgerReads>(ledger: &L) {
 }
 
 /// The second of two calls with one key does not run, and can wait for the first.
-pub async fn twins_do_not_both_run<L: Ledger + LedgerReads>(ledger: &L) {
+pub async fn duplicates_do_not_both_run<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::Keyed;
-    let claim = fresh(ledger, request("t1", mode, &["twin"], "args")).await;
-    let second = ledger.claim(request("t2", mode, &["twin"], "args")).await.expect("answers");
+    let claim = fresh(ledger, request("t1", mode, &["same"], "args")).await;
+    let second = ledger.claim(request("t2", mode, &["same"], "args")).await.expect("answers");
     let Claimed::InFlight { receipt_id, settled } = second else {
         panic!("the first call still runs, got {second:?}")
     };
@@ -209,7 +213,7 @@ pub async fn twins_do_not_both_run<L: Ledger + LedgerReads>(ledger: &L) {
     if let Some(settled) = settled {
         assert!(settled.recv().await.is_err(), "the channel closes when the first is settled");
     }
-    let third = ledger.claim(request("t3", mode, &["twin"], "args")).await.expect("answers");
+    let third = ledger.claim(request("t3", mode, &["same"], "args")).await.expect("answers");
     assert!(matches!(third, Claimed::Replay { .. }), "got {third:?}");
 }
 
@@ -323,7 +327,10 @@ pub async fn settling_twice_is_settling_once<L: Ledger + LedgerReads>(ledger: &L
     let gone = settlement(retry, mode, Effect::NotStarted, Some(ErrorCode::AdapterFailed));
     let receipt = ledger.settle(gone).await.expect("settles");
     assert_eq!((receipt.state, receipt.effect), (ClaimState::InDoubt, Effect::Unknown));
-    assert!(verify::store(ledger, Known::default()).await.expect("reads").ok, "the records fit");
+    assert!(
+        verify::store(ledger, TrustAnchors::default()).await.expect("reads").ok,
+        "the records fit"
+    );
 }
 
 /// What was written is read back as it was, and verifies.
@@ -365,7 +372,7 @@ pub async fn records_are_read_back_and_verify<L: Ledger + LedgerReads>(ledger: &
         newest.first().map(|placed| placed.event.body.event),
         Some(AuditEventKind::RegistryLoaded)
     );
-    let report = verify::store(ledger, Known::default()).await.expect("reads");
+    let report = verify::store(ledger, TrustAnchors::default()).await.expect("reads");
     assert!(report.ok && report.events == 5, "{report:?}");
 }
 
@@ -374,18 +381,18 @@ pub async fn a_claim_waits_for_input<L: Ledger + LedgerReads>(ledger: &L) {
     let mode = IdempotencyMode::Keyed;
     let claim = fresh(ledger, request("i1", mode, &["i"], "args")).await;
     let (id, fence) = (claim.receipt_id().to_owned(), claim.fence());
-    ledger.park(id.clone(), fence, moment(2)).await.expect("parks");
+    ledger.suspend(id.clone(), fence, moment(2)).await.expect("parks");
     let parked = ledger.receipt(&id).await.expect("reads").expect("is there");
     assert_eq!(parked.state, ClaimState::AwaitingInput);
-    let twin = ledger.claim(request("i2", mode, &["i"], "args")).await.expect("answers");
-    assert!(matches!(twin, Claimed::InFlight { .. }), "got {twin:?}");
+    let duplicate = ledger.claim(request("i2", mode, &["i"], "args")).await.expect("answers");
+    assert!(matches!(duplicate, Claimed::InFlight { .. }), "got {duplicate:?}");
     let stale = ledger.resume(id.clone(), fence + 1, moment(3)).await;
     assert_eq!(stale, Err(LedgerError::Stale));
     ledger.resume(id.clone(), fence, moment(3)).await.expect("runs on");
     let receipt =
         ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
     assert_eq!(receipt.state, ClaimState::Succeeded);
-    assert_eq!(ledger.park(id, fence, moment(4)).await, Err(LedgerError::Stale));
+    assert_eq!(ledger.suspend(id, fence, moment(4)).await, Err(LedgerError::Stale));
 }
 
 /// What a person says of a doubt is what later calls get, and an old outcome comes too late.
@@ -434,7 +441,7 @@ pub async fn a_person_settles_a_doubt<L: Ledger + LedgerReads>(ledger: &L) {
     }
     let missing = ledger.resolve(resolution("nobody", true)).await;
     assert!(matches!(missing, Err(LedgerError::NotFound(_))), "got {missing:?}");
-    let report = verify::store(ledger, Known::default()).await.expect("reads");
+    let report = verify::store(ledger, TrustAnchors::default()).await.expect("reads");
     assert!(report.ok, "{report:?}");
 }
 
@@ -464,7 +471,7 @@ pub async fn pruned_keys_never_run_again<L: Ledger + LedgerReads>(ledger: &L) {
     let replay = ledger.claim(request("q4", mode, &["q"], "args")).await.expect("answers");
     let Claimed::Replay { receipt, .. } = replay else { panic!("held, got {replay:?}") };
     assert!(receipt.result.is_none() && receipt.pruned_at.is_some(), "{receipt:?}");
-    let report = verify::store(ledger, Known::default()).await.expect("reads");
+    let report = verify::store(ledger, TrustAnchors::default()).await.expect("reads");
     assert!(report.ok, "{report:?}");
 }
 
@@ -485,7 +492,7 @@ pub async fn checkpoints_are_signed_and_proven<L: Ledger + LedgerReads>(ledger: 
     let started = ledger.events(EventFilter { limit: 100, ..EventFilter::default() }).await;
     let key = started.expect("reads").first().and_then(|placed| {
         let facts = placed.event.body.facts.as_ref()?;
-        note::Verifier::parse(facts.get("signingKey")?.as_str()?).ok()
+        note::PublicKey::parse(facts.get("signingKey")?.as_str()?).ok()
     });
     let key = key.expect("the first event names the key");
     for call in ["k1", "k2"] {
@@ -497,11 +504,11 @@ pub async fn checkpoints_are_signed_and_proven<L: Ledger + LedgerReads>(ledger: 
     proof.check(&key).expect("holds");
     let backwards = Proof::Consistency { first: second.clone(), second: first, hashes: Vec::new() };
     assert!(backwards.check(&key).is_err());
-    let known = Known { keys: vec![key], notes: vec![second], ..Known::default() };
+    let known = TrustAnchors { keys: vec![key], notes: vec![second], ..TrustAnchors::default() };
     let report = verify::store(ledger, known).await.expect("reads");
     assert!(report.ok, "{report:?}");
     let other = Signer::new(&[9; 32]);
-    let known = Known { keys: vec![other.verifier()], ..Known::default() };
+    let known = TrustAnchors { keys: vec![other.verifier()], ..TrustAnchors::default() };
     let report = verify::store(ledger, known).await.expect("reads");
     assert!(report.problems.iter().all(|problem| problem.kind == "signature"), "{report:?}");
     assert!(!report.ok, "checkpoints by another key are no proof");
@@ -528,11 +535,12 @@ pub async fn queued_calls_are_taken_once<L: CallQueue>(queue: &L) {
     assert_eq!(other, Enqueued::Conflict);
     let taken = take(&[]).await.expect("waits");
     assert_eq!((taken.call_id.as_str(), taken.deliveries), ("a", 1), "in the order they came");
-    let beat = queue.beat("local", "a", Some(json!({"progress": 0.5}))).await.expect("answers");
-    assert_eq!(beat, Beat::Go);
+    let beat =
+        queue.heartbeat("local", "a", Some(json!({"progress": 0.5}))).await.expect("answers");
+    assert_eq!(beat, Heartbeat::Go);
     assert!(queue.cancel("local", "a").await.expect("answers"));
     assert!(!queue.cancel("somebody", "a").await.expect("answers"), "not their call");
-    assert_eq!(queue.beat("local", "a", None).await.expect("answers"), Beat::Cancel);
+    assert_eq!(queue.heartbeat("local", "a", None).await.expect("answers"), Heartbeat::Cancel);
     queue.finish("local", "a", "{\"done\":true}".to_owned(), moment(4)).await.expect("finishes");
     let done = queue.queued("local", "a").await.expect("answers").expect("is there");
     assert_eq!((done.state, done.progress.is_some()), (QueueState::Done, true));

@@ -3,12 +3,13 @@
 //!
 //! Doc: records.md#digests
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use std::fmt;
 
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use toolbooth_contracts::json::canonical;
+use toolbooth_contracts::json::write_canonical;
 
 /// Length of a store's digest key, in bytes.
 pub const KEY_BYTES: usize = 32;
@@ -20,34 +21,26 @@ pub fn sha256_hex(bytes: &[u8]) -> String {
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    let digit = |half: u8| char::from(if half < 10 { b'0' + half } else { b'a' + half - 10 });
-    let mut out = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        out.extend([digit(byte >> 4), digit(byte & 15)]);
-    }
-    out
+    HEXLOWER.encode(bytes)
 }
 
 /// 32 bytes from 64 hex digits.
 pub(crate) fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0u8; 32];
     if text.len() != 64 {
         return None;
     }
-    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        let [high, low] = pair else { return None };
-        let digit = |digit: u8| char::from(digit).to_digit(16);
-        *byte = u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()?;
-    }
-    Some(bytes)
+    HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?.try_into().ok()
 }
 
 /// A record as JSON, its members and those of its payloads in their own order: what is stored and
 /// digested, byte for byte.
 #[must_use]
 pub fn record_text(record: &impl serde::Serialize) -> String {
+    // Most records are no larger.
+    let mut text = Vec::with_capacity(1024);
     // Records are plain data; one that cannot be written is empty and fails verification.
-    serde_json::to_string(record).unwrap_or_default()
+    let written = serde_json::to_writer(&mut text, record).ok();
+    written.and_then(|()| String::from_utf8(text).ok()).unwrap_or_default()
 }
 
 /// SHA-256 of a record as it is stored, in hex: how a terminal event names its receipt and
@@ -121,7 +114,30 @@ impl Digester {
     /// The digest of a document, over its canonical form, in hex.
     #[must_use]
     pub fn of(&self, value: &Value) -> String {
-        self.of_bytes(canonical(value).as_bytes())
+        let mut own = Pieces::new(vec![self.mac.clone()]);
+        // A hash takes everything.
+        let _ = write_canonical(value, &mut own);
+        own.end().pop().unwrap_or_default()
+    }
+
+    /// As [`Digester::of`], and beside it the digests by the keys that were the store's before; the
+    /// document is walked once.
+    #[must_use]
+    pub fn of_all(&self, value: &Value) -> (String, Vec<String>) {
+        let mut own = Pieces::new(self.all().map(|digester| digester.mac.clone()).collect());
+        // A hash takes everything.
+        let _ = write_canonical(value, &mut own);
+        let mut digests = own.end().into_iter();
+        (digests.next().unwrap_or_default(), digests.collect())
+    }
+
+    /// The digest of a record as it is written, in hex.
+    #[must_use]
+    pub fn of_written(&self, record: &impl serde::Serialize) -> String {
+        let mut own = Pieces::new(vec![self.mac.clone()]);
+        // A hash takes everything, and records are plain data.
+        let _ = serde_json::to_writer(&mut own, record);
+        own.end().pop().unwrap_or_default()
     }
 
     /// The digest of several parts, each bounded by its length, in hex.
@@ -133,6 +149,58 @@ impl Digester {
             mac.update(part.as_bytes());
         }
         hex(&mac.finalize().into_bytes())
+    }
+}
+
+/// Bytes that are gathered before they are hashed.
+const PIECE: usize = 4 << 10;
+
+/// Hashes what is written piece by piece.
+struct Pieces {
+    macs: Vec<Hmac<Sha256>>,
+    gathered: Vec<u8>,
+}
+
+impl Pieces {
+    fn new(macs: Vec<Hmac<Sha256>>) -> Self {
+        Self { macs, gathered: Vec::with_capacity(PIECE) }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        if self.gathered.len() + bytes.len() <= PIECE {
+            return self.gathered.extend_from_slice(bytes);
+        }
+        for mac in &mut self.macs {
+            mac.update(&self.gathered);
+            mac.update(bytes);
+        }
+        self.gathered.clear();
+    }
+
+    fn end(self) -> Vec<String> {
+        let hashed = self.macs.into_iter().map(|mut mac| {
+            mac.update(&self.gathered);
+            hex(&mac.finalize().into_bytes())
+        });
+        hashed.collect()
+    }
+}
+
+impl fmt::Write for Pieces {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.take(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl std::io::Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.take(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -149,6 +217,19 @@ mod tests {
         assert_eq!(of(r#"{"a":1.0,"b":2}"#), of(r#"{"b":2,"a":1}"#));
         assert_ne!(of("9007199254740993"), of("9007199254740992"));
         assert_ne!(digester.of_parts(&["ab", "c"]), digester.of_parts(&["a", "bc"]));
+    }
+
+    #[test]
+    fn what_is_hashed_in_pieces_is_hashed_whole() {
+        let digester = Digester::new(&[7; KEY_BYTES]).with_older(&[[8; KEY_BYTES]]);
+        for length in [0, 10, 4_090, 4_096, 5_000, 10_000] {
+            let value = Value::from(vec!["x".repeat(length), "y".to_owned()]);
+            let whole = toolbooth_contracts::json::canonical(&value);
+            let older = Digester::new(&[8; KEY_BYTES]).of_bytes(whole.as_bytes());
+            let own = digester.of_bytes(whole.as_bytes());
+            assert_eq!(digester.of_all(&value), (own.clone(), vec![older]));
+            assert_eq!((digester.of(&value), digester.of_written(&value)), (own.clone(), own));
+        }
     }
 
     #[test]

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::EventBody;
+use toolbooth_contracts::execution_log::AppliedSandbox;
 use toolbooth_contracts::receipt::{Receipt, StoredResult};
-use toolbooth_contracts::witness::AppliedSandbox;
 use toolbooth_contracts::{Effect, ErrorCode, Status};
 
 use crate::checkpoint::Due;
@@ -344,7 +344,7 @@ pub trait Ledger: Send + Sync {
     ///
     /// # Errors
     /// [`LedgerError::Stale`] where the claim was taken over, [`LedgerError::Unavailable`].
-    async fn park(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
+    async fn suspend(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
 
     /// The input has come; the claim runs on.
     ///
@@ -365,6 +365,15 @@ pub trait Ledger: Send + Sync {
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError>;
+
+    /// Removes agent logs where the store runs short of room, refusals' first, the oldest first, and
+    /// says so under a signed checkpoint; how many. Nothing is the default.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn make_room(&self, _at: Moment) -> Result<u64, LedgerError> {
+        Ok(0)
+    }
 
     /// Signs a checkpoint over the writer's log, where one is due; gives the note.
     ///

@@ -18,6 +18,7 @@ pub mod queue;
 pub mod reads;
 pub mod recorder;
 pub mod redact;
+pub mod room;
 pub mod stats;
 pub mod steps;
 pub mod verify;

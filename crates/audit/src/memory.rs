@@ -8,17 +8,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::approval::Approval;
+use toolbooth_contracts::event::AuditEvent;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
-use crate::chain::{Head, Placed};
+use crate::chain::Head;
 use crate::digest::{Digester, KEY_BYTES};
 use crate::ledger::{LedgerError, Moment};
 use crate::note::Signer;
 use crate::pruning::Gone;
 use crate::queue::{QueueState, QueuedCall, RawCall};
 use crate::reads::{
-    Accounted, EventFilter, Include, LedgerReads, LogFilter, MILESTONES, PlacedEvent, RawApproval,
-    RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
+    Accounted, EventFilter, FoundId, IdKind, Include, LedgerReads, LogFilter, MILESTONES,
+    PlacedEvent, RawApproval, RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
 };
 use crate::recorder::{Recorder, Runner};
 use crate::steps::{self, Step};
@@ -36,8 +37,10 @@ pub struct Memory(Mutex<Book>);
 struct Book {
     set: WorkingSet,
     watch: Arc<Watch>,
-    events: Vec<Placed>,
-    logs: Vec<(Arc<AgentLog>, u64)>,
+    /// The canonical form of each event. It is read where somebody asks for it.
+    events: Vec<Box<str>>,
+    /// The JSON of each agent log, and the place of its event.
+    logs: Vec<(Box<str>, u64)>,
     /// Asynchronous calls in the order in which they came.
     queue: Vec<CallName>,
     closed: bool,
@@ -112,11 +115,23 @@ impl Book {
         let fresh = changes.calls.iter().filter(|call| !known(call));
         self.queue.extend(fresh.map(|call| (call.caller.clone(), call.call_id.clone())));
         self.set.apply(changes, &mut batch);
-        self.events.extend(batch.events);
-        self.logs.extend(batch.logs.into_iter().map(|(log, seq)| (Arc::clone(&log.log), seq)));
+        self.events.extend(batch.events.into_iter().map(|placed| placed.bytes.into_boxed_str()));
+        let texts = batch.logs.into_iter();
+        self.logs.extend(texts.map(|(log, seq)| (log.record.text.as_str().into(), seq)));
         self.watch.ended(batch.ended.iter());
         self.closed |= batch.stopped;
         Ok(answer)
+    }
+
+    /// The events and their canonical forms, oldest first.
+    fn read_events(&self) -> impl DoubleEndedIterator<Item = (AuditEvent, &str)> {
+        // Each was written from an event, so each can be read.
+        self.events.iter().filter_map(|bytes| Some((serde_json::from_str(bytes).ok()?, &**bytes)))
+    }
+
+    /// The agent logs, oldest first.
+    fn read_logs(&self) -> impl Iterator<Item = AgentLog> {
+        self.logs.iter().filter_map(|(text, _)| read(text))
     }
 
     fn receipts(&self) -> Vec<&Stored> {
@@ -132,7 +147,7 @@ impl Book {
     fn raw_call(&self, call: &QueuedCall) -> RawCall {
         let event = |at: &Option<AuditPlace>| {
             let seq = usize::try_from(at.as_ref()?.seq).ok()?;
-            self.events.get(seq).map(|placed| placed.bytes.clone())
+            self.events.get(seq).map(ToString::to_string)
         };
         let (queued, finished) = (event(&call.queued_by), event(&call.finished_by));
         RawCall { state: call.state.as_str().to_owned(), call: call.clone(), queued, finished }
@@ -143,7 +158,11 @@ impl Book {
         match survey {
             // There is one writer, and it is this one. What does not outlive the process is not
             // worth a shorter log.
-            Survey::Lost | Survey::UnnamedHeads | Survey::AllHeads | Survey::RemoveEvents(_) => (),
+            Survey::Lost
+            | Survey::UnnamedHeads
+            | Survey::AllHeads
+            | Survey::RemoveEvents(_)
+            | Survey::MakeRoom(_) => (),
             Survey::Prunable(before, limit) => {
                 let is_old = |receipt: &Receipt| {
                     matches!(receipt.state, ClaimState::Succeeded | ClaimState::Failed)
@@ -160,8 +179,9 @@ impl Book {
             }
             Survey::RemoveLogs(before, limit) => {
                 let mut removed = 0;
-                self.logs.retain(|(log, _)| {
-                    let goes = removed < limit && log.timestamp < before;
+                self.logs.retain(|(text, _)| {
+                    let goes =
+                        removed < limit && read(text).is_some_and(|log| log.timestamp < before);
                     removed += usize::from(goes);
                     !goes
                 });
@@ -197,17 +217,13 @@ impl Book {
     }
 }
 
+/// An agent log from its JSON, which was written from one.
+fn read(text: &str) -> Option<AgentLog> {
+    serde_json::from_str(text).ok()
+}
+
 fn raw(record: &impl serde::Serialize) -> RawRecord {
     RawRecord { bytes: crate::digest::record_text(record), ..RawRecord::default() }
-}
-
-fn matches(wanted: Option<&String>, found: Option<&str>) -> bool {
-    wanted.is_none_or(|wanted| Some(wanted.as_str()) == found)
-}
-
-fn within(since: Option<&String>, until: Option<&String>, time: &str) -> bool {
-    since.is_none_or(|since| time >= since.as_str())
-        && until.is_none_or(|until| time < until.as_str())
 }
 
 /// The newest `limit` of `items`, which are oldest first.
@@ -232,12 +248,7 @@ impl LedgerReads for Memory {
             .into_iter()
             .rev()
             .map(|stored| Receipt::clone(&stored.receipt))
-            .filter(|receipt| {
-                filter.after.as_ref().is_none_or(|after| receipt.receipt_id < *after)
-                    && matches(filter.tool.as_ref(), Some(&receipt.tool_id))
-                    && matches(filter.call.as_ref(), Some(&receipt.call_id))
-                    && matches(filter.state.as_ref(), Some(receipt.state.as_str()))
-            })
+            .filter(|receipt| filter.fits(receipt))
             .take(filter.limit.saturating_add(1))
             .collect();
         let more = found.len() > filter.limit;
@@ -246,52 +257,24 @@ impl LedgerReads for Memory {
     }
 
     async fn agent_log(&self, id: &str) -> Result<Option<AgentLog>, LedgerError> {
-        Ok(self
-            .book()
-            .logs
-            .iter()
-            .find(|(log, _)| log.id == id)
-            .map(|(log, _)| AgentLog::clone(log)))
+        Ok(self.book().read_logs().find(|log| log.id == id))
     }
 
     async fn agent_logs(&self, filter: LogFilter) -> Result<Vec<AgentLog>, LedgerError> {
         let book = self.book();
-        let found = book
-            .logs
-            .iter()
-            .map(|(log, _)| log)
-            .filter(|log| {
-                matches(filter.tool.as_ref(), Some(&log.tool_name))
-                    && matches(filter.agent.as_ref(), log.agent_id.as_deref())
-                    && matches(filter.phase.as_ref(), log.phase_id.as_deref())
-                    && matches(filter.epic.as_ref(), log.epic_id.as_deref())
-                    && matches(filter.call.as_ref(), Some(&log.call_id))
-                    && filter.turn.is_none_or(|turn| log.turn_index == Some(turn))
-                    && filter.error.is_none_or(|error| log.is_error == error)
-                    && within(filter.since.as_ref(), filter.until.as_ref(), &log.timestamp)
-            })
-            .map(|log| AgentLog::clone(log))
-            .collect();
+        let found = book.read_logs().filter(|log| filter.fits(log)).collect();
         Ok(newest(found, filter.limit))
     }
 
     async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {
         let book = self.book();
         let found = book
-            .events
-            .iter()
+            .read_events()
             .zip(1u64..)
-            .filter(|(placed, place)| {
-                let body = &placed.event.body;
-                filter.after.is_none_or(|after| *place > after)
-                    && matches(filter.tool.as_ref(), body.tool_name.as_deref())
-                    && matches(filter.agent.as_ref(), body.agent_id.as_deref())
-                    && matches(filter.call.as_ref(), body.call_id.as_deref())
-                    && matches(filter.status.as_ref(), body.status.map(|status| status.as_str()))
-                    && matches(filter.code.as_ref(), body.error_code.map(|code| code.as_str()))
-                    && within(filter.since.as_ref(), filter.until.as_ref(), &body.time)
+            .filter(|((event, _), place)| {
+                filter.after.is_none_or(|after| *place > after) && filter.fits(event)
             })
-            .map(|(placed, place)| PlacedEvent { place, event: placed.event.clone() })
+            .map(|((event, _), place)| PlacedEvent { place, event })
             .collect();
         Ok(match filter.after {
             Some(_) => {
@@ -303,6 +286,22 @@ impl LedgerReads for Memory {
         })
     }
 
+    async fn named(&self, prefix: &str, limit: usize) -> Result<Vec<FoundId>, LedgerError> {
+        let book = self.book();
+        let mut found: Vec<FoundId> = Vec::new();
+        let bodies = book.read_events().rev().map(|(event, _)| event.body);
+        let ids = bodies
+            .flat_map(|body| [(IdKind::Call, body.call_id), (IdKind::Receipt, body.receipt_id)]);
+        for (kind, id) in ids {
+            let Some(id) = id.filter(|id| id.starts_with(prefix)) else { continue };
+            let one = FoundId { kind, id };
+            if found.len() < limit && !found.contains(&one) {
+                found.push(one);
+            }
+        }
+        Ok(found)
+    }
+
     async fn log_page(
         &self,
         after: Option<(String, u64)>,
@@ -311,18 +310,17 @@ impl LedgerReads for Memory {
     ) -> Result<Vec<RawEntry>, LedgerError> {
         let book = self.book();
         Ok(book
-            .events
-            .iter()
-            .filter(|placed| {
-                include != Include::Milestones || MILESTONES.contains(&placed.event.body.event)
+            .read_events()
+            .filter(|(event, _)| {
+                include != Include::Milestones || MILESTONES.contains(&event.body.event)
             })
-            .filter(|Placed { event, .. }| {
+            .filter(|(event, _)| {
                 after
                     .as_ref()
                     .is_none_or(|(writer, seq)| (&event.writer, event.seq) > (writer, *seq))
             })
             .take(limit)
-            .map(|Placed { event, bytes }| {
+            .map(|(event, bytes)| {
                 let (mut receipt, mut log) = (None, None);
                 if include == Include::Records {
                     let id = event.body.receipt_id.as_ref();
@@ -332,12 +330,15 @@ impl LedgerReads for Memory {
                         ..raw(&*stored.receipt)
                     });
                     let own = book.logs.iter().find(|(_, seq)| *seq == event.seq);
-                    log = own.map(|(log, _)| raw(&**log));
+                    log = own.map(|(text, _)| RawRecord {
+                        bytes: text.to_string(),
+                        ..RawRecord::default()
+                    });
                 }
                 RawEntry {
-                    writer: event.writer.clone(),
+                    writer: event.writer,
                     seq: event.seq,
-                    bytes: bytes.clone(),
+                    bytes: bytes.to_owned(),
                     columns: Vec::new(),
                     receipt,
                     log,
@@ -383,7 +384,7 @@ impl LedgerReads for Memory {
         let book = self.book();
         let event = |approval: &Approval| {
             let seq = usize::try_from(approval.audit_seq.as_ref()?.seq).ok()?;
-            book.events.get(seq).map(|placed| placed.bytes.clone())
+            book.events.get(seq).map(ToString::to_string)
         };
         Ok(book
             .set

@@ -10,6 +10,8 @@ use ed25519_dalek::Signer as _;
 use ed25519_dalek::{Signature, SigningKey, VerifyingKey};
 use sha2::{Digest, Sha256};
 
+use crate::digest::hex;
+
 /// The name that keys have where nothing else is said.
 pub const KEY_NAME: &str = "toolbooth-audit";
 /// Length of a signing key's seed, in bytes.
@@ -73,8 +75,8 @@ impl Signer {
 
     /// What checks its signatures.
     #[must_use]
-    pub fn verifier(&self) -> Verifier {
-        Verifier { name: self.name.clone(), key: self.key.verifying_key() }
+    pub fn verifier(&self) -> PublicKey {
+        PublicKey { name: self.name.clone(), key: self.key.verifying_key() }
     }
 
     /// The signed note over `text`, which ends with a newline.
@@ -89,22 +91,21 @@ impl Signer {
 
 /// Checks signatures of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verifier {
+pub struct PublicKey {
     name: String,
     key: VerifyingKey,
 }
 
-impl fmt::Display for Verifier {
+impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id: String =
-            key_id(&self.name, &self.key).iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = hex(&key_id(&self.name, &self.key));
         let mut bytes = vec![ED25519];
         bytes.extend_from_slice(self.key.as_bytes());
         write!(f, "{}+{id}+{}", self.name, STANDARD.encode(bytes))
     }
 }
 
-impl Verifier {
+impl PublicKey {
     /// A verifier key as it is written: `NAME+HASH+KEY`.
     ///
     /// # Errors
@@ -118,7 +119,7 @@ impl Verifier {
         let Some((&ED25519, key)) = bytes.split_first() else { return Err(NoteError::Key) };
         let key: &[u8; 32] = key.try_into().map_err(|_| NoteError::Key)?;
         let key = VerifyingKey::from_bytes(key).map_err(|_| NoteError::Key)?;
-        let own: String = key_id(name, &key).iter().map(|byte| format!("{byte:02x}")).collect();
+        let own = hex(&key_id(name, &key));
         if !is_name(name) || id != own {
             return Err(NoteError::Key);
         }
@@ -195,7 +196,7 @@ mod tests {
         let (verified, unknown) = read.verify(&known).unwrap();
         assert_eq!((verified.len(), unknown.len()), (1, 0));
         assert_eq!(read.text(), b"origin\n4\nroot\n");
-        assert_eq!(Verifier::parse(&key).unwrap().open(&note).unwrap(), "origin\n4\nroot\n");
+        assert_eq!(PublicKey::parse(&key).unwrap().open(&note).unwrap(), "origin\n4\nroot\n");
         // RFC 8032, section 7.1, test 1: this seed has this public key.
         let seed = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60";
         let signer = Signer::new(&crate::digest::unhex(seed).unwrap());
@@ -218,7 +219,7 @@ mod tests {
         let other = Signer::new(&[8; SEED_BYTES]).verifier();
         assert!(matches!(other.open(&note), Err(NoteError::OtherKey(_))));
         for bad in ["", "name", "name+00000000+AQ==", "a b+0+x", &format!("{other}x")] {
-            assert_eq!(Verifier::parse(bad), Err(NoteError::Key), "{bad}");
+            assert_eq!(PublicKey::parse(bad), Err(NoteError::Key), "{bad}");
         }
     }
 }

@@ -74,7 +74,7 @@ impl Proof {
     ///
     /// # Errors
     /// [`ProofError`].
-    pub fn check(&self, key: &note::Verifier) -> Result<String, ProofError> {
+    pub fn check(&self, key: &note::PublicKey) -> Result<String, ProofError> {
         match self {
             Self::Inclusion { event, index, hashes, checkpoint } => {
                 let signed = Checkpoint::parse(key.open(checkpoint)?)?;

@@ -43,6 +43,8 @@ impl Left {
     #[must_use]
     pub fn of(from: u64, to: u64, gone: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut text = String::new();
+        // What somebody has written may end before it begins.
+        let to = to.max(from);
         let mut next = from;
         for (begin, end) in gone {
             let (begin, end) = (begin.clamp(from, to), end.clamp(from, to));
@@ -160,17 +162,71 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The tree as far as it was computed.
+    /// Reads a note; one that cannot be is none, and the log is looked through anew.
     #[must_use]
-    pub fn frontier(&self) -> Option<Frontier> {
+    pub fn parse(text: Option<&str>) -> Self {
+        let note = text.and_then(|text| serde_json::from_str::<Self>(text).ok());
+        let is_sound = |note: &Self| {
+            note.done <= note.sound && note.sound <= note.computed && note.frontier().is_some()
+        };
+        note.filter(is_sound).unwrap_or_default()
+    }
+
+    /// The tree as far as it was computed.
+    fn frontier(&self) -> Option<Frontier> {
         let peaks: Option<Vec<Hash>> = self.peaks.iter().map(|text| Hash::parse(text)).collect();
         Frontier::restore(self.computed, peaks?)
     }
 
-    /// The tree was computed so far.
-    pub fn compute(&mut self, frontier: &Frontier) {
+    /// The part of the log of which the tree is computed next, towards a checkpoint over so many
+    /// events.
+    #[must_use]
+    pub fn ahead(&self, size: u64) -> (u64, u64) {
+        /// Events that one step takes.
+        const MOST: u64 = 8 * BLOCK;
+        (self.computed, size.min(self.computed.saturating_add(MOST)))
+    }
+
+    /// Computes the tree over the pieces of that part; at the checkpoint it has to fit.
+    ///
+    /// # Errors
+    /// What does not fit, and must not be removed.
+    pub fn compute(
+        &mut self,
+        pieces: &[Piece],
+        (size, root): (u64, Hash),
+    ) -> Result<(), &'static str> {
+        let mut frontier = self.frontier().unwrap_or_default();
+        if !pieces.iter().all(|piece| piece.push_to(&mut frontier)) {
+            return Err("an event of it is missing; `audit verify` tells more");
+        }
         self.computed = frontier.size();
         self.peaks = frontier.peaks().iter().map(Hash::to_string).collect();
+        if self.computed == size {
+            if frontier.root() != root {
+                return Err("it does not fit its checkpoint; `audit verify` tells more");
+            }
+            self.sound = size;
+        }
+        Ok(())
+    }
+
+    /// The part that is shortened next, from the beginning of its block; from then on it counts as
+    /// done.
+    pub fn next_part(&mut self) -> Option<(u64, u64)> {
+        let from = self.done - self.done % BLOCK;
+        let to = self.sound.min(from + BLOCK);
+        (self.done < self.sound).then(|| {
+            self.done = to;
+            (from, to)
+        })
+    }
+
+    /// The part of a block that was done before and lost a record since.
+    #[must_use]
+    pub fn again(&self, from: u64) -> Option<(u64, u64)> {
+        let from = from - from % BLOCK;
+        (from < self.done).then(|| (from, self.done.min(from + BLOCK)))
     }
 }
 
@@ -181,6 +237,39 @@ mod tests {
     use super::*;
     use crate::merkle::leaf_hash;
 
+    #[test]
+    fn a_part_that_ends_before_it_begins_is_empty() {
+        let none = Left::of(5, 3, [(1, 9), (4, 4)]);
+        assert_eq!(none, Left::of(5, 5, []));
+        assert_ne!(none, Left::of(3, 5, []));
+    }
+
+    #[test]
+    fn a_note_that_cannot_be_is_none() {
+        let note = |text: &str| Progress::parse(Some(text));
+        for text in ["", "{}", "nonsense", r#"{"computed":5}"#, r#"{"done":7}"#] {
+            assert_eq!(note(text), Progress::default(), "{text}");
+        }
+        let mut progress = Progress::default();
+        let pieces = [0, 1, 2].map(|seq: u64| Piece::Event(seq, leaf_hash(&[7]), true));
+        let root = root_of(&pieces).unwrap();
+        assert!(progress.compute(&pieces, (3, leaf_hash(&[9]))).is_err(), "another root");
+        let mut progress = Progress::default();
+        assert!(progress.compute(&pieces[1..], (3, root)).is_err(), "one is missing");
+        let mut progress = Progress::default();
+        progress.compute(&pieces, (3, root)).unwrap();
+        assert_eq!((progress.next_part(), progress.next_part()), (Some((0, 3)), None));
+        assert_eq!((progress.again(2), progress.again(BLOCK)), (Some((0, 3)), None));
+        let text = serde_json::to_string(&progress).unwrap();
+        assert_eq!(note(&text), progress);
+        assert_eq!(note(&text.replace(":3", ":4")), Progress::default());
+    }
+
+    fn root_of(pieces: &[Piece]) -> Option<Hash> {
+        let mut frontier = Frontier::default();
+        pieces.iter().all(|piece| piece.push_to(&mut frontier)).then(|| frontier.root())
+    }
+
     proptest! {
         #[test]
         fn a_log_that_is_shortened_again_and_again_keeps_its_root(
@@ -190,11 +279,7 @@ mod tests {
             let leaf = |seq: u64| leaf_hash(&seq.to_be_bytes());
             let mut pieces: Vec<Piece> =
                 (0..size).map(|seq| Piece::Event(seq, leaf(seq), true)).collect();
-            let root = |pieces: &[Piece]| {
-                let mut frontier = Frontier::default();
-                pieces.iter().all(|piece| piece.push_to(&mut frontier)).then(|| frontier.root())
-            };
-            let signed = root(&pieces);
+            let signed = root_of(&pieces);
             prop_assert!(signed.is_some());
             for round in &rounds {
                 for piece in &mut pieces {
@@ -207,7 +292,7 @@ mod tests {
                 prop_assert!(pieces.iter().all(|piece| !removed.contains(&piece.seq())));
                 pieces.extend(gone.iter().copied().map(Piece::Gone));
                 pieces.sort_by_key(Piece::seq);
-                prop_assert_eq!(root(&pieces), signed);
+                prop_assert_eq!(root_of(&pieces), signed);
                 let ranges = gone.iter().map(|part| (part.seq, part.seq + part.size));
                 prop_assert_eq!(&Left::of(0, size, ranges), &left);
                 // Whether a place is left is all that counts, not how the others are held.

@@ -109,7 +109,7 @@ impl RawCall {
     ) -> bool {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Said {
+        struct Fields {
             event: AuditEventKind,
             caller: String,
             call_id: String,
@@ -117,17 +117,19 @@ impl RawCall {
             result_digest: Option<String>,
         }
         // Where a store cannot keep NUL in a name, U+FFFD stands there.
-        let is = |said: &str, name: &str| {
-            said.replace('\0', "\u{fffd}") == name.replace('\0', "\u{fffd}")
+        let is = |fields: &str, name: &str| {
+            fields.replace('\0', "\u{fffd}") == name.replace('\0', "\u{fffd}")
         };
-        let said = event.and_then(|event| serde_json::from_str::<Said>(event).ok());
-        let own = |said: &Said| {
-            said.event == kind && is(&said.caller, &call.caller) && is(&said.call_id, &call.call_id)
+        let fields = event.and_then(|event| serde_json::from_str::<Fields>(event).ok());
+        let own = |fields: &Fields| {
+            fields.event == kind
+                && is(&fields.caller, &call.caller)
+                && is(&fields.call_id, &call.call_id)
         };
-        said.filter(own).is_some_and(|said| {
+        fields.filter(own).is_some_and(|fields| {
             let digest = match kind {
-                AuditEventKind::CallQueued => said.args_digest,
-                _ => said.result_digest,
+                AuditEventKind::CallQueued => fields.args_digest,
+                _ => fields.result_digest,
             };
             digester.all().any(|own| digest == Some(digest_of(own, text)))
         })
@@ -187,7 +189,7 @@ pub enum Enqueued {
 
 /// What a worker learns when it says that it is still at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Beat {
+pub enum Heartbeat {
     /// Go on.
     Go,
     /// Somebody wants the call to stop.
@@ -224,12 +226,12 @@ pub trait CallQueue: Send + Sync {
     ///
     /// # Errors
     /// As [`CallQueue::enqueue`].
-    async fn beat(
+    async fn heartbeat(
         &self,
         caller: &str,
         call_id: &str,
         progress: Option<Value>,
-    ) -> Result<Beat, LedgerError>;
+    ) -> Result<Heartbeat, LedgerError>;
 
     /// Gives a call its result.
     ///

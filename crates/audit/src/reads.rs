@@ -19,6 +19,8 @@ use crate::working::CallName;
 pub struct ReceiptFilter {
     /// Of this tool.
     pub tool: Option<String>,
+    /// Of this caller.
+    pub caller: Option<String>,
     /// Of this call.
     pub call: Option<String>,
     /// In this state, as it is written.
@@ -36,6 +38,10 @@ pub struct LogFilter {
     pub tool: Option<String>,
     /// Of this agent.
     pub agent: Option<String>,
+    /// Of this caller.
+    pub caller: Option<String>,
+    /// With this error code.
+    pub code: Option<String>,
     /// Of this turn.
     pub turn: Option<u64>,
     /// Of this phase.
@@ -61,6 +67,8 @@ pub struct EventFilter {
     pub tool: Option<String>,
     /// Of this agent.
     pub agent: Option<String>,
+    /// Of this caller.
+    pub caller: Option<String>,
     /// With this status.
     pub status: Option<String>,
     /// With this error code.
@@ -75,6 +83,77 @@ pub struct EventFilter {
     pub after: Option<u64>,
     /// At most so many: the next ones where `after` is given, else the newest.
     pub limit: usize,
+}
+
+fn is(wanted: Option<&String>, found: Option<&str>) -> bool {
+    wanted.is_none_or(|wanted| Some(wanted.as_str()) == found)
+}
+
+fn within(since: Option<&String>, until: Option<&String>, time: &str) -> bool {
+    since.is_none_or(|since| time >= since.as_str())
+        && until.is_none_or(|until| time < until.as_str())
+}
+
+impl ReceiptFilter {
+    /// Whether a receipt is one of those.
+    #[must_use]
+    pub fn fits(&self, receipt: &Receipt) -> bool {
+        is(self.tool.as_ref(), Some(&receipt.tool_id))
+            && is(self.caller.as_ref(), Some(&receipt.caller))
+            && is(self.call.as_ref(), Some(&receipt.call_id))
+            && is(self.state.as_ref(), Some(receipt.state.as_str()))
+            && self.after.as_ref().is_none_or(|after| receipt.receipt_id < *after)
+    }
+}
+
+impl LogFilter {
+    /// Whether an agent log is one of those.
+    #[must_use]
+    pub fn fits(&self, log: &AgentLog) -> bool {
+        is(self.tool.as_ref(), Some(&log.tool_name))
+            && is(self.agent.as_ref(), log.agent_id.as_deref())
+            && is(self.caller.as_ref(), Some(&log.caller))
+            && is(self.code.as_ref(), log.error_code.map(|code| code.as_str()))
+            && is(self.phase.as_ref(), log.phase_id.as_deref())
+            && is(self.epic.as_ref(), log.epic_id.as_deref())
+            && is(self.call.as_ref(), Some(&log.call_id))
+            && self.turn.is_none_or(|turn| log.turn_index == Some(turn))
+            && self.error.is_none_or(|error| log.is_error == error)
+            && within(self.since.as_ref(), self.until.as_ref(), &log.timestamp)
+    }
+}
+
+impl EventFilter {
+    /// Whether an event is one of those, whatever its place.
+    #[must_use]
+    pub fn fits(&self, event: &AuditEvent) -> bool {
+        let body = &event.body;
+        is(self.tool.as_ref(), body.tool_name.as_deref())
+            && is(self.agent.as_ref(), body.agent_id.as_deref())
+            && is(self.caller.as_ref(), body.caller.as_deref())
+            && is(self.call.as_ref(), body.call_id.as_deref())
+            && is(self.status.as_ref(), body.status.map(|status| status.as_str()))
+            && is(self.code.as_ref(), body.error_code.map(|code| code.as_str()))
+            && within(self.since.as_ref(), self.until.as_ref(), &body.time)
+    }
+}
+
+/// What an id names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdKind {
+    /// A call.
+    Call,
+    /// A receipt.
+    Receipt,
+}
+
+/// An id that was found by how it begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundId {
+    /// What it names.
+    pub kind: IdKind,
+    /// The whole id.
+    pub id: String,
 }
 
 /// An event with its place in the store, for following.
@@ -146,20 +225,10 @@ pub const EVENT_COLUMNS: [&str; 9] = [
 /// What rows of receipts say beside them: in which table they are (`open`, `settled` or `pruned`),
 /// members, the fence of the claim, and when it was settled (empty where it cannot be pruned).
 /// Absent is what a store does not say.
-pub const RECEIPT_COLUMNS: [&str; 8] =
-    ["table", "receiptId", "callId", "toolId", "state", "writer", "fence", "settledAt"];
+pub const RECEIPT_COLUMNS: [&str; 7] =
+    ["table", "receiptId", "toolId", "state", "writer", "fence", "settledAt"];
 /// Members of an agent log that rows are filtered by.
-pub const LOG_COLUMNS: [&str; 9] = [
-    "id",
-    "timestamp",
-    "toolName",
-    "agentId",
-    "turnIndex",
-    "phaseId",
-    "epicId",
-    "callId",
-    "isError",
-];
+pub const LOG_COLUMNS: [&str; 1] = ["timestamp"];
 
 /// What a page of a log carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -213,6 +282,12 @@ pub trait LedgerReads: Send + Sync {
     /// # Errors
     /// [`LedgerError::Unavailable`].
     async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError>;
+
+    /// Ids of calls and receipts that begin so, at most so many.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn named(&self, prefix: &str, limit: usize) -> Result<Vec<FoundId>, LedgerError>;
 
     /// Events as they are stored, writer by writer, in pages after a writer and place; an empty
     /// page is the end.

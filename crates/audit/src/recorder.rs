@@ -12,7 +12,7 @@ use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::receipt::Receipt;
 
 use crate::checkpoint::Due;
-use crate::claim::Happening;
+use crate::claim::ClaimEvent;
 use crate::digest::Digester;
 use crate::ledger::{
     ClaimRequest, Claimed, Ledger, LedgerError, Moment, Prune, Pruned, Refusal, Resolution,
@@ -20,16 +20,20 @@ use crate::ledger::{
 };
 use crate::note::Signer;
 use crate::pruning::Gone;
-use crate::queue::{Beat, CallQueue, Enqueued, QueuedCall, RawCall, digest_of};
+use crate::queue::{CallQueue, Enqueued, Heartbeat, QueuedCall, RawCall, digest_of};
 use crate::reads::{
-    Accounted, EventFilter, Include, LedgerReads, LogFilter, PlacedEvent, RawApproval, RawEntry,
-    ReceiptFilter, Unaccounted, WriterHead,
+    Accounted, EventFilter, FoundId, Include, LedgerReads, LogFilter, PlacedEvent, RawApproval,
+    RawEntry, ReceiptFilter, Unaccounted, WriterHead,
 };
+use crate::room::Room;
 use crate::steps::{
-    BeatCall, CancelCall, Enqueue, FinishCall, ForgetCalls, Note, PruneRecords, Refuse,
+    BeatCall, CancelCall, Enqueue, FinishCall, ForgetCalls, MakeRoom, Note, PruneRecords, Refuse,
     ReleaseCall, Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
 };
 use crate::working::CallName;
+
+/// Steps in which room is made at once; calls go on between them.
+const ROOM_STEPS_MAX: usize = 64;
 
 /// What runs the steps of one writer, and reads what they have written.
 pub trait Runner: Send + Sync + 'static {
@@ -47,6 +51,11 @@ pub trait Runner: Send + Sync + 'static {
     /// # Errors
     /// [`LedgerError::Unavailable`] that says why not.
     fn healthy(&self) -> Result<(), LedgerError>;
+
+    /// How much room the store has left, where that is this store's to know.
+    fn room(&self) -> Room {
+        Room::Enough
+    }
 
     /// Keeps the newest checkpoint outside of the records, where that is this store's to do.
     fn keep(&self, _note: &str) {}
@@ -127,12 +136,12 @@ impl<R: Runner> Ledger for Recorder<R> {
         self.runner.run(Sweep(at)).await
     }
 
-    async fn park(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
-        self.runner.run(Wait { receipt_id, happening: Happening::Parked { fence }, at }).await
+    async fn suspend(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
+        self.runner.run(Wait { receipt_id, claim_event: ClaimEvent::Suspended { fence }, at }).await
     }
 
     async fn resume(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
-        self.runner.run(Wait { receipt_id, happening: Happening::Resumed { fence }, at }).await
+        self.runner.run(Wait { receipt_id, claim_event: ClaimEvent::Resumed { fence }, at }).await
     }
 
     async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError> {
@@ -144,6 +153,23 @@ impl<R: Runner> Ledger for Recorder<R> {
         let (pruned, note) = self.runner.run(step).await?;
         self.kept(note);
         Ok(pruned)
+    }
+
+    async fn make_room(&self, at: Moment) -> Result<u64, LedgerError> {
+        let mut removed = 0;
+        for _ in 0..ROOM_STEPS_MAX {
+            if self.runner.room() == Room::Enough {
+                break;
+            }
+            let step = MakeRoom { signer: self.signer.clone(), at: at.clone() };
+            let (pruned, note) = self.runner.run(step).await?;
+            self.kept(note);
+            removed += pruned.removed;
+            if !pruned.more {
+                break;
+            }
+        }
+        Ok(removed)
     }
 
     async fn checkpoint(&self, due: Due, at: Moment) -> Result<Option<String>, LedgerError> {
@@ -181,12 +207,12 @@ impl<R: Runner> CallQueue for Recorder<R> {
         self.runner.run(TakeCall { running, digester }).await
     }
 
-    async fn beat(
+    async fn heartbeat(
         &self,
         caller: &str,
         call_id: &str,
         progress: Option<Value>,
-    ) -> Result<Beat, LedgerError> {
+    ) -> Result<Heartbeat, LedgerError> {
         self.runner.run(BeatCall { call: name(caller, call_id), progress }).await
     }
 
@@ -241,6 +267,10 @@ impl<R: Runner> LedgerReads for Recorder<R> {
 
     async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {
         self.runner.reads().events(filter).await
+    }
+
+    async fn named(&self, prefix: &str, limit: usize) -> Result<Vec<FoundId>, LedgerError> {
+        self.runner.reads().named(prefix, limit).await
     }
 
     async fn log_page(

@@ -3,50 +3,79 @@
 //! Path: 9. Doc: records.md#redaction
 
 use serde_json::Value;
+use toolbooth_contracts::json::{JsonFault, JsonText, Rewrite, rewrite};
 use toolbooth_contracts::secret::{REDACTED, SecretShapes, names_a_secret};
 
 /// Longest safe sentence of an audit event, in bytes.
 pub const SENTENCE_BYTES_MAX: usize = 512;
 
-/// `value` with secret-named fields and secret-shaped parts replaced by `[redacted]`.
+/// What stands in place of a document that is not kept.
+pub const OMITTED: &str = "[omitted]";
+
+/// A document with secret-named fields and secret-shaped parts replaced by `[redacted]`.
 #[must_use]
-pub fn value(value: &Value, shapes: &SecretShapes) -> Value {
-    match value {
-        Value::String(text) => Value::String(text_of(text, shapes)),
-        Value::Array(items) => items.iter().map(|item| self::value(item, shapes)).collect(),
-        Value::Object(members) => members
-            .iter()
-            .map(|(key, member)| {
-                let kept = match member {
-                    Value::Null => Value::Null,
-                    _ if names_a_secret(key) => Value::String(REDACTED.to_owned()),
-                    other => self::value(other, shapes),
-                };
-                (key.clone(), kept)
-            })
-            .collect(),
-        other => other.clone(),
+pub fn document(document: &JsonText, shapes: &SecretShapes) -> JsonText {
+    document.rewritten(&mut Logged(shapes)).unwrap_or_else(|| document.clone())
+}
+
+/// A document with secret-shaped parts of its texts replaced by `[redacted]`, whatever its fields are
+/// called; `None` where it has none.
+#[must_use]
+pub fn texts(document: &JsonText, shapes: &SecretShapes) -> Option<JsonText> {
+    document.rewritten(&mut Shown(shapes))
+}
+
+/// As [`document`], of a tree.
+///
+/// # Errors
+/// Where the tree holds what the gate refuses.
+pub fn tree(tree: &Value, shapes: &SecretShapes) -> Result<JsonText, JsonFault> {
+    JsonText::of_rewritten(tree, &mut Logged(shapes))
+}
+
+/// What is changed in what is logged.
+struct Logged<'s>(&'s SecretShapes);
+
+impl Rewrite for Logged<'_> {
+    fn member(&mut self, name: &str) -> Option<String> {
+        names_a_secret(name).then(|| REDACTED.to_owned())
+    }
+
+    /// A text that is itself a JSON document, as tools often answer, is redacted by its names too.
+    fn text(&mut self, text: &str) -> Option<String> {
+        if text.trim_start().starts_with(['{', '['])
+            && let Ok(Some(redacted)) = rewrite(text, self)
+        {
+            return Some(redacted);
+        }
+        changed(self.0, text)
     }
 }
 
-/// A text, redacted. One that is itself a JSON document, as tools often answer, is redacted by
-/// its names too.
-fn text_of(text: &str, shapes: &SecretShapes) -> String {
-    if text.trim_start().starts_with(['{', '['])
-        && let Ok(document) = toolbooth_contracts::json::parse(text.as_bytes())
-    {
-        let redacted = value(&document, shapes);
-        if redacted != document {
-            return redacted.to_string();
-        }
+/// What is changed in what is shown.
+struct Shown<'s>(&'s SecretShapes);
+
+impl Rewrite for Shown<'_> {
+    fn member(&mut self, _: &str) -> Option<String> {
+        None
     }
-    shapes.redact(text)
+
+    fn text(&mut self, text: &str) -> Option<String> {
+        changed(self.0, text)
+    }
+}
+
+fn changed(shapes: &SecretShapes, text: &str) -> Option<String> {
+    match shapes.redact(text) {
+        std::borrow::Cow::Owned(redacted) => Some(redacted),
+        std::borrow::Cow::Borrowed(_) => None,
+    }
 }
 
 /// A sentence for an audit event: redacted, at most [`SENTENCE_BYTES_MAX`] bytes.
 #[must_use]
 pub fn sentence(text: &str, shapes: &SecretShapes) -> String {
-    let mut out = shapes.redact(text);
+    let mut out = shapes.redact(text).into_owned();
     if out.len() > SENTENCE_BYTES_MAX {
         let mut end = SENTENCE_BYTES_MAX - '…'.len_utf8();
         while !out.is_char_boundary(end) {
@@ -70,12 +99,16 @@ mod tests {
         let input = json!({"user": "ada", "password": "hunter2", "nested": [{"apiKey": {"deep": "x"}}],
             "note": "see https://a:b@host/", "token": null,
             "text": "{\"a\": [1, {\"secret\": \"hush\"}]}", "plain": "{\"a\": 1.0}"});
-        let redacted = value(&input, &shapes);
+        let expected = json!({"user": "ada", "password": "[redacted]",
+            "nested": [{"apiKey": "[redacted]"}],
+            "note": "see https://[redacted]@host/", "token": null,
+            "text": "{\"a\": [1, {\"secret\": \"[redacted]\"}]}", "plain": "{\"a\": 1.0}"});
+        assert_eq!(tree(&input, &shapes).unwrap(), expected);
+        assert_eq!(document(&JsonText::of(&input).unwrap(), &shapes), expected);
+        let shown = texts(&JsonText::of(&input).unwrap(), &shapes).unwrap();
         assert_eq!(
-            redacted,
-            json!({"user": "ada", "password": "[redacted]", "nested": [{"apiKey": "[redacted]"}],
-                "note": "see https://[redacted]@host/", "token": null,
-                "text": "{\"a\":[1,{\"secret\":\"[redacted]\"}]}", "plain": "{\"a\": 1.0}"})
+            (&shown.tree()["password"], &shown.tree()["note"]),
+            (&json!("hunter2"), &expected["note"])
         );
         assert!(sentence(&"ä".repeat(400), &shapes).len() <= SENTENCE_BYTES_MAX);
     }

@@ -1,4 +1,4 @@
-//! Who waits for whom within this process: twins wait for the call that runs; and whether the store
+//! Who waits for whom within this process: duplicates wait for the call that runs; and whether the store
 //! takes records.
 //!
 //! Path: 6, 9. Doc: records.md#the-ledger
@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_channel::{Receiver, Sender};
 
 use crate::ledger::LedgerError;
+use crate::room::Room;
 
 type Watched = (Sender<Infallible>, Receiver<Infallible>);
 
@@ -18,6 +19,7 @@ type Watched = (Sender<Infallible>, Receiver<Infallible>);
 pub struct Watch {
     health: Mutex<Option<String>>,
     running: Mutex<HashMap<String, Watched>>,
+    room: Mutex<Room>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -29,15 +31,25 @@ impl Watch {
         *locked(&self.health) = error.map(ToString::to_string);
     }
 
-    /// Whether the last commit went well.
+    /// Whether the last commit went well, and there is room for more.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`] that says why not.
     pub fn health(&self) -> Result<(), LedgerError> {
         match locked(&self.health).clone() {
-            None => Ok(()),
+            None => self.room().check(),
             Some(error) => Err(LedgerError::Unavailable(error)),
         }
+    }
+
+    /// How much room the store has left, as far as was looked.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        *locked(&self.room)
+    }
+
+    pub(crate) fn set_room(&self, room: Room) {
+        *locked(&self.room) = room;
     }
 
     /// Closes when a claim of this process that runs has ended.

@@ -20,6 +20,7 @@ use crate::ledger::{LedgerError, Moment};
 use crate::pruning::Left;
 use crate::queue::{QueueState, QueuedCall, RawCall};
 use crate::reads::{PrunedLog, WriterHead};
+use crate::room::{Dropped, Room};
 use crate::watch::Watch;
 
 /// A tool and a caller, as rates are counted.
@@ -74,6 +75,9 @@ pub enum Survey {
     Prunable(String, usize),
     /// Agent logs from before a time are removed, at most so many.
     RemoveLogs(String, usize),
+    /// Agent logs are removed because room runs short: of calls without a receipt as long as there
+    /// are such, then the oldest; at most so many.
+    MakeRoom(usize),
     /// Events from before a time that account for nothing any more are removed from the next block
     /// of a log, as far as a checkpoint covers it; or a log is looked through up to there.
     RemoveEvents(String),
@@ -97,6 +101,8 @@ pub struct Surveyed {
     pub removed: u64,
     /// Of which writer events were removed, and what is left there.
     pub left: Option<(String, Left)>,
+    /// Of [`Survey::MakeRoom`]: what has gone.
+    pub dropped: Option<Dropped>,
     /// Whether there is more to look at.
     pub more: bool,
     /// Of [`Survey::NextCall`].
@@ -150,13 +156,13 @@ impl Needs {
     }
 
     /// What this and another step need.
-    pub fn add(&mut self, mut other: Self) {
-        self.keys.append(&mut other.keys);
-        self.receipts.append(&mut other.receipts);
-        self.rates.append(&mut other.rates);
-        self.running.append(&mut other.running);
-        self.approvals.append(&mut other.approvals);
-        self.calls.append(&mut other.calls);
+    pub fn add(&mut self, other: Self) {
+        self.keys.extend(other.keys);
+        self.receipts.extend(other.receipts);
+        self.rates.extend(other.rates);
+        self.running.extend(other.running);
+        self.approvals.extend(other.approvals);
+        self.calls.extend(other.calls);
         self.waiting |= other.waiting;
         self.survey = self.survey.take().or(other.survey);
     }
@@ -353,11 +359,11 @@ pub struct WorkingSet {
 pub fn is_vouched(approval: &Approval, event: Option<&str>) -> bool {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Said {
+    struct Fields {
         approval_digest: Option<String>,
     }
-    let said = event.and_then(|event| serde_json::from_str::<Said>(event).ok());
-    match said.and_then(|said| said.approval_digest) {
+    let fields = event.and_then(|event| serde_json::from_str::<Fields>(event).ok());
+    match fields.and_then(|fields| fields.approval_digest) {
         Some(digest) => digest == of_record(approval),
         // Earlier versions wrote no event.
         None => {
@@ -410,6 +416,17 @@ impl WorkingSet {
     #[must_use]
     pub fn key_id(&self) -> &str {
         &self.key_id
+    }
+
+    /// How much room the store has left.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        self.watch.room()
+    }
+
+    /// The store was looked at.
+    pub fn set_room(&self, room: Room) {
+        self.watch.set_room(room);
     }
 
     /// Where the writer's log ends.

@@ -13,6 +13,7 @@ use futures_channel::oneshot;
 
 use crate::chain::Head;
 use crate::ledger::{LedgerError, Moment};
+use crate::room::Room;
 use crate::steps::{Abandon, Step};
 use crate::watch::Watch;
 use crate::working::{Batch, Changes, Needs, WorkingSet};
@@ -185,6 +186,12 @@ impl Steps {
         let job = Box::new(Asked { step, decided: None, reply: Some(reply) });
         self.jobs.send(job).await.map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
+    }
+
+    /// How much room the store has left.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        self.watch.room()
     }
 
     /// No further steps are taken.
@@ -405,7 +412,7 @@ impl<B: Backend> Writer<B> {
             }
         }
         if batch.is_empty() {
-            // A look-up that writes nothing, such as a twin's, costs no trip to the disk.
+            // A look-up that writes nothing, such as a duplicate's, costs no trip to the disk.
             return self.backend.release().await;
         }
         self.backend.write(batch, from, self.set.head()).await

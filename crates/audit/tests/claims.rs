@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use shuttle::rand::Rng;
 use shuttle::sync::{Arc, Mutex};
-use toolbooth_audit::claim::{Happening, KeyRules, Meaning, Standing, step};
+use toolbooth_audit::claim::{ClaimEvent, ClaimSnapshot, KeyRules, Transition, step};
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_contracts::{Effect, ErrorCode};
@@ -16,10 +16,10 @@ const MODES: [IdempotencyMode; 4] = [
     IdempotencyMode::Keyed,
 ];
 
-/// What a claim is in plain words: the story of its dispatches. It keeps no state but what was
+/// What a claim is in plain words: the simulation of its dispatches. It keeps no state but what was
 /// said, and works out every answer from that.
 #[derive(Debug, Clone)]
-struct Story {
+struct Simulation {
     mode: IdempotencyMode,
     /// One for each dispatch: what was told of it, if anything.
     dispatches: Vec<Option<(Effect, Option<ErrorCode>)>>,
@@ -30,7 +30,7 @@ struct Story {
     parked: bool,
 }
 
-impl Story {
+impl Simulation {
     fn new(mode: IdempotencyMode) -> Self {
         Self { mode, dispatches: vec![None], words: 0, word: None, lost: false, parked: false }
     }
@@ -76,8 +76,8 @@ impl Story {
         matches!(self.state(), ClaimState::Succeeded | ClaimState::Failed)
     }
 
-    fn standing(&self) -> Standing {
-        Standing {
+    fn snapshot(&self) -> ClaimSnapshot {
+        ClaimSnapshot {
             state: self.state(),
             fence: self.fence(),
             attempt: self.dispatches.len() as u32,
@@ -122,98 +122,98 @@ proptest! {
     #[test]
     fn the_rules_do_what_a_plain_model_does(mode in 0usize..4, acts in acts()) {
         let mode = MODES[mode];
-        let (mut story, mut claim) = (Story::new(mode), Standing::FIRST);
+        let (mut simulation, mut claim) = (Simulation::new(mode), ClaimSnapshot::FIRST);
         for act in acts {
-            prop_assert_eq!(claim, story.standing(), "before {:?}", act);
+            prop_assert_eq!(claim, simulation.snapshot(), "before {:?}", act);
             let before = claim;
             match act.clone() {
                 Act::Call { refuse, rerunnable, same, lost } => {
                     let rules = KeyRules { refuse_different_args: refuse, rerunnable };
-                    let meaning = step(claim, Happening::Called { rules, same_args: same, owner_lost: lost });
-                    let gone = story.state() == ClaimState::InDoubt || (lost && !story.is_known());
+                    let transition = step(claim, ClaimEvent::Called { rules, same_args: same, owner_lost: lost });
+                    let gone = simulation.state() == ClaimState::InDoubt || (lost && !simulation.is_known());
                     let expected = if refuse && !same {
-                        Meaning::Conflict
-                    } else if story.is_known() {
-                        Meaning::Replay { arguments_differ: !same }
+                        Transition::Conflict
+                    } else if simulation.is_known() {
+                        Transition::Replay { arguments_differ: !same }
                     } else if !gone {
-                        Meaning::InFlight
+                        Transition::InFlight
                     } else if rerunnable && same {
-                        story.dispatches.push(None);
-                        (story.lost, story.parked) = (false, false);
-                        Meaning::Dispatch(story.standing())
+                        simulation.dispatches.push(None);
+                        (simulation.lost, simulation.parked) = (false, false);
+                        Transition::Dispatch(simulation.snapshot())
                     } else {
-                        Meaning::InDoubt
+                        Transition::InDoubt
                     };
-                    prop_assert_eq!(meaning, expected, "{:?}", act);
-                    if let Meaning::Dispatch(standing) = meaning {
+                    prop_assert_eq!(transition, expected, "{:?}", act);
+                    if let Transition::Dispatch(snapshot) = transition {
                         prop_assert!(rerunnable && same);
-                        claim = standing;
+                        claim = snapshot;
                     }
                 }
                 Act::Settle { old, effect, code } => {
                     let fence = claim.fence - u64::from(old);
-                    let meaning = step(claim, Happening::Settled { fence, mode, effect, code });
-                    let last = story.dispatches.len() - 1;
-                    let was = story.told();
-                    let doubt = story.state() == ClaimState::InDoubt;
-                    let mut then = story.clone();
+                    let transition = step(claim, ClaimEvent::Settled { fence, mode, effect, code });
+                    let last = simulation.dispatches.len() - 1;
+                    let was = simulation.told();
+                    let doubt = simulation.state() == ClaimState::InDoubt;
+                    let mut then = simulation.clone();
                     then.dispatches[last] = Some((effect, code));
                     if old {
-                        prop_assert_eq!(meaning, Meaning::Stale);
-                    } else if story.word.is_some()
+                        prop_assert_eq!(transition, Transition::Stale);
+                    } else if simulation.word.is_some()
                         || (was.is_some() && !(doubt && then.told().unwrap().0 != Effect::Unknown)) {
-                        prop_assert_eq!(meaning, Meaning::Already);
+                        prop_assert_eq!(transition, Transition::Already);
                     } else {
-                        story = then;
-                        let expected = Meaning::Now {
-                            standing: story.standing(),
-                            effect: story.told().unwrap().0,
-                            holds_keys: story.holds(),
+                        simulation = then;
+                        let expected = Transition::Now {
+                            snapshot: simulation.snapshot(),
+                            effect: simulation.told().unwrap().0,
+                            holds_keys: simulation.holds(),
                             late: doubt,
                         };
-                        prop_assert_eq!(meaning, expected, "{:?}", act);
-                        claim = story.standing();
+                        prop_assert_eq!(transition, expected, "{:?}", act);
+                        claim = simulation.snapshot();
                     }
                 }
                 Act::Park { old } | Act::Resume { old } => {
                     let fence = claim.fence - u64::from(old);
                     let parks = matches!(act, Act::Park { .. });
-                    let happening = if parks { Happening::Parked { fence } } else { Happening::Resumed { fence } };
-                    let runs = matches!(story.state(), ClaimState::InFlight | ClaimState::AwaitingInput);
-                    match step(claim, happening) {
-                        Meaning::Stale => prop_assert!(old || !runs),
-                        Meaning::Already => prop_assert!(runs && story.parked == parks),
-                        Meaning::Now { standing, .. } => {
-                            prop_assert!(runs && !old && story.parked != parks);
-                            story.parked = parks;
-                            claim = standing;
+                    let claim_event = if parks { ClaimEvent::Suspended { fence } } else { ClaimEvent::Resumed { fence } };
+                    let runs = matches!(simulation.state(), ClaimState::InFlight | ClaimState::AwaitingInput);
+                    match step(claim, claim_event) {
+                        Transition::Stale => prop_assert!(old || !runs),
+                        Transition::Already => prop_assert!(runs && simulation.parked == parks),
+                        Transition::Now { snapshot, .. } => {
+                            prop_assert!(runs && !old && simulation.parked != parks);
+                            simulation.parked = parks;
+                            claim = snapshot;
                         }
                         other => prop_assert!(false, "{:?}", other),
                     }
                 }
-                Act::Lose => match step(claim, Happening::OwnerLost) {
-                    Meaning::Now { standing, effect, holds_keys, .. } => {
-                        prop_assert!(story.told().is_none() && !story.lost && story.word.is_none());
+                Act::Lose => match step(claim, ClaimEvent::OwnerLost) {
+                    Transition::Now { snapshot, effect, holds_keys, .. } => {
+                        prop_assert!(simulation.told().is_none() && !simulation.lost && simulation.word.is_none());
                         prop_assert_eq!((effect, holds_keys), (Effect::Unknown, true));
-                        story.lost = true;
-                        claim = standing;
+                        simulation.lost = true;
+                        claim = snapshot;
                     }
                     other => {
-                        prop_assert_eq!(other, Meaning::Already);
-                        prop_assert!(story.is_known() || story.state() == ClaimState::InDoubt);
+                        prop_assert_eq!(other, Transition::Already);
+                        prop_assert!(simulation.is_known() || simulation.state() == ClaimState::InDoubt);
                     }
                 },
-                Act::Resolve { succeeded } => match step(claim, Happening::Resolved { mode, succeeded }) {
-                    Meaning::Now { standing, holds_keys, .. } => {
-                        prop_assert_eq!(story.state(), ClaimState::InDoubt);
-                        story.words += 1;
-                        story.word = Some(succeeded);
-                        prop_assert_eq!(holds_keys, story.holds());
-                        claim = standing;
+                Act::Resolve { succeeded } => match step(claim, ClaimEvent::Resolved { mode, succeeded }) {
+                    Transition::Now { snapshot, holds_keys, .. } => {
+                        prop_assert_eq!(simulation.state(), ClaimState::InDoubt);
+                        simulation.words += 1;
+                        simulation.word = Some(succeeded);
+                        prop_assert_eq!(holds_keys, simulation.holds());
+                        claim = snapshot;
                     }
                     other => {
-                        prop_assert_eq!(other, Meaning::Stale);
-                        prop_assert!(story.state() != ClaimState::InDoubt);
+                        prop_assert_eq!(other, Transition::Stale);
+                        prop_assert!(simulation.state() != ClaimState::InDoubt);
                     }
                 },
             }
@@ -228,7 +228,7 @@ proptest! {
 
 /// A store in which many writers share one key; time is a number that tasks push forward.
 struct World {
-    claim: Option<(Standing, usize)>,
+    claim: Option<(ClaimSnapshot, usize)>,
     /// When each writer last said that it lives.
     renewed: Vec<u64>,
     now: u64,
@@ -249,47 +249,47 @@ impl World {
     fn claim(&mut self, writer: usize) -> Option<u64> {
         let rules = KeyRules { refuse_different_args: true, rerunnable: self.rerunnable };
         self.renewed[writer] = self.now;
-        let Some((standing, owner)) = self.claim else {
-            self.claim = Some((Standing::FIRST, writer));
-            return Some(Standing::FIRST.fence);
+        let Some((snapshot, owner)) = self.claim else {
+            self.claim = Some((ClaimSnapshot::FIRST, writer));
+            return Some(ClaimSnapshot::FIRST.fence);
         };
         let owner_lost = owner != writer && self.lost(owner);
-        match step(standing, Happening::Called { rules, same_args: true, owner_lost }) {
-            Meaning::Dispatch(standing) => {
-                self.claim = Some((standing, writer));
-                Some(standing.fence)
+        match step(snapshot, ClaimEvent::Called { rules, same_args: true, owner_lost }) {
+            Transition::Dispatch(snapshot) => {
+                self.claim = Some((snapshot, writer));
+                Some(snapshot.fence)
             }
-            Meaning::Replay { .. } => {
-                let fence = standing.fence;
+            Transition::Replay { .. } => {
+                let fence = snapshot.fence;
                 self.answers.push(fence);
                 None
             }
-            Meaning::InFlight | Meaning::InDoubt => None,
+            Transition::InFlight | Transition::InDoubt => None,
             other => panic!("{other:?}"),
         }
     }
 
     fn settle(&mut self, fence: u64, effect: Effect) -> bool {
-        let (standing, owner) = self.claim.unwrap();
+        let (snapshot, owner) = self.claim.unwrap();
         let mode = IdempotencyMode::OnKey;
         let code = (effect != Effect::Completed).then_some(ErrorCode::Timeout);
-        match step(standing, Happening::Settled { fence, mode, effect, code }) {
-            Meaning::Now { standing, .. } => {
-                self.claim = Some((standing, owner));
+        match step(snapshot, ClaimEvent::Settled { fence, mode, effect, code }) {
+            Transition::Now { snapshot, .. } => {
+                self.claim = Some((snapshot, owner));
                 true
             }
-            Meaning::Already => true,
-            Meaning::Stale => false,
+            Transition::Already => true,
+            Transition::Stale => false,
             other => panic!("{other:?}"),
         }
     }
 
     fn sweep(&mut self) {
-        if let Some((standing, owner)) = self.claim
+        if let Some((snapshot, owner)) = self.claim
             && self.lost(owner)
-            && let Meaning::Now { standing, .. } = step(standing, Happening::OwnerLost)
+            && let Transition::Now { snapshot, .. } = step(snapshot, ClaimEvent::OwnerLost)
         {
-            self.claim = Some((standing, owner));
+            self.claim = Some((snapshot, owner));
         }
     }
 }
@@ -334,10 +334,10 @@ fn contended(rerunnable: bool) {
                         let mut world = world.lock().unwrap();
                         let taken = world.settle(fence, Effect::Completed);
                         // Only whoever still holds the claim is believed.
-                        let (standing, _) = world.claim.unwrap();
-                        assert!(taken || standing.fence > fence);
+                        let (snapshot, _) = world.claim.unwrap();
+                        assert!(taken || snapshot.fence > fence);
                         if taken {
-                            assert_eq!(standing.state, ClaimState::Succeeded);
+                            assert_eq!(snapshot.state, ClaimState::Succeeded);
                         }
                     }
                 }
@@ -361,7 +361,7 @@ fn contended(rerunnable: bool) {
     tasks.into_iter().for_each(|task| task.join().unwrap());
     sweeper.join().unwrap();
     let world = world.lock().unwrap();
-    let (standing, _) = world.claim.unwrap();
+    let (snapshot, _) = world.claim.unwrap();
     if rerunnable {
         let mut fences = world.effects.clone();
         fences.sort_unstable();
@@ -369,7 +369,7 @@ fn contended(rerunnable: bool) {
         assert_eq!(fences.len(), world.effects.len(), "one effect for each dispatch");
     } else {
         assert!(world.effects.len() <= 1, "dispatched twice: {:?}", world.effects);
-        assert_eq!(standing.attempt, 1);
+        assert_eq!(snapshot.attempt, 1);
     }
     // Replays are of what was settled last, and only of what had an effect.
     assert!(world.answers.iter().all(|fence| world.effects.contains(fence)));

@@ -8,7 +8,7 @@ use toolbooth_audit::conformance::{moment, request, settlement};
 use toolbooth_audit::export::{Exporter, Line, ocsf};
 use toolbooth_audit::ledger::{Claimed, Ledger};
 use toolbooth_audit::memory::MemoryLedger;
-use toolbooth_audit::verify::{self, Known, VerifyReport};
+use toolbooth_audit::verify::{self, TrustAnchors, VerifyReport};
 use toolbooth_contracts::Effect;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::AuditEvent;
@@ -37,7 +37,7 @@ async fn exported() -> String {
 }
 
 fn verified(bytes: &[u8]) -> VerifyReport {
-    verify::export(|| Ok(Cursor::new(bytes.to_vec())), Known::default()).unwrap()
+    verify::export(|| Ok(Cursor::new(bytes.to_vec())), TrustAnchors::default()).unwrap()
 }
 
 /// The line that a byte is in.
@@ -89,7 +89,7 @@ async fn every_removed_swapped_doubled_or_cut_line_is_found() {
             assert_eq!(report.problems[0].seq, Some(at as u64), "{report:?}");
         }
         if at == 0 {
-            let none = verify::export(|| Ok(Cursor::new(b"a,b\n1,2\n")), Known::default());
+            let none = verify::export(|| Ok(Cursor::new(b"a,b\n1,2\n")), TrustAnchors::default());
             assert!(none.is_err(), "this is no export");
             continue;
         }
@@ -98,7 +98,7 @@ async fn every_removed_swapped_doubled_or_cut_line_is_found() {
     }
     for cut in 0..text.len() {
         let bytes = text.as_bytes()[..cut].to_vec();
-        let report = verify::export(|| Ok(Cursor::new(bytes.clone())), Known::default());
+        let report = verify::export(|| Ok(Cursor::new(bytes.clone())), TrustAnchors::default());
         assert!(report.is_ok_and(|report| !report.ok) || !text[..cut].contains('\n'), "byte {cut}");
     }
     let twice = format!("{text}{}\n", lines.last().unwrap());
@@ -119,7 +119,7 @@ async fn a_log_that_was_rewritten_whole_is_found_by_its_checkpoint() {
         let claimed = ledger.claim(request("x", IdempotencyMode::None, &[], "args")).await;
         drop(claimed.unwrap());
     }
-    let known = Known { notes: vec![note.unwrap()], ..Known::default() };
+    let known = TrustAnchors { notes: vec![note.unwrap()], ..TrustAnchors::default() };
     let report = verify::store(&ledger, known).await.unwrap();
     assert_eq!(report.problems[0].kind, "checkpoint-differs", "{report:?}");
 }

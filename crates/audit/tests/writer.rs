@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use async_channel::{Receiver, Sender};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::Head;
-use toolbooth_audit::claim::Happening;
+use toolbooth_audit::claim::ClaimEvent;
 use toolbooth_audit::conformance::{moment, request, settlement};
 use toolbooth_audit::ledger::{ClaimRequest, Claimed};
 use toolbooth_audit::steps::{Note, Settle, Step, Wait};
@@ -159,7 +159,7 @@ async fn a_step_that_refuses_leaves_nothing_and_the_others_are_done() {
     let (steps, kept) = begin(&[], Some(gate));
     let asks = |id: &str| Wait {
         receipt_id: id.to_owned(),
-        happening: Happening::Parked { fence: 1 },
+        claim_event: ClaimEvent::Suspended { fence: 1 },
         at: moment(1),
     };
     let first = steps.clone();

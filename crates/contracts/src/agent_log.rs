@@ -2,14 +2,17 @@
 //!
 //! Doc: records.md#agent-logs
 
+#[cfg(feature = "schemars")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::code::ErrorCode;
+use crate::json::JsonText;
 
 /// One call, as somebody who looks after an agent wants to read it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AgentLog {
     /// UUIDv7.
@@ -37,10 +40,10 @@ pub struct AgentLog {
     pub caller: String,
     /// The arguments, redacted; absent where the tool is not logged in full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub input: Option<Value>,
+    pub input: Option<JsonText>,
     /// The answer, redacted; absent where the tool is not logged in full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<Value>,
+    pub output: Option<JsonText>,
     /// Milliseconds of the whole call.
     pub duration_ms: f64,
     /// Whether it did not succeed.
@@ -61,7 +64,8 @@ pub struct AgentLog {
 }
 
 /// How much of a call's payloads the agent log keeps.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// Redacted payloads.

@@ -5,20 +5,25 @@
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(feature = "schemars")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// What the wire can say of a call. It cannot say who calls: an unknown member such as `caller`
 /// is refused.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CallRequest {
     /// The tool, by id.
     pub tool_id: String,
     /// The arguments, an object; raw until the guard parses it, absent = `{}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
+    #[cfg_attr(
+        feature = "schemars",
+        schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")
+    )]
     pub args: Option<Box<RawValue>>,
     /// What the agent claims.
     #[serde(default)]
@@ -26,7 +31,8 @@ pub struct CallRequest {
 }
 
 /// What the agent claims of itself and of the call. Nothing here is believed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CallContext {
     /// The call's id; made when absent.
@@ -95,50 +101,55 @@ impl fmt::Display for Caller {
     }
 }
 
+/// The name by which a call wants its tool. What it stands for is looked up in the world that judges
+/// the call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToolName {
+    /// The tool's id.
+    Id(String),
+    /// A name on the wire, such as a declaration has it; an id that is no such name stands for itself.
+    Wire(String),
+    /// The tool's id where there is one, else a name on the wire: in plans.
+    IdOrWire(String),
+}
+
+impl ToolName {
+    /// The name as it came.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Id(name) | Self::Wire(name) | Self::IdOrWire(name) => name,
+        }
+    }
+}
+
 /// A request together with who makes it: what the proxy takes.
 #[derive(Debug, Clone)]
 pub struct ToolCall {
-    request: CallRequest,
-    caller: Caller,
-    toolset: Option<Arc<str>>,
+    /// The tool.
+    pub tool: ToolName,
+    /// The arguments, as they came; absent = `{}`.
+    pub args: Option<Box<RawValue>>,
+    /// What the agent claims.
+    pub context: CallContext,
+    /// Who calls.
+    pub caller: Caller,
+    /// The tool set of the door, by name; `None` = everything that the caller may see.
+    pub toolset: Option<Arc<str>>,
 }
 
 impl ToolCall {
     /// Joins what the wire said with what authentication found.
     #[must_use]
     pub fn new(request: CallRequest, caller: Caller) -> Self {
-        Self { request, caller, toolset: None }
+        let CallRequest { tool_id, args, context } = request;
+        Self { tool: ToolName::Id(tool_id), args, context, caller, toolset: None }
     }
 
-    /// The same call through a door that shows one tool set only; `None` = everything that the
-    /// caller may see.
+    /// The same call through a door that shows one tool set only.
     #[must_use]
     pub fn within(self, toolset: Option<Arc<str>>) -> Self {
         Self { toolset, ..self }
-    }
-
-    /// The tool set of the door, by name.
-    #[must_use]
-    pub fn toolset(&self) -> Option<&Arc<str>> {
-        self.toolset.as_ref()
-    }
-
-    /// What the wire said.
-    #[must_use]
-    pub fn request(&self) -> &CallRequest {
-        &self.request
-    }
-
-    /// Who calls.
-    #[must_use]
-    pub fn caller(&self) -> &Caller {
-        &self.caller
-    }
-
-    /// Both parts.
-    #[must_use]
-    pub fn into_parts(self) -> (CallRequest, Caller) {
-        (self.request, self.caller)
     }
 }
 

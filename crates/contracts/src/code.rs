@@ -6,13 +6,15 @@
 
 use std::fmt;
 
+#[cfg(feature = "schemars")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::event::AuditEventKind as Event;
 
 /// How a call ended. Every terminal outcome is exactly one of the four.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// The tool ran and answered.
@@ -39,7 +41,8 @@ impl Status {
 }
 
 /// What is known about a call's effect on the world.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
     /// The tool was not started by this call.
@@ -63,9 +66,10 @@ impl Effect {
 }
 
 macro_rules! codes {
-    ($($(#[doc = $doc:literal])+ $name:ident $code:literal $status:ident $event:expr, $safe:literal;)+) => {
+    ($($(#[doc = $doc:literal])+ $name:ident $code:literal $status:ident $http:literal $event:expr, $safe:literal;)+) => {
         /// Why a call did not succeed; stable, in kebab-case.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schemars", derive(JsonSchema))]
         #[serde(rename_all = "kebab-case")]
         #[non_exhaustive]
         pub enum ErrorCode {
@@ -88,6 +92,13 @@ macro_rules! codes {
                 match self { $(Self::$name => Status::$status,)+ }
             }
 
+            /// The HTTP status of an answer with this code (RFC 9110; 499 = the client closed the
+            /// request).
+            #[must_use]
+            pub fn http_status(self) -> u16 {
+                match self { $(Self::$name => $http,)+ }
+            }
+
             /// The terminal audit event that this code writes, if it writes one.
             #[must_use]
             pub fn event(self) -> Option<Event> {
@@ -105,67 +116,67 @@ macro_rules! codes {
 
 codes! {
     /// The flag `mcp_tools` is off.
-    ToolsDisabled "tools-disabled" Denied Some(Event::PolicyDenied), "tool calls are switched off";
+    ToolsDisabled "tools-disabled" Denied 403 Some(Event::PolicyDenied), "tool calls are switched off";
     /// Not in the registry, or hidden from this caller.
-    UnregisteredTool "unregistered-tool" Denied Some(Event::UnknownTool), "ACCESS_DENIED: no such tool is available to you";
+    UnregisteredTool "unregistered-tool" Denied 404 Some(Event::UnknownTool), "ACCESS_DENIED: no such tool is available to you";
     /// A rule of the policy denies.
-    PolicyDenied "policy-denied" Denied Some(Event::PolicyDenied), "the policy denies this call";
+    PolicyDenied "policy-denied" Denied 403 Some(Event::PolicyDenied), "the policy denies this call";
     /// The tool no longer matches what was approved.
-    QuarantinedTool "quarantined-tool" Denied Some(Event::PolicyDenied), "the tool is quarantined until an operator has reviewed it";
+    QuarantinedTool "quarantined-tool" Denied 403 Some(Event::PolicyDenied), "the tool is quarantined until an operator has reviewed it";
     /// An operator paused the tool, its server or the caller.
-    Paused "paused" Denied Some(Event::PolicyDenied), "an operator has paused this";
+    Paused "paused" Denied 403 Some(Event::PolicyDenied), "an operator has paused this";
     /// Too many calls in a minute.
-    RateLimited "rate-limited" Denied Some(Event::QuotaDenied), "too many calls of this tool, try again later";
+    RateLimited "rate-limited" Denied 429 Some(Event::QuotaDenied), "too many calls of this tool, try again later";
     /// A budget is used up.
-    BudgetExceeded "budget-exceeded" Denied Some(Event::QuotaDenied), "the budget for calls is used up";
+    BudgetExceeded "budget-exceeded" Denied 429 Some(Event::QuotaDenied), "the budget for calls is used up";
     /// Too many calls of the tool at once.
-    TooManyInFlight "too-many-in-flight" Denied Some(Event::QuotaDenied), "too many calls of this tool run at the moment, try again later";
+    TooManyInFlight "too-many-in-flight" Denied 429 Some(Event::QuotaDenied), "too many calls of this tool run at the moment, try again later";
     /// The gateway has no slot.
-    Overloaded "overloaded" Denied Some(Event::QuotaDenied), "the gateway is busy, try again later";
+    Overloaded "overloaded" Denied 503 Some(Event::QuotaDenied), "the gateway is busy, try again later";
     /// A person has to agree first.
-    ApprovalRequired "approval-required" Denied Some(Event::ApprovalRequired), "a person has to approve this call first";
+    ApprovalRequired "approval-required" Denied 403 Some(Event::ApprovalRequired), "a person has to approve this call first";
     /// A person did not agree.
-    ApprovalRejected "approval-rejected" Denied Some(Event::ApprovalRejected), "the approval of this call was refused";
+    ApprovalRejected "approval-rejected" Denied 403 Some(Event::ApprovalRejected), "the approval of this call was refused";
     /// The arguments do not fit the tool's input schema.
-    InvalidArgs "invalid-args" Failed Some(Event::ToolArgValidationFailure), "the arguments do not fit the tool's input schema";
+    InvalidArgs "invalid-args" Failed 400 Some(Event::ToolArgValidationFailure), "the arguments do not fit the tool's input schema";
     /// A keyed tool was called without its key.
-    MissingIdempotencyKey "missing-idempotency-key" Failed Some(Event::ToolArgValidationFailure), "the argument that is this tool's idempotency key is missing";
+    MissingIdempotencyKey "missing-idempotency-key" Failed 400 Some(Event::ToolArgValidationFailure), "the argument that is this tool's idempotency key is missing";
     /// The same key with other arguments.
-    IdempotencyConflict "idempotency-conflict" Failed Some(Event::ToolArgValidationFailure), "this key was used before with other arguments";
+    IdempotencyConflict "idempotency-conflict" Failed 422 Some(Event::ToolArgValidationFailure), "this key was used before with other arguments";
     /// The first call with this key still runs.
-    CallInFlight "call-in-flight" Failed Some(Event::ToolCallInFlight), "the first call with this key still runs";
+    CallInFlight "call-in-flight" Failed 409 Some(Event::ToolCallInFlight), "the first call with this key still runs";
     /// The first call's outcome is unknown.
-    CallInDoubt "call-in-doubt" Failed Some(Event::ToolCallInDoubt), "the outcome of the first call with this key is unknown, it is not run again";
+    CallInDoubt "call-in-doubt" Failed 409 Some(Event::ToolCallInDoubt), "the outcome of the first call with this key is unknown, it is not run again";
     /// The plan cannot be run as it is.
-    InvalidPlan "invalid-plan" Failed None, "the plan is not valid";
+    InvalidPlan "invalid-plan" Failed 400 None, "the plan is not valid";
     /// No such server, endpoint or runtime.
-    UnknownAdapter "unknown-adapter" NotConfigured Some(Event::ToolNotConfigured), "the tool's target is not configured";
+    UnknownAdapter "unknown-adapter" NotConfigured 501 Some(Event::ToolNotConfigured), "the tool's target is not configured";
     /// A setting is missing.
-    NotConfigured "not-configured" NotConfigured Some(Event::ToolNotConfigured), "the tool is not configured";
+    NotConfigured "not-configured" NotConfigured 501 Some(Event::ToolNotConfigured), "the tool is not configured";
     /// The store cannot take the claim; the tool is not run.
-    RecordUnavailable "record-unavailable" Failed None, "the call cannot be recorded, so it was not made";
+    RecordUnavailable "record-unavailable" Failed 503 None, "the call cannot be recorded, so it was not made";
     /// A primitive that the sandbox profile requires is missing.
-    SandboxUnavailable "sandbox-unavailable" Failed Some(Event::ToolExecutionError), "the sandbox that this tool requires is not available";
+    SandboxUnavailable "sandbox-unavailable" Failed 502 Some(Event::ToolExecutionError), "the sandbox that this tool requires is not available";
     /// The sandbox refused something.
-    SandboxDenied "sandbox-denied" Failed Some(Event::ToolExecutionError), "the sandbox refused the tool";
+    SandboxDenied "sandbox-denied" Failed 502 Some(Event::ToolExecutionError), "the sandbox refused the tool";
     /// The tool itself answered an error.
-    ToolError "tool-error" Failed Some(Event::ToolExecutionError), "the tool answered with an error";
+    ToolError "tool-error" Failed 502 Some(Event::ToolExecutionError), "the tool answered with an error";
     /// The tool's process, connection or server failed.
-    AdapterFailed "adapter-failed" Failed Some(Event::ToolExecutionError), "the tool failed to run";
+    AdapterFailed "adapter-failed" Failed 502 Some(Event::ToolExecutionError), "the tool failed to run";
     /// The tool did not answer in time.
-    Timeout "timeout" Failed Some(Event::ToolExecutionTimeout), "the tool did not answer in time";
+    Timeout "timeout" Failed 504 Some(Event::ToolExecutionTimeout), "the tool did not answer in time";
     /// The call was cancelled.
-    Cancelled "cancelled" Failed Some(Event::ToolExecutionCancelled), "the call was cancelled";
+    Cancelled "cancelled" Failed 499 Some(Event::ToolExecutionCancelled), "the call was cancelled";
     /// The tool gave no result.
-    MissingToolResult "missing-tool-result" Failed Some(Event::ToolExecutionError), "the tool gave no result";
+    MissingToolResult "missing-tool-result" Failed 502 Some(Event::ToolExecutionError), "the tool gave no result";
     /// The result is not of the form it must have.
-    InvalidToolResult "invalid-tool-result" Failed Some(Event::ToolExecutionError), "the tool's result is not valid";
+    InvalidToolResult "invalid-tool-result" Failed 502 Some(Event::ToolExecutionError), "the tool's result is not valid";
     /// The result is another tool's.
-    ToolIdMismatch "tool-id-mismatch" Failed Some(Event::ToolExecutionError), "the result belongs to another tool";
+    ToolIdMismatch "tool-id-mismatch" Failed 502 Some(Event::ToolExecutionError), "the result belongs to another tool";
     /// The result is over the size limit.
-    ResultTooLarge "result-too-large" Failed Some(Event::ToolExecutionError), "the tool's result is too large";
+    ResultTooLarge "result-too-large" Failed 502 Some(Event::ToolExecutionError), "the tool's result is too large";
     /// The tool ran, and the record could not be written yet.
-    OutcomeUnrecorded "outcome-unrecorded" Failed None, "the tool ran, but its outcome is not recorded yet";
+    OutcomeUnrecorded "outcome-unrecorded" Failed 503 None, "the tool ran, but its outcome is not recorded yet";
 }
 
 impl ErrorCode {
@@ -206,7 +217,7 @@ mod tests {
             .iter()
             .map(|code| {
                 let event = code.event().map_or("-", Event::as_str);
-                format!("{} {} {event}", code.as_str(), code.status())
+                format!("{} {} {} {event}", code.as_str(), code.status(), code.http_status())
             })
             .collect();
         let golden = include_str!("../golden/error-codes.txt");

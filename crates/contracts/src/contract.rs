@@ -4,6 +4,7 @@
 //!
 //! Doc: contract.md#fields
 
+#[cfg(feature = "schemars")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
@@ -23,7 +24,8 @@ pub const HANDLERS_RUNTIME: &str = "handlers";
 pub const GATEWAY_RUNTIME: &str = "gateway";
 
 /// One entry of the registry, in canonical form.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ToolContract {
     /// Stable id.
@@ -70,7 +72,8 @@ pub struct ToolContract {
 }
 
 /// The kind of work a tool does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Category {
     /// Calls a language model.
@@ -106,7 +109,8 @@ impl Category {
 }
 
 /// What a tool can take. Only `maxAssetBytes` is enforced, on arguments and results.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Capabilities {
     /// Languages, as BCP 47 tags.
@@ -117,15 +121,15 @@ pub struct Capabilities {
     pub media_types: Option<Vec<String>>,
     /// Most tokens it reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<f64>")]
+    #[cfg_attr(feature = "schemars", schemars(with = "Option<f64>"))]
     pub max_input_tokens: Option<Number>,
     /// Most tokens it writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<f64>")]
+    #[cfg_attr(feature = "schemars", schemars(with = "Option<f64>"))]
     pub max_output_tokens: Option<Number>,
     /// Most bytes of arguments, and of a result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<f64>")]
+    #[cfg_attr(feature = "schemars", schemars(with = "Option<f64>"))]
     pub max_asset_bytes: Option<Number>,
     /// Further keys, kept as they came.
     #[serde(flatten)]
@@ -146,7 +150,8 @@ impl Capabilities {
 }
 
 /// Where a tool is. Several targets are a priority (local, MCP, endpoint), never a failover.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Execution {
     /// A runtime on this machine; `builtin` and `handlers` are reserved.
@@ -202,11 +207,12 @@ impl Execution {
 }
 
 /// Limits and trust that an operator wrote.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ContractPolicy {
     /// Wall time of one execution, in milliseconds, above 0.
-    #[schemars(range(min = 1))]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1)))]
     pub timeout_ms: u64,
     /// `builtin`, `trusted`, `sandbox`, `untrusted`, or a custom word mapped to one of them.
     pub trust_level: String,
@@ -218,11 +224,11 @@ pub struct ContractPolicy {
     pub cost_tier: Option<String>,
     /// Units that one call takes from a budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<f64>")]
+    #[cfg_attr(feature = "schemars", schemars(with = "Option<f64>"))]
     pub cost_units: Option<Number>,
     /// Most calls at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1))]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1)))]
     pub max_concurrency: Option<u64>,
     /// Whether a person must agree to each call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -236,7 +242,8 @@ pub struct ContractPolicy {
 }
 
 /// Whether a person must agree to each call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ApprovalSetting {
     /// No approval is asked.
@@ -246,7 +253,8 @@ pub enum ApprovalSetting {
 }
 
 /// What a second call with the same key does.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Idempotency {
     /// The mode; `on-key` where nothing is said.
@@ -273,7 +281,8 @@ pub struct Idempotency {
 }
 
 /// The four idempotency modes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum IdempotencyMode {
     /// Every call runs.
@@ -304,7 +313,8 @@ impl IdempotencyMode {
 }
 
 /// For whom a key counts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum KeyScope {
     /// For all callers of the tool.
@@ -315,7 +325,8 @@ pub enum KeyScope {
 }
 
 /// What a `keyed` call with other arguments gets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum OnDifferentArgs {
     /// The first outcome, with a warning.
@@ -326,7 +337,8 @@ pub enum OnDifferentArgs {
 }
 
 /// What is known of the effect where a signal ended the tool's process.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum OnSignal {
     /// Nothing: the effect is `unknown`, and a key is held in doubt.

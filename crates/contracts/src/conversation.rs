@@ -114,13 +114,44 @@ impl Question {
 /// The tool's side.
 #[derive(Debug, Clone)]
 pub struct Conversation {
-    progress: Sender<Progress>,
-    log: Sender<LogLine>,
+    /// `None` where nobody listens.
+    progress: Option<Mailbox<Progress>>,
+    log: Option<Mailbox<LogLine>>,
     log_level: Option<LogLevel>,
     ask: Option<Sender<Question>>,
     /// Rung with each progress, where somebody between caller and tool wants to know.
     came_on: Option<Sender<()>>,
     cancelled: Cancelled,
+}
+
+/// Messages that wait for their reader; it takes no room before there are any.
+#[derive(Debug)]
+struct Mailbox<T> {
+    sender: Sender<T>,
+    receiver: Receiver<T>,
+}
+
+impl<T> Clone for Mailbox<T> {
+    fn clone(&self) -> Self {
+        Self { sender: self.sender.clone(), receiver: self.receiver.clone() }
+    }
+}
+
+impl<T> Mailbox<T> {
+    fn new() -> Self {
+        let (sender, receiver) = async_channel::unbounded();
+        Self { sender, receiver }
+    }
+
+    /// Adds a message. Where too many wait, the oldest gives way.
+    fn put(&self, message: T) {
+        while self.sender.len() >= CONVERSATION_CAPACITY {
+            if self.receiver.try_recv().is_err() {
+                break;
+            }
+        }
+        let _ = self.sender.try_send(message);
+    }
 }
 
 /// The caller's side.
@@ -180,21 +211,22 @@ impl Conversation {
     /// Both sides; `can_ask` says whether the caller answers questions.
     #[must_use]
     pub fn pair(can_ask: bool) -> (Self, Counterpart) {
-        let (progress, progress_out) = async_channel::bounded(CONVERSATION_CAPACITY);
-        let (log, log_out) = async_channel::bounded(CONVERSATION_CAPACITY);
+        let (progress, log) = (Mailbox::new(), Mailbox::new());
+        let heard = (progress.receiver.clone(), log.receiver.clone());
         let (ask, questions) = async_channel::bounded(1);
-        let (cancel, cancelled) = CancelHandle::pair();
+        let (own, cancel) = Self::detached();
         let ask = can_ask.then_some(ask);
-        let tool = Self { progress, log, log_level: None, ask, came_on: None, cancelled };
-        (tool, Counterpart { progress: progress_out, log: log_out, questions, cancel })
+        let tool = Self { progress: Some(progress), log: Some(log), ask, ..own };
+        (tool, Counterpart { progress: heard.0, log: heard.1, questions, cancel })
     }
 
     /// A conversation with nobody: progress and log are dropped, and it can be cancelled only by
     /// the handle that comes with it.
     #[must_use]
     pub fn detached() -> (Self, CancelHandle) {
-        let (tool, counterpart) = Self::pair(false);
-        (tool, counterpart.cancel)
+        let (cancel, cancelled) = CancelHandle::pair();
+        let (progress, log, ask) = (None, None, None);
+        (Self { progress, log, log_level: None, ask, came_on: None, cancelled }, cancel)
     }
 
     /// The same conversation, whose caller wants log lines from `level` on; `None` = none at all,
@@ -219,24 +251,29 @@ impl Conversation {
     }
 
     /// The same conversation, whose questions go to whoever stands between a caller and a tool;
-    /// there are none where the caller cannot be asked.
+    /// `None` where the caller cannot be asked.
     #[must_use]
-    pub fn with_own_questions(&self) -> (Self, Receiver<Question>) {
+    pub fn with_own_questions(self) -> (Self, Option<Receiver<Question>>) {
+        if self.ask.is_none() {
+            return (self, None);
+        }
         let (ask, questions) = async_channel::bounded(1);
-        (Self { ask: self.ask.as_ref().map(|_| ask), ..self.clone() }, questions)
+        (Self { ask: Some(ask), ..self }, Some(questions))
     }
 
     /// The same conversation, and a signal that is there whenever the tool has told its progress
     /// since it was last taken. The progress itself still goes to the caller.
     #[must_use]
-    pub fn with_progress_signal(&self) -> (Self, Receiver<()>) {
+    pub fn with_progress_signal(self) -> (Self, Receiver<()>) {
         let (came_on, signal) = async_channel::bounded(1);
-        (Self { came_on: Some(came_on), ..self.clone() }, signal)
+        (Self { came_on: Some(came_on), ..self }, signal)
     }
 
     /// Says how far the tool has come. Where too many wait, the oldest is dropped.
     pub fn progress(&self, progress: Progress) {
-        let _ = self.progress.force_send(progress);
+        if let Some(mailbox) = &self.progress {
+            mailbox.put(progress);
+        }
         if let Some(came_on) = &self.came_on {
             let _ = came_on.try_send(());
         }
@@ -245,8 +282,10 @@ impl Conversation {
     /// Logs a line for the caller; dropped where the caller does not want it. Where too many wait,
     /// the oldest is dropped.
     pub fn log(&self, line: LogLine) {
-        if self.log_level.is_some_and(|wanted| line.level >= wanted) {
-            let _ = self.log.force_send(line);
+        if let Some(mailbox) = &self.log
+            && self.log_level.is_some_and(|wanted| line.level >= wanted)
+        {
+            mailbox.put(line);
         }
     }
 

@@ -2,11 +2,13 @@
 //!
 //! Doc: registry.md#coverage
 
+#[cfg(feature = "schemars")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Whether a tool can really run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CoverageState {
     /// Its target is configured and there.
@@ -44,7 +46,8 @@ pub enum Readiness {
 }
 
 /// One tool in the coverage report.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CoverageRow {
     /// The tool.
@@ -67,7 +70,8 @@ pub struct CoverageRow {
 }
 
 /// Counts by state.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 pub struct CoverageTotals {
     /// All tools.
     pub total: usize,
@@ -82,7 +86,8 @@ pub struct CoverageTotals {
 }
 
 /// The coverage of a registry, sorted by tool id.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 pub struct CoverageReport {
     /// Counts.
     pub totals: CoverageTotals,

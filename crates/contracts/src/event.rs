@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+#[cfg(feature = "schemars")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +14,8 @@ use crate::json::CanonicalObject;
 macro_rules! events {
     ($($(#[doc = $doc:literal])+ $name:ident $wire:literal;)+) => {
         /// The kind of an audit event; append-only.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schemars", derive(JsonSchema))]
         #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
         #[non_exhaustive]
         pub enum AuditEventKind {
@@ -135,7 +137,8 @@ impl fmt::Display for AuditEventKind {
 }
 
 /// Which rule decided, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 pub struct DecisionNote {
     /// The rule, such as `whitelist` or `permissions`.
     pub rule: String,
@@ -144,7 +147,8 @@ pub struct DecisionNote {
 }
 
 /// What an event says, before a writer gives it a place in its log.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EventBody {
     /// The kind.
@@ -245,7 +249,8 @@ impl EventBody {
 }
 
 /// An event in its place in a writer's log.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct AuditEvent {
     /// The writer: one run of one process.

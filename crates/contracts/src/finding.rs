@@ -4,13 +4,15 @@
 
 use std::fmt;
 
+#[cfg(feature = "schemars")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 macro_rules! contract_codes {
     ($($(#[doc = $doc:literal])+ $name:ident $code:literal;)+) => {
         /// What is wrong with an entry; stable, in kebab-case, append-only.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schemars", derive(JsonSchema))]
         #[serde(rename_all = "kebab-case")]
         #[non_exhaustive]
         pub enum ContractCode {
@@ -106,7 +108,8 @@ impl fmt::Display for ContractCode {
 }
 
 /// Whether a finding refuses the entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// It does.
@@ -116,7 +119,8 @@ pub enum Severity {
 }
 
 /// Why an entry is not a contract.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[error("{path}: {message} ({code})")]
 pub struct ContractError {
     /// What is wrong.
@@ -128,7 +132,8 @@ pub struct ContractError {
 }
 
 /// One thing that the guard says about an entry.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 pub struct ContractFinding {
     /// Whether it refuses the entry.
     pub severity: Severity,

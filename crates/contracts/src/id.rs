@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+#[cfg(feature = "schemars")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,11 +19,13 @@ pub const CALL_ID_MAX: usize = 128;
 pub struct InvalidName(pub(crate) String);
 
 /// A stable tool id, usually `domain.method`: 1 to 128 characters of `A-Z a-z 0-9 _ - . /`.
-#[derive(
-    Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(try_from = "String", into = "String")]
-pub struct ToolId(#[schemars(regex(pattern = r"^[A-Za-z0-9_./-]{1,128}$"))] String);
+pub struct ToolId(
+    #[cfg_attr(feature = "schemars", schemars(regex(pattern = r"^[A-Za-z0-9_./-]{1,128}$")))]
+    String,
+);
 
 impl ToolId {
     /// The id as text.
@@ -82,11 +85,10 @@ impl fmt::Display for ToolId {
 }
 
 /// A call's id: any text that is not blank, of at most 128 characters.
-#[derive(
-    Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(try_from = "String", into = "String")]
-pub struct CallId(#[schemars(length(min = 1, max = 128))] String);
+pub struct CallId(#[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 128)))] String);
 
 impl CallId {
     /// The id as text.
@@ -127,7 +129,8 @@ const PATTERN_BYTES_MAX: usize = 8 << 10;
 
 /// Selects tools: an id, `*`, or a prefix that ends in `.*`. Selects resources: `SERVER.URI`, which
 /// may end in `*`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub struct ToolPattern(String);
 

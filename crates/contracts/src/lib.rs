@@ -2,6 +2,7 @@
 
 pub mod agent_log;
 pub mod approval;
+pub mod arguments;
 pub mod call;
 pub mod code;
 pub mod contract;
@@ -9,13 +10,16 @@ pub mod conversation;
 pub mod coverage;
 pub mod declaration;
 pub mod event;
+pub mod execution_log;
 pub mod finding;
 pub mod guard;
 pub mod id;
 pub mod json;
+pub mod payload;
 pub mod plan;
 pub mod port;
 pub mod receipt;
+pub mod reserved;
 pub mod result;
 pub mod sandbox;
 #[cfg(feature = "schema")]
@@ -25,15 +29,16 @@ pub mod schema_dialect;
 mod schema_graph;
 pub mod secret;
 pub mod trust;
-pub mod witness;
 
-pub use call::{CallContext, CallRequest, Caller, ToolCall};
+pub use arguments::Arguments;
+pub use call::{CallContext, CallRequest, Caller, ToolCall, ToolName};
 pub use code::{Effect, ErrorCode, Status};
 pub use contract::ToolContract;
 pub use conversation::Conversation;
+pub use execution_log::ExecutionLog;
 pub use finding::{ContractCode, ContractError, ContractFinding, Severity};
 pub use guard::Guard;
 pub use id::{CallId, ToolId, ToolPattern};
+pub use payload::{ContentBlock, Payload};
 pub use port::{Dispatch, Executor, Outcome, ToolOutput};
-pub use result::{ContentBlock, ToolResult};
-pub use witness::Witness;
+pub use result::ToolResult;

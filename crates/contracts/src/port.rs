@@ -6,26 +6,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::arguments::Arguments;
 use crate::call::Caller;
 use crate::code::{Effect, ErrorCode};
 use crate::contract::ToolContract;
 use crate::conversation::Conversation;
 use crate::coverage::Readiness;
 use crate::declaration::{Declaration, RenderedDeclarations};
+use crate::execution_log::ExecutionLog;
 use crate::id::CallId;
-use crate::result::ContentBlock;
-use crate::witness::Witness;
+use crate::json::{JsonFault, JsonText};
+use crate::payload::Payload;
 
 /// What an executor is handed: one call that has been guarded, authorized and claimed.
 #[derive(Debug, Clone)]
 pub struct Dispatch {
     /// The tool.
     pub contract: Arc<ToolContract>,
-    /// The guarded argument bytes, an object, to be sent as they are.
-    pub arguments: Arc<RawValue>,
+    /// The arguments that were guarded and judged.
+    pub arguments: Arguments,
     /// The call.
     pub call_id: CallId,
     /// Who called; for credentials that are the caller's own.
@@ -40,7 +41,7 @@ pub struct Dispatch {
     /// Which dispatch of the claim this is, from 1.
     pub attempt: u32,
     /// Where the executor notes what belongs in the records, whatever the outcome.
-    pub witness: Witness,
+    pub execution_log: ExecutionLog,
 }
 
 impl Dispatch {
@@ -68,29 +69,56 @@ pub enum Outcome {
 pub struct ToolOutput {
     /// Which tool answered, where the answer says so.
     pub tool_id: Option<String>,
-    /// The content blocks; `None` where the answer had none at all.
-    pub content: Option<Vec<ContentBlock>>,
-    /// The structured content.
-    pub structured_content: Option<Value>,
+    /// The answer.
+    pub payload: Payload,
     /// Whether the tool calls its answer an error.
     pub is_error: bool,
-    /// Metadata of the answer.
-    pub meta: Option<Map<String, Value>>,
+    /// Why the answer cannot be passed on, where it cannot: it does not pass the gate.
+    pub fault: Option<String>,
     /// What operators should know, such as the tool's diagnostics.
     pub internal: Option<String>,
 }
 
 impl ToolOutput {
+    /// An answer.
+    #[must_use]
+    pub fn new(payload: Payload) -> Self {
+        Self { payload, ..Self::default() }
+    }
+
     /// An answer of one text block.
     #[must_use]
-    pub fn text(text: impl Into<String>) -> Self {
-        Self { content: Some(vec![ContentBlock::text(text)]), ..Self::default() }
+    pub fn text(text: impl AsRef<str>) -> Self {
+        Self::new(Payload::text(text))
     }
 
     /// An answer of data, and of the same data as text for callers that read text only.
     #[must_use]
-    pub fn data(data: Value) -> Self {
-        Self { structured_content: Some(data.clone()), ..Self::text(data.to_string()) }
+    pub fn data(data: &Value) -> Self {
+        Self::of(JsonText::of(data).map(Payload::data))
+    }
+
+    /// An answer of data beside a text that says it otherwise.
+    #[must_use]
+    pub fn text_and_data(text: impl AsRef<str>, data: &Value) -> Self {
+        Self::of(
+            JsonText::of(data)
+                .map(|data| Payload { structured_content: Some(data), ..Payload::text(text) }),
+        )
+    }
+
+    /// An answer, or one that cannot be passed on.
+    #[must_use]
+    pub fn of(payload: Result<Payload, JsonFault>) -> Self {
+        let told =
+            |fault: JsonFault| format!("the result at {}: {}", fault.pointer(), fault.message);
+        payload.map_or_else(|fault| Self::unfit(told(fault)), Self::new)
+    }
+
+    /// An answer that cannot be passed on.
+    #[must_use]
+    pub fn unfit(fault: impl Into<String>) -> Self {
+        Self { fault: Some(fault.into()), ..Self::default() }
     }
 
     /// The same answer, called an error.
@@ -165,7 +193,7 @@ pub trait Executor: Send + Sync {
     /// # Errors
     /// A sentence for operators: why it does not. Where the profile is required, the tool is not
     /// run then.
-    fn contains(
+    fn satisfies_sandbox(
         &self,
         _contract: &ToolContract,
         _profile: &crate::sandbox::SandboxProfile,

@@ -2,16 +2,20 @@
 //!
 //! Doc: records.md#receipts
 
+#[cfg(feature = "schemars")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::code::{Effect, ErrorCode, Status};
 use crate::contract::IdempotencyMode;
-use crate::witness::EgressReached;
+use crate::execution_log::EgressReached;
+use crate::json::JsonText;
+use crate::payload::ContentBlock;
 
 /// Where a claim stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimState {
     /// Waits for a worker.
@@ -59,7 +63,8 @@ impl ClaimState {
 }
 
 /// By which key a call was claimed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ReceiptKey {
     /// The tool's mode.
@@ -83,7 +88,8 @@ impl ReceiptKey {
 }
 
 /// A place in the audit log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 pub struct AuditPlace {
     /// The writer.
     pub writer: String,
@@ -92,7 +98,8 @@ pub struct AuditPlace {
 }
 
 /// The record of one claim.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Receipt {
     /// UUIDv7.
@@ -167,17 +174,19 @@ pub struct Receipt {
 }
 
 /// What a replay gives again.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StoredResult {
     /// The content blocks.
-    pub content: Vec<crate::result::ContentBlock>,
+    pub content: Vec<ContentBlock>,
     /// The structured content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub structured_content: Option<Value>,
+    pub structured_content: Option<JsonText>,
     /// Metadata of the tool's own result.
     #[serde(rename = "meta", default, skip_serializing_if = "Option::is_none")]
-    pub meta: Option<Map<String, Value>>,
+    #[cfg_attr(feature = "schemars", schemars(with = "Option<Map<String, Value>>"))]
+    pub meta: Option<JsonText>,
     /// The error, where the outcome was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<crate::result::CallError>,

@@ -2,43 +2,18 @@
 //!
 //! Path: 10. Doc: call-path.md#the-result
 
+#[cfg(feature = "schemars")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::code::{Effect, ErrorCode, Status};
-
-/// A content block as MCP has it: an object with a `type`. Types that this version does not know
-/// pass unchanged.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct ContentBlock(pub Value);
-
-impl ContentBlock {
-    /// A text block.
-    #[must_use]
-    pub fn text(text: impl Into<String>) -> Self {
-        Self(json!({ "type": "text", "text": text.into() }))
-    }
-
-    /// The text of a text block.
-    #[must_use]
-    pub fn as_text(&self) -> Option<&str> {
-        match self.0.get("type").and_then(Value::as_str) {
-            Some("text") => self.0.get("text").and_then(Value::as_str),
-            _ => None,
-        }
-    }
-
-    /// Whether the block has the form that every block must have.
-    #[must_use]
-    pub fn is_well_formed(&self) -> bool {
-        self.0.get("type").is_some_and(Value::is_string)
-    }
-}
+use crate::json::JsonText;
+use crate::payload::{ContentBlock, as_data};
 
 /// Why a call did not succeed, as the agent may see it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 pub struct CallError {
     /// The stable code.
     pub code: ErrorCode,
@@ -50,7 +25,8 @@ pub struct CallError {
 }
 
 /// One thing that is wrong with the arguments.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 pub struct ArgumentError {
     /// Where, as a JSON Pointer into the arguments.
     pub path: String,
@@ -61,7 +37,8 @@ pub struct ArgumentError {
 }
 
 /// What a call gives back.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ToolResult {
     /// The tool that was asked for.
@@ -78,10 +55,11 @@ pub struct ToolResult {
     pub content: Vec<ContentBlock>,
     /// What the tool said, as data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub structured_content: Option<Value>,
+    pub structured_content: Option<JsonText>,
     /// Metadata of the tool's own result, passed on as it came.
     #[serde(rename = "meta", default, skip_serializing_if = "Option::is_none")]
-    pub meta: Option<Map<String, Value>>,
+    #[cfg_attr(feature = "schemars", schemars(with = "Option<Map<String, Value>>"))]
+    pub meta: Option<JsonText>,
     /// Why it did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
@@ -109,13 +87,4 @@ impl ToolResult {
     pub fn as_data(&self) -> Option<Value> {
         as_data(self.structured_content.as_ref(), &self.content)
     }
-}
-
-/// As [`ToolResult::as_data`], over the parts.
-#[must_use]
-pub fn as_data(structured: Option<&Value>, content: &[ContentBlock]) -> Option<Value> {
-    structured.cloned().or_else(|| {
-        let text = content.iter().find_map(ContentBlock::as_text)?;
-        crate::json::parse(text.as_bytes()).ok()
-    })
 }

@@ -5,9 +5,11 @@
 //!
 //! Doc: contract.md#no-secrets
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(feature = "schemars")]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -40,6 +42,10 @@ const SECRET_WORDS: [&str; 21] = [
 /// and `tokenizer` do not.
 #[must_use]
 pub fn names_a_secret(key: &str) -> bool {
+    // Most names end like no secret word, and are done with here.
+    if key.is_ascii() && !SECRET_WORDS.iter().any(|word| ends_with_folded(key, word)) {
+        return false;
+    }
     let folded: String = key
         .chars()
         .filter(|c| !matches!(c, ' ' | '-' | '_'))
@@ -57,6 +63,14 @@ pub fn names_a_secret(key: &str) -> bool {
         let tail = words.get(from..).unwrap_or_default().concat();
         SECRET_WORDS.contains(&tail.as_str())
     })
+}
+
+/// Whether an ASCII name ends with a word, whatever its letter case and separators are.
+fn ends_with_folded(key: &str, word: &str) -> bool {
+    let mut letters = key.bytes().rev().filter(|byte| !matches!(byte, b' ' | b'-' | b'_'));
+    word.bytes()
+        .rev()
+        .all(|letter| letters.next().is_some_and(|own| own.eq_ignore_ascii_case(&letter)))
 }
 
 /// The words of a name in camelCase, `snake_case`, kebab-case or with spaces, in lower case.
@@ -147,10 +161,10 @@ impl SecretShapes {
         self.0.iter().find_map(|shape| shape.find_all(text).first().map(|found| found.name))
     }
 
-    /// `text` with every secret in it replaced by `[redacted]`.
+    /// `text` with every secret in it replaced by `[redacted]`; the text itself where it has none.
     #[must_use]
-    pub fn redact(&self, text: &str) -> String {
-        let mut out = text.to_owned();
+    pub fn redact<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let mut out = Cow::Borrowed(text);
         if text.len() < SECRET_BYTES_MIN {
             return out;
         }
@@ -173,7 +187,7 @@ impl SecretShapes {
             }
             if from > 0 {
                 clean.push_str(out.get(from..).unwrap_or_default());
-                out = clean;
+                out = Cow::Owned(clean);
             }
         }
         out
@@ -226,9 +240,14 @@ impl SecretShape for Builtin {
     }
 }
 
+/// Where a part of a text begins.
+fn find(text: &str, part: &str) -> Option<usize> {
+    memchr::memmem::find(text.as_bytes(), part.as_bytes())
+}
+
 fn find_pem(text: &str) -> Option<std::ops::Range<usize>> {
     let mut from = 0;
-    while let Some(at) = text.get(from..)?.find("-----BEGIN ") {
+    while let Some(at) = find(text.get(from..)?, "-----BEGIN ") {
         let start = from + at;
         let rest = text.get(start..)?;
         let label_end = rest.get(11..)?.find("-----").map(|at| at + 11);
@@ -258,7 +277,7 @@ fn find_jwt(text: &str) -> Option<std::ops::Range<usize>> {
     };
     let mut from = 0;
     // `eyJ` is `{"` in base64url: every JWS header and payload begins so.
-    while let Some(at) = text.get(from..)?.find("eyJ") {
+    while let Some(at) = find(text.get(from..)?, "eyJ") {
         let start = from + at;
         let header = run(start);
         let payload_at = start + header + 1;
@@ -280,7 +299,7 @@ fn find_jwt(text: &str) -> Option<std::ops::Range<usize>> {
 
 fn find_user_info(text: &str) -> Option<std::ops::Range<usize>> {
     let mut from = 0;
-    while let Some(at) = text.get(from..)?.find("://") {
+    while let Some(at) = find(text.get(from..)?, "://") {
         let start = from + at + 3;
         let rest = text.get(start..)?;
         let end = rest
@@ -306,7 +325,7 @@ fn find_user_info(text: &str) -> Option<std::ops::Range<usize>> {
 fn find_authorization(text: &str) -> Option<std::ops::Range<usize>> {
     let mut from = 0;
     // "earer " and "asic " are found in one pass, whatever their first letter is.
-    while let Some(at) = text.get(from..)?.find(['B', 'b']) {
+    while let Some(at) = memchr::memchr2(b'B', b'b', text.get(from..)?.as_bytes()) {
         let start = from + at;
         from = start + 1;
         let rest = text.get(start + 1..)?;
@@ -334,7 +353,8 @@ fn find_authorization(text: &str) -> Option<std::ops::Range<usize>> {
 }
 
 /// How configuration speaks of a secret: a reference, resolved at execution and never logged.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SecretRef {
     /// `env:NAME`, `file:PATH` or `keyring:SERVICE/USER`.
@@ -343,7 +363,8 @@ pub struct SecretRef {
 }
 
 /// Where a secret is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(JsonSchema))]
 #[serde(try_from = "String", into = "String")]
 pub enum SecretLocation {
     /// An environment variable of the gateway.

@@ -1,7 +1,7 @@
-//! A cgroup for one program: its memory, all processes together.
+//! A cgroup for one program, which limits memory and processor time of all its processes together.
 //!
-//! Both versions of the kernel's interface. Folders that a killed launcher left are removed by the
-//! next one that finds them empty.
+//! Supports cgroup v1 and v2. Folders of killed launchers are removed by a later launcher, once
+//! they are empty.
 //!
 //! Path: 7. Doc: execution.md#limits
 
@@ -14,28 +14,29 @@ use rustix::process::Pid;
 
 use crate::order::Limits;
 
-/// Over which time processors are shared out, in microseconds: the kernel's own default.
+/// The period of the processor quota, in microseconds; the default of the kernel.
 const CPU_PERIOD_US: u64 = 100_000;
-/// The least that the kernel takes.
+/// The smallest quota that the kernel accepts, in microseconds.
 const CPU_QUOTA_US_MIN: u64 = 1_000;
-/// How the names of our folders begin.
+/// Prefix of the names of our folders.
 const PREFIX: &str = "toolbooth-";
-/// How often an emptied folder is tried again: its last process is being buried.
+/// Maximum number of attempts to remove a folder: it is busy while its last process is being
+/// reaped.
 const REMOVAL_TRIES: u32 = 200;
-/// Between two tries.
+/// Pause between two attempts.
 const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
 
 /// A cgroup that is removed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Cgroup(PathBuf, Option<CpuShare>);
 
-/// A folder in the hierarchy of processor time, where that is another one (version 1).
+/// A folder in the `cpu` hierarchy, which is a separate one in cgroup v1.
 #[derive(Debug)]
 struct CpuShare(PathBuf);
 
 impl Cgroup {
-    /// Makes one beneath `parent` with the memory of `limits`, and its share of processors where
-    /// this kernel's cgroups can bound that here.
+    /// Makes a cgroup beneath `parent` with the memory limit of `limits`, and with the processor
+    /// quota if the `cpu` controller is available.
     pub(crate) fn make(parent: &Path, limits: &Limits) -> io::Result<Self> {
         let name = format!("{PREFIX}{}-{}", std::process::id(), crate::sys::nanoseconds());
         let folder = parent.join(name);
@@ -44,7 +45,7 @@ impl Cgroup {
         let bytes = limits.memory_bytes.unwrap_or(u64::MAX).to_string();
         if cgroup.0.join("memory.max").exists() {
             cgroup.write("memory.max", &bytes)?;
-            // Without swap there is none of this file.
+            // Kernels without swap do not have this file.
             let _ = cgroup.write("memory.swap.max", "0");
         } else {
             cgroup.write("memory.limit_in_bytes", &bytes)?;
@@ -52,7 +53,7 @@ impl Cgroup {
         }
         if let Some(percent) = limits.cpu_percent {
             let quota = percent.saturating_mul(CPU_PERIOD_US / 100).max(CPU_QUOTA_US_MIN);
-            // A rate is a courtesy to others; without the controller there is none.
+            // The quota is best effort: without the controller it is not set.
             if cgroup.0.join("cpu.max").exists() {
                 let _ = cgroup.write("cpu.max", &format!("{quota} {CPU_PERIOD_US}"));
             } else {
@@ -66,7 +67,7 @@ impl Cgroup {
         fs::write(self.0.join(file), text)
     }
 
-    /// Takes a process in.
+    /// Moves a process into the cgroup.
     pub(crate) fn take_in(&self, pid: Pid) -> io::Result<()> {
         let pid = pid.as_raw_nonzero().to_string();
         if let Some(share) = &self.1 {
@@ -75,7 +76,7 @@ impl Cgroup {
         self.write("cgroup.procs", &pid)
     }
 
-    /// Whether the kernel ended a process of it for its memory.
+    /// Whether the kernel ended a process of the cgroup because of its memory.
     pub(crate) fn has_run_out(&self) -> bool {
         let told = |file: &str| fs::read_to_string(self.0.join(file)).unwrap_or_default();
         let counts = [told("memory.events"), told("memory.oom_control")].concat();
@@ -86,7 +87,7 @@ impl Cgroup {
 }
 
 impl CpuShare {
-    /// Makes a folder beside that of the memory, with this much time of each period.
+    /// Makes a folder of the same name in the `cpu` hierarchy, with this quota per period.
     fn make(memory: &Path, quota_us: u64) -> io::Result<Self> {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let name = memory.file_name().ok_or_else(missing)?;
@@ -132,19 +133,20 @@ impl Drop for Cgroup {
     }
 }
 
-/// Whether cgroups with memory can be made beneath `parent`.
+/// Checks that cgroups with a memory limit can be made and entered beneath `parent`.
 pub(crate) fn probe(parent: &Path) -> io::Result<()> {
     sweep(parent);
     let events = parent.join("cgroup.subtree_control");
     if events.exists() {
-        // With processes of its own it refuses, and another folder is tried.
+        // The kernel refuses this for a folder that has processes. The caller then tries another
+        // one.
         fs::write(&events, "+memory")?;
-        // Processors are shared out where that is delegated too.
+        // The `cpu` controller is optional, because it may not be delegated.
         let _ = fs::write(&events, "+cpu");
     }
     let limits = Limits { memory_bytes: Some(1 << 30), ..Limits::default() };
     let cgroup = Cgroup::make(parent, &limits)?;
-    // Making one is not yet being allowed to move anybody into it.
+    // Permission to make a cgroup does not imply permission to move a process into it.
     let (mut gate, open) = io::pipe()?;
     let Some(child) = crate::sys::fork_into(0)? else {
         drop(open);
@@ -157,13 +159,13 @@ pub(crate) fn probe(parent: &Path) -> io::Result<()> {
     taken
 }
 
-/// Removes what killed launchers left; the kernel keeps those that are in use.
+/// Removes the folders of killed launchers; the kernel keeps those that are in use.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
         let launcher = rest.split('-').next().unwrap_or_default();
-        // One that lives may not have moved its program in yet.
+        // The folder of a running launcher may be empty because its program is not moved yet.
         if !Path::new("/proc").join(launcher).exists() {
             let _ = fs::remove_dir(entry.path());
         }

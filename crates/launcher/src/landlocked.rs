@@ -1,4 +1,4 @@
-//! Access to files, sockets and signals as the kernel's Landlock rules them.
+//! Restricts access to files, network, sockets and signals by Landlock.
 //!
 //! Path: 7. Doc: execution.md#how-it-is-enforced
 
@@ -10,22 +10,23 @@ use landlock::{
     PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
-use crate::order::{Enclosure, Net, Primitive};
+use crate::order::{Net, Primitive, SandboxSpec};
 
-/// Small files that the private root has of its own.
+/// Small files of the private root.
 const SMALL_FILES: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/hosts", "/etc/resolv.conf"];
 /// Devices that programs expect.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
-/// Entries of a folder that has something hidden in it.
+/// Maximum number of entries that are examined in a folder with a hidden path beneath it.
 const ENTRIES_MAX: usize = 10_000;
 
-/// What later kernels know is taken where it is there; files are ruled in any case.
+/// Features up to this version are used if the kernel has them. Access to files is restricted in
+/// any case.
 const NEWEST: ABI = ABI::V6;
 
-/// Restricts this process to the paths of `enclosure`, and a temporary folder, for good.
+/// Restricts this process permanently to the paths of `sandbox_spec` and to a temporary folder.
 ///
-/// With a private root the same paths are all that there is; this is the second wall.
-pub(crate) fn apply(enclosure: &Enclosure, scratch: Option<&Path>) -> io::Result<()> {
+/// With a private root no other paths exist; Landlock is a second layer there.
+pub(crate) fn apply(sandbox_spec: &SandboxSpec, scratch: Option<&Path>) -> io::Result<()> {
     let wrong = |error: landlock::RulesetError| io::Error::other(error.to_string());
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -36,9 +37,9 @@ pub(crate) fn apply(enclosure: &Enclosure, scratch: Option<&Path>) -> io::Result
         .map_err(wrong)?
         .scope(Scope::from_all(NEWEST))
         .map_err(wrong)?;
-    // A network of its own has no way out, and its ports are seen by nobody else.
-    let own = enclosure.primitives.contains(&Primitive::NetworkNamespace);
-    let ruleset = match &enclosure.net {
+    // A network namespace has no way out and its ports are private, so it needs no rules.
+    let own = sandbox_spec.primitives.contains(&Primitive::NetworkNamespace);
+    let ruleset = match &sandbox_spec.net {
         _ if own => ruleset,
         Net::Ports(_) => ruleset
             .set_compatibility(CompatLevel::HardRequirement)
@@ -47,7 +48,7 @@ pub(crate) fn apply(enclosure: &Enclosure, scratch: Option<&Path>) -> io::Result
         _ => ruleset.handle_access(AccessNet::from_all(NEWEST)).map_err(wrong)?,
     };
     let mut ruleset = ruleset.create().map_err(wrong)?;
-    if let Net::Ports(ports) = &enclosure.net {
+    if let Net::Ports(ports) = &sandbox_spec.net {
         for port in ports {
             let rule = NetPort::new(*port, AccessNet::ConnectTcp);
             ruleset = ruleset.add_rule(rule).map_err(wrong)?;
@@ -56,31 +57,32 @@ pub(crate) fn apply(enclosure: &Enclosure, scratch: Option<&Path>) -> io::Result
     let read = AccessFs::from_read(NEWEST);
     let all = AccessFs::from_all(NEWEST);
     let devices = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir;
-    let private = enclosure.primitives.contains(&Primitive::PrivateRoot);
+    let private = sandbox_spec.primitives.contains(&Primitive::PrivateRoot);
     let mut rules: Vec<(PathBuf, BitFlags<AccessFs>)> = vec![("/proc".into(), read)];
     if private {
         rules.push(("/".into(), AccessFs::ReadDir.into()));
         rules.push(("/dev".into(), devices));
         rules.extend(SMALL_FILES.map(|path| (path.into(), read)));
-        if enclosure.tmp_mb > 0 {
+        if sandbox_spec.tmp_mb > 0 {
             rules.extend(["/tmp", "/dev/shm"].map(|path| (path.into(), all)));
         }
     } else {
-        // The machine's own folders of these names are everybody's.
+        // Without a private root /dev and /tmp are shared with other programs, so they are not
+        // allowed as a whole.
         rules.extend(DEVICES.map(|path| (path.into(), devices)));
         rules.extend(scratch.map(|folder| (folder.to_owned(), all)));
     }
-    for bind in &enclosure.binds {
+    for bind in &sandbox_spec.binds {
         let access = if bind.writable { all } else { read };
         if private || bind.own {
-            // What is hidden has something empty over it.
+            // Hidden paths are covered by empty mounts.
             rules.push((bind.path.clone(), access));
         } else {
-            without(&bind.path, &enclosure.hidden, &mut |path| rules.push((path, access)));
+            without(&bind.path, &sandbox_spec.hidden, &mut |path| rules.push((path, access)));
         }
     }
     for (path, access) in rules {
-        // What is not there needs no rule: Landlock allows nothing that it does not name.
+        // A missing path needs no rule: Landlock denies everything that no rule names.
         let Ok(fd) = PathFd::new(&path) else { continue };
         let access = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
         ruleset = ruleset.add_rule(PathBeneath::new(fd, access)).map_err(wrong)?;
@@ -92,8 +94,8 @@ pub(crate) fn apply(enclosure: &Enclosure, scratch: Option<&Path>) -> io::Result
     }
 }
 
-/// Names a path, or where something hidden is in it everything else in it: a rule for a folder holds
-/// for all that is beneath it.
+/// Calls `name` with a path, or with the entries that are not hidden if a hidden path is beneath
+/// it. A rule for a folder applies to everything beneath it.
 fn without(path: &Path, hidden: &[PathBuf], name: &mut dyn FnMut(PathBuf)) {
     if hidden.iter().any(|hidden| path.starts_with(hidden)) {
         return;
@@ -103,7 +105,7 @@ fn without(path: &Path, hidden: &[PathBuf], name: &mut dyn FnMut(PathBuf)) {
         return;
     }
     for entry in std::fs::read_dir(path).into_iter().flatten().flatten().take(ENTRIES_MAX) {
-        // A link leads where another rule has to allow it.
+        // The target of a link needs a rule of its own.
         if entry.file_type().is_ok_and(|kind| !kind.is_symlink()) {
             without(&entry.path(), hidden, name);
         }

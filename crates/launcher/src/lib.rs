@@ -1,30 +1,36 @@
 #![doc = include_str!("../README.md")]
 
 mod cgroup;
-mod inside;
+#[cfg(feature = "client")]
+pub mod client;
+#[cfg(feature = "client")]
+mod error;
+mod init;
 mod landlocked;
 mod limits;
 mod memory;
 mod network;
 pub mod order;
-mod outside;
 pub mod probe;
 mod root;
+mod supervisor;
 mod sys;
 mod syscalls;
 pub mod wire;
 
+#[cfg(feature = "client")]
+pub use error::StartError;
 pub use network::DNS_PORT;
 
-/// The first argument by which a program says that it is started as the launcher.
+/// The first command-line argument of a program that is started as the launcher.
 pub const WORD: &str = "__sandbox";
 
-/// Becomes the launcher where this program was started as one, and does not come back then.
+/// Runs the launcher and exits, if this program was started as one; returns otherwise.
 ///
-/// To be called first thing in `main`, before any thread is started.
+/// Call it first in `main`, before any thread is started.
 pub fn entry() {
     if std::env::args_os().nth(1).is_some_and(|word| word == WORD) {
-        let code = outside::stand();
+        let code = supervisor::stand();
         std::process::exit(code);
     }
 }

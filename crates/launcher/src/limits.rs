@@ -1,4 +1,4 @@
-//! Limits that the kernel keeps for each process.
+//! Sets the limits that the kernel enforces for each process.
 //!
 //! Path: 7. Doc: execution.md#limits
 
@@ -9,19 +9,22 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::order::Limits;
 
 /// Sets the limits of this process and of all that it starts. They cannot be raised again. `alone`:
-/// no other process counts as its user's; `grouped`: a cgroup bounds the memory.
+/// no process outside the user namespace counts as its user's. `grouped`: a cgroup limits the
+/// memory.
 pub(crate) fn apply(limits: &Limits, alone: bool, grouped: bool) -> io::Result<()> {
-    // A second more than the soft limit: SIGXCPU says why, SIGKILL is for those who ignore it.
+    // The hard limit is one second above the soft one: programs that ignore SIGXCPU are ended by
+    // SIGKILL.
     bound(Resource::Cpu, limits.cpu_s, 1)?;
-    // Not the address space: runtimes such as Node reserve far more of it than they use.
-    // Where a cgroup ends what takes too much, that is told apart; this one only makes it fail.
+    // Not the address space: runtimes such as Node reserve far more of it than they use. A cgroup
+    // is better where it exists, because its end is reported as a memory limit. This limit only
+    // makes allocations fail.
     bound(Resource::Data, limits.memory_bytes.filter(|_| !grouped), 0)?;
-    // The first process of the namespace, which only waits, counts too. Without a namespace all that
-    // the user runs would.
+    // The first process of the namespace counts too. Without a user namespace all processes of the
+    // user would count, so no limit is set.
     bound(Resource::Nproc, limits.pids.filter(|_| alone).map(|pids| pids.saturating_add(1)), 0)?;
     bound(Resource::Nofile, limits.open_files, 0)?;
     bound(Resource::Fsize, limits.file_bytes, 0)?;
-    // A core would be a file that nobody named.
+    // A core dump would be a file that no profile names.
     bound(Resource::Core, Some(0), 0)
 }
 

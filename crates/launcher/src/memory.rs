@@ -1,6 +1,6 @@
-//! Memory of a program and of all that it started, summed where no cgroup bounds it.
+//! Sums the memory of a program and of all its descendants, if no cgroup limits it.
 //!
-//! A sum is taken now and then, so more may be taken in between.
+//! The sum is measured at intervals, so a program may exceed its limit in between.
 //!
 //! Path: 7. Doc: execution.md#limits
 
@@ -9,27 +9,27 @@ use std::fs;
 
 use rustix::process::Pid;
 
-/// Processes that are summed; a program with more has exceeded its bound.
+/// Maximum number of processes that are summed; a program with more counts as over its limit.
 const PROCESSES_MAX: usize = 10_000;
-/// How the kernel names mappings of shared memory without a name.
+/// The names of mappings of anonymous shared memory in `/proc/PID/maps`.
 const SHARED: [&str; 3] = ["/dev/zero (deleted)", "/memfd:", "/SYSV"];
 
-/// Whether `root` and the processes below it have more than `bytes_max` in memory.
+/// Whether `root` and its descendants use more than `bytes_max` of memory.
 ///
-/// Pages that several of them share count for each at first, which is quick; only a sum above the
-/// bound is weighed exactly.
+/// The first sum is fast and counts a shared page once for each process. Only a sum above the limit
+/// is measured exactly.
 pub(crate) fn exceeds(root: Pid, bytes_max: u64) -> bool {
     let Some(processes) = tree(root) else { return true };
     let shared = shared(&processes);
     let sum = |bytes: fn(i32) -> Option<u64>| {
         processes.iter().filter_map(|pid| bytes(*pid)).fold(shared, u64::saturating_add)
     };
-    // What cannot be weighed exactly counts whole.
+    // A process that cannot be measured exactly counts with its resident memory.
     sum(resident) > bytes_max && sum(|pid| proportional(pid).or_else(|| resident(pid))) > bytes_max
 }
 
-/// Bytes of shared memory without a name, each once. It stays in memory where no process has it
-/// mapped in, so that its size counts, and not what is resident.
+/// Bytes of anonymous shared memory, each object once. Its size counts instead of its resident
+/// part, because its pages stay in memory even if no process maps them.
 fn shared(processes: &[i32]) -> u64 {
     let mut seen: HashMap<(String, String), u64> = HashMap::new();
     for pid in processes {
@@ -49,7 +49,7 @@ fn shared(processes: &[i32]) -> u64 {
     seen.into_values().fold(0, u64::saturating_add)
 }
 
-/// A process and all below it; `None` where there are too many.
+/// A process and all its descendants; `None` if there are more than [`PROCESSES_MAX`].
 fn tree(root: Pid) -> Option<Vec<i32>> {
     let mut found = vec![root.as_raw_nonzero().get()];
     let mut next = 0;
@@ -68,7 +68,7 @@ fn tree(root: Pid) -> Option<Vec<i32>> {
     Some(found)
 }
 
-/// Bytes of a process that are in memory.
+/// The resident memory of a process, in bytes.
 fn resident(pid: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = text.split(' ').nth(1)?.parse().ok()?;
@@ -76,7 +76,7 @@ fn resident(pid: i32) -> Option<u64> {
     Some(pages.saturating_mul(page))
 }
 
-/// The same, with each shared page in parts.
+/// The memory of a process in bytes, where each shared page is divided among its processes.
 fn proportional(pid: i32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;

@@ -1,8 +1,8 @@
-//! The network of a contained program: every address is local, and its listeners lead to the
-//! gateway.
+//! Sets up the network namespace of a contained program: every address is local, and the gateway
+//! serves its listeners.
 //!
-//! Routes are set by rtnetlink(7); the namespace has no other interface than loopback, so nothing
-//! leaves it but through the listeners that are handed out.
+//! Routes are set by rtnetlink(7). The namespace has no interface other than loopback, so all
+//! traffic that leaves it passes the gateway's listeners.
 //!
 //! Path: 7. Doc: execution.md#the-network-of-a-contained-program
 
@@ -19,14 +19,14 @@ use crate::order::Relay;
 use crate::sys;
 use crate::wire::{self, Listener, ListenerKind};
 
-/// The port of the domain name system.
+/// The port of DNS.
 pub const DNS_PORT: u16 = 53;
-/// An address beside loopback (RFC 5737, RFC 3849): resolvers ask for addresses of a family only
-/// where an interface has one that is not loopback.
+/// An address other than loopback (RFC 5737, RFC 3849). Resolvers ask for addresses of a family
+/// only if an interface has a non-loopback address of it.
 const OWN_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const OWN_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 
-/// Brings loopback up, and makes every address local.
+/// Makes every address local to the loopback interface, which must be up.
 pub(crate) fn make_all_local() -> io::Result<()> {
     let socket = socket_with(
         AddressFamily::NETLINK,
@@ -52,8 +52,8 @@ fn has_v6() -> bool {
     UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok()
 }
 
-/// Opens the listeners of the namespace and hands them to the gateway; gives the proxy's port,
-/// where there is one.
+/// Opens the listeners of the namespace and sends them to the gateway. Returns the port of the
+/// proxy, if there is one.
 pub(crate) fn hand_out(control: BorrowedFd<'_>, relay: &Relay) -> io::Result<Option<u16>> {
     let send = |kind, port, fd: BorrowedFd<'_>| {
         let document = serde_json::to_vec(&Listener { kind, port })?;
@@ -72,7 +72,7 @@ pub(crate) fn hand_out(control: BorrowedFd<'_>, relay: &Relay) -> io::Result<Opt
     ports.dedup();
     for port in ports {
         let kind = if port == DNS_PORT { ListenerKind::DnsStream } else { ListenerKind::Stream };
-        // One that takes IPv6 takes IPv4 as mapped addresses (RFC 3493, 3.7).
+        // A listener for IPv6 accepts IPv4 as mapped addresses (RFC 3493, 3.7).
         let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?;
         send(kind, port, listener.as_fd())?;
@@ -85,24 +85,24 @@ pub(crate) fn hand_out(control: BorrowedFd<'_>, relay: &Relay) -> io::Result<Opt
     Ok(proxy)
 }
 
-/// A socket for datagrams of IPv6 alone; those of IPv4 have one of their own.
+/// A socket for IPv6 datagrams only; IPv4 datagrams have a socket of their own.
 fn datagrams_v6() -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::sockopt::set_ipv6_v6only(&socket, true)?;
-    // Answers come from the address that was asked, which no interface has.
+    // Answers are sent from the queried address, which no interface has.
     rustix::net::sockopt::set_ipv6_freebind(&socket, true)?;
     let address = std::net::SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, DNS_PORT, 0, 0);
     rustix::net::bind(&socket, &address)?;
     Ok(socket)
 }
 
-/// A request of rtnetlink: header, body, and attributes.
+/// An rtnetlink request: header, body and attributes.
 fn request(kind: u16, body: &[u8], attributes: &[(u16, &[u8])]) -> io::Result<Vec<u8>> {
     let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
     let mut message = vec![0u8; 4];
     message.extend_from_slice(&kind.to_ne_bytes());
     message.extend_from_slice(&u16::try_from(flags).map_err(io::Error::other)?.to_ne_bytes());
-    // Sequence and port.
+    // Sequence number and port id.
     message.extend_from_slice(&[0u8; 8]);
     message.extend_from_slice(body);
     for (name, value) in attributes {
@@ -119,7 +119,7 @@ fn request(kind: u16, body: &[u8], attributes: &[(u16, &[u8])]) -> io::Result<Ve
     Ok(message)
 }
 
-/// `local default dev lo`, in the table of local addresses.
+/// The request to add `local default dev lo` to the table of local routes.
 fn route(family: i32, loopback: u32) -> io::Result<Vec<u8>> {
     let family = u8::try_from(family).map_err(io::Error::other)?;
     // Family, prefix lengths, type of service, table, protocol, scope, type, flags.
@@ -140,7 +140,7 @@ fn route(family: i32, loopback: u32) -> io::Result<Vec<u8>> {
     request(libc::RTM_NEWROUTE, &body, &[(libc::RTA_OIF, &loopback.to_ne_bytes())])
 }
 
-/// One address of the loopback interface.
+/// The request to add an address to the loopback interface.
 fn address(family: i32, address: &[u8], loopback: u32) -> io::Result<Vec<u8>> {
     let family = u8::try_from(family).map_err(io::Error::other)?;
     let prefix = u8::try_from(address.len() * 8).map_err(io::Error::other)?;
@@ -151,7 +151,7 @@ fn address(family: i32, address: &[u8], loopback: u32) -> io::Result<Vec<u8>> {
     request(libc::RTM_NEWADDR, &body, &attributes)
 }
 
-/// Sends a request to the kernel, and reads its answer.
+/// Sends a request to the kernel, and waits for its acknowledgement.
 fn ask(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
     let kernel = SocketAddrNetlink::new(0, 0);
     sendto(socket, message, SendFlags::empty(), &kernel)?;

@@ -1,6 +1,6 @@
-//! What a launcher is told: which program, and what it may touch.
+//! The order to a launcher: the program to run and its containment.
 //!
-//! Paths are absolute, and everything is decided: the launcher carries out, it does not choose.
+//! Paths are absolute and all decisions are made: the launcher only carries the order out.
 //!
 //! Path: 7. Doc: execution.md#the-launcher
 
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What to do.
+/// An order to a launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Order {
@@ -16,7 +16,7 @@ pub enum Order {
     Run(Box<Run>),
     /// Find out which primitives this machine has.
     Probe {
-        /// Folders in which cgroups may be made; the first that works is taken.
+        /// Folders in which cgroups may be made; the first that works is used.
         cgroups: Vec<PathBuf>,
     },
 }
@@ -29,31 +29,31 @@ pub struct Run {
     pub argv: Vec<String>,
     /// Its whole environment.
     pub env: Vec<(String, String)>,
-    /// Where it runs.
+    /// Its working directory.
     pub cwd: PathBuf,
     /// How it is contained; `None` = not at all.
-    pub enclosure: Option<Enclosure>,
+    pub sandbox_spec: Option<SandboxSpec>,
 }
 
 /// How a program is contained.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Enclosure {
-    /// What is applied; everything else is left out.
+pub struct SandboxSpec {
+    /// The primitives that are applied.
     pub primitives: Vec<Primitive>,
-    /// What it may see.
+    /// The paths that it may see.
     pub binds: Vec<Bind>,
-    /// Paths that it must not see, though they stand beneath those that it may.
+    /// Paths that it must not see, although they are beneath visible ones.
     pub hidden: Vec<PathBuf>,
     /// Size of its private temporary folder, in MiB; 0 = none.
     pub tmp_mb: u64,
-    /// What it may reach.
+    /// Its network access.
     pub net: Net,
     /// Limits.
     pub limits: Limits,
-    /// Whether it runs as a user that nobody else is, for a launcher that is root.
+    /// Whether it runs as a user of its own; requires a launcher that is root.
     pub fresh_user: bool,
-    /// Where its cgroup is made.
+    /// The folder in which its cgroup is made.
     pub cgroup: Option<PathBuf>,
 }
 
@@ -63,42 +63,41 @@ pub struct Enclosure {
 pub struct Bind {
     /// The path, absolute; the same inside as outside.
     pub path: PathBuf,
-    /// Whether it may change what is there.
+    /// Whether it may write there.
     pub writable: bool,
     /// Whether it may be missing.
     pub optional: bool,
-    /// Whether root's files in it are the program's, where it runs as another user.
+    /// Whether the program owns root's files in it, if it runs as another user.
     pub mapped: bool,
-    /// Most that may be beneath it, in bytes.
+    /// Maximum size of everything beneath it, in bytes.
     pub bytes_max: Option<u64>,
-    /// Whether it is the program's own folder, which is seen although it stands beneath a path that
-    /// is hidden.
+    /// Whether it is the program's own folder, which stays visible beneath a hidden path.
     #[serde(default)]
     pub own: bool,
 }
 
-/// What a program may reach.
+/// The network access of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Net {
-    /// Nothing.
+    /// No network access.
     #[default]
     None,
-    /// What the gateway lets through: in a network of its own every address is local, and the
-    /// listeners there are handed to the gateway.
+    /// Through the gateway. In the program's network namespace every address is local, and the
+    /// launcher passes the listeners there to the gateway.
     Relayed(Relay),
-    /// The machine's own network, by TCP to these ports alone, as Landlock rules it: for machines
-    /// without network namespaces.
+    /// The machine's own network, where Landlock allows TCP connections to these ports only. For
+    /// machines without network namespaces.
     Ports(Vec<u16>),
 }
 
-/// The listeners of a network of its own, beside those for names.
+/// The listeners in a program's network namespace, in addition to those for DNS.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Relay {
-    /// Ports, on every address.
+    /// TCP ports, on every address.
     pub ports: Vec<u16>,
-    /// Whether there is an HTTP proxy too, and variables that name it.
+    /// Whether there is also an HTTP proxy, with environment variables that name it.
     pub proxy: bool,
 }
 
@@ -108,10 +107,10 @@ pub struct Relay {
 pub struct Limits {
     /// Processor time of each process, in seconds.
     pub cpu_s: Option<u64>,
-    /// Processor time of all together, in percent of one processor, where there is a cgroup.
+    /// Processor time of all processes together, in percent of one processor; requires a cgroup.
     pub cpu_percent: Option<u64>,
-    /// Memory, in bytes: of all together by a cgroup; without one of the data of each process, and of
-    /// all together as it is summed five times a second.
+    /// Memory of all processes together, in bytes, if there is a cgroup. Otherwise, data of each
+    /// process, and the sum of the memory of all processes, which is measured five times a second.
     pub memory_bytes: Option<u64>,
     /// Processes and threads.
     pub pids: Option<u64>,
@@ -121,36 +120,36 @@ pub struct Limits {
     pub file_bytes: Option<u64>,
 }
 
-/// A means of the operating system by which programs are contained.
+/// A feature of the operating system that contains programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Primitive {
-    /// Users of its own; the other namespaces need it.
+    /// A user namespace; the other namespaces need it.
     UserNamespace,
-    /// Processes of its own.
+    /// A PID namespace.
     PidNamespace,
-    /// Mounts of its own.
+    /// A mount namespace.
     MountNamespace,
-    /// Network of its own.
+    /// A network namespace.
     NetworkNamespace,
-    /// Shared memory and queues of its own.
+    /// An IPC namespace.
     IpcNamespace,
-    /// A host name of its own.
+    /// A UTS namespace, with its own host name.
     UtsNamespace,
-    /// A view of cgroups of its own.
+    /// A cgroup namespace.
     CgroupNamespace,
-    /// A root with only the named paths.
+    /// A root file system with only the named paths.
     PrivateRoot,
-    /// Access to files ruled by the kernel's Landlock.
+    /// Landlock rules for files, network, sockets and signals.
     Landlock,
-    /// System calls that are refused.
+    /// Seccomp filters that refuse system calls.
     Seccomp,
-    /// Memory of all processes together is bounded.
+    /// A cgroup that limits the memory of all processes together.
     MemoryCgroup,
 }
 
 impl Primitive {
-    /// All of them, in the order in which they are told.
+    /// All primitives, in the order in which they are probed and reported.
     pub const ALL: [Self; 11] = [
         Self::UserNamespace,
         Self::PidNamespace,
@@ -183,7 +182,7 @@ impl Primitive {
         }
     }
 
-    /// What an operator does where it is missing.
+    /// Advice to the operator if it is missing.
     #[must_use]
     pub fn remedy(self) -> &'static str {
         match self {

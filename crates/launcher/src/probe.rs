@@ -1,4 +1,4 @@
-//! Which primitives this machine has: each is tried, in a process that ends at once.
+//! Detects the primitives of this machine: tries each one in a process that ends at once.
 //!
 //! Path: 7. Doc: execution.md#primitives
 
@@ -7,14 +7,14 @@ use std::path::PathBuf;
 
 use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
 
-use crate::order::{Enclosure, Limits, Net, Primitive};
+use crate::order::{Limits, Net, Primitive, SandboxSpec};
 use crate::wire::Found;
-use crate::{cgroup, landlocked, outside, root, sys, syscalls};
+use crate::{cgroup, landlocked, root, supervisor, sys, syscalls};
 
-/// Bytes of a reason.
+/// Maximum length of a reason, in bytes.
 const REASON_BYTES_MAX: u64 = 4096;
 
-/// Tries them all.
+/// Tries all primitives.
 pub(crate) fn all(cgroups: &[PathBuf]) -> Vec<Found> {
     let mut found: Vec<Found> = Vec::new();
     for primitive in Primitive::ALL {
@@ -57,29 +57,29 @@ fn try_one(primitive: Primitive, cgroups: &[PathBuf]) -> io::Result<Option<Strin
         }
         Primitive::Landlock => {
             let version = sys::landlock_version()?;
-            elsewhere(0, || landlocked::apply(&Enclosure::default(), None))?;
+            elsewhere(0, || landlocked::apply(&SandboxSpec::default(), None))?;
             Ok(Some(format!("version {version}")))
         }
         Primitive::Seccomp => elsewhere(0, || syscalls::apply(&Net::None, true)).map(|()| None),
         Primitive::PrivateRoot => {
             let needs =
                 [Primitive::UserNamespace, Primitive::PidNamespace, Primitive::MountNamespace];
-            let enclosure =
-                Enclosure { tmp_mb: 1, limits: Limits::default(), ..Enclosure::default() };
-            elsewhere(outside::namespaces(&needs), || {
-                root::enter(&enclosure, Vec::new(), &PathBuf::from("/"))
+            let sandbox_spec =
+                SandboxSpec { tmp_mb: 1, limits: Limits::default(), ..SandboxSpec::default() };
+            elsewhere(supervisor::namespaces(&needs), || {
+                root::enter(&sandbox_spec, Vec::new(), &PathBuf::from("/"))
                     .map_err(|(step, error)| io::Error::other(format!("{step}: {error}")))
             })
             .map(|()| None)
         }
         _ => {
-            let flags = outside::namespaces(&[Primitive::UserNamespace, primitive]);
+            let flags = supervisor::namespaces(&[Primitive::UserNamespace, primitive]);
             elsewhere(flags, || Ok(())).map(|()| None)
         }
     }
 }
 
-/// Does something in a process of its own, whose failure is told.
+/// Runs `what` in a new process with these namespaces, and returns its error.
 fn elsewhere(namespaces: libc::c_int, what: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     use std::io::{Read, Write};
     let (gate, mut open) = io::pipe()?;
@@ -100,7 +100,7 @@ fn elsewhere(namespaces: libc::c_int, what: impl FnOnce() -> io::Result<()>) -> 
         Ok(())
     } else {
         let fresh = rustix::process::geteuid().is_root().then_some(FRESH_BASE);
-        outside::map_ids(child, fresh)
+        supervisor::map_ids(child, fresh)
             .map_err(|(step, error)| io::Error::other(format!("{step}: {error}")))
     };
     let mut reason = String::new();
@@ -121,5 +121,6 @@ fn elsewhere(namespaces: libc::c_int, what: impl FnOnce() -> io::Result<()>) -> 
     }
 }
 
-/// Users from here on are nobody's; a launcher's own number is added.
+/// The first of the user ids for contained programs, which belong to no account. The launcher's
+/// process id is added to it.
 pub const FRESH_BASE: u32 = 0x6000_0000;

@@ -1,7 +1,7 @@
-//! The root that a contained program sees: an empty one, with the named paths in it.
+//! Builds the root file system of a contained program: an empty tmpfs with the named paths in it.
 //!
-//! Mounts are taken as descriptors and set before they are put in place, so nothing is ever seen
-//! with more rights than it is meant to have.
+//! Mounts are opened as descriptors and configured before they are attached, so no path is ever
+//! visible with more rights than intended.
 //!
 //! Path: 7. Doc: execution.md#how-it-is-enforced
 
@@ -20,55 +20,55 @@ use rustix::mount::{
     mount_change, move_mount, open_tree, unmount,
 };
 
-use crate::order::{Bind, Enclosure, Net};
+use crate::order::{Bind, Net, SandboxSpec};
 use crate::sys::{MountAttributes, set_mounts, set_one_mount};
 
-/// Where the new root stands for a moment; every system has it.
+/// Mount point of the new root until `pivot_root`; every system has this folder.
 const SCAFFOLD: &str = "/proc";
-/// Links that systems with one folder for programs have in place of folders.
+/// Folders that are links on systems with a merged `/usr`.
 const LINKS: [&str; 6] = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 /// Devices that programs expect.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
-/// Of the root itself: room for folders, links and two small files.
+/// Size of the root itself, in bytes: it has folders, links and a few small files.
 const ROOT_BYTES: &str = "1048576";
-/// Files of a temporary file system: empty ones take memory too.
+/// Maximum number of files of a tmpfs, because empty files use memory too.
 const INODES: &str = "65536";
-/// The name under which a program knows itself.
+/// The program's `/etc/passwd`.
 const USERS: &str = "tool:x:1000:1000::/tmp:/bin/false\nnobody:x:65534:65534::/:/bin/false\n";
 const GROUPS: &str = "tool:x:1000:\nnogroup:x:65534:\n";
 const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost\n";
-/// The gateway answers at every address.
+/// The program's `/etc/resolv.conf`. The gateway answers at every address.
 const RESOLVER: &str = "nameserver 127.0.0.1\n";
 
-/// A mount of its own of what stands somewhere.
+/// Flags of `open_tree` for a copy of a mount.
 const CLONED: OpenTreeFlags =
     OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
 
-/// A path with its mount, not yet in place.
+/// A path with its mount, which is not attached yet.
 pub(crate) struct Tree {
     path: PathBuf,
     what: What,
-    /// Placed after the hidden paths, one of which it stands beneath.
+    /// Whether it is attached after the hidden paths, because it is beneath one of them.
     own: bool,
 }
 
-/// What stands at a path.
+/// The kind of a path, with its mount.
 enum What {
     Folder(OwnedFd),
     File(OwnedFd),
-    /// A link, and what it leads to in the end.
+    /// A link, with its final target.
     Link(PathBuf),
 }
 
-/// What went wrong, and with what.
+/// The step that failed, and its error.
 pub(crate) type Failure = (String, io::Error);
 
 fn at<T, E: Into<io::Error>>(what: impl Into<String>, done: Result<T, E>) -> Result<T, Failure> {
     done.map_err(|error| (what.into(), error.into()))
 }
 
-/// Takes the named paths as mounts. `owners` maps the owners of files, where root runs a program
-/// as somebody else.
+/// Opens the named paths as mounts. `owners` is the user namespace that maps the owners of files,
+/// if root runs a program as another user.
 pub(crate) fn trees(binds: &[Bind], owners: Option<BorrowedFd<'_>>) -> Result<Vec<Tree>, Failure> {
     let mut trees = Vec::new();
     for bind in binds {
@@ -84,28 +84,28 @@ pub(crate) fn trees(binds: &[Bind], owners: Option<BorrowedFd<'_>>) -> Result<Ve
         stays_within(bind, &real, binds)?;
         for link in links_on_the_way(&bind.path) {
             let known = LINKS.iter().any(|known| Path::new(known) == link);
-            // A link stays one: programs look beside the file that it leads to.
+            // A link stays a link, because programs look for files beside its target.
             if !known && !is_seen(&link, bind, binds) {
                 let to = at(format!("finding `{}`", link.display()), link.canonicalize())?;
                 trees.push(Tree { path: link, what: What::Link(to), own: false });
             }
         }
-        // What is mounted is mounted at its real place: no path through a link is ever walked while
-        // the old root can still be seen.
+        // Each mount is attached at its real path, so no path through a link is followed while the
+        // old root is still visible.
         if bind.own || !is_seen(&real, bind, binds) {
             trees.extend(tree(&real, bind, owners)?);
         }
     }
-    // What stands beneath another comes after it.
+    // A folder is attached before the paths beneath it.
     trees.sort_by_key(|tree| tree.path.components().count());
     trees.dedup_by(|later, earlier| later.path == earlier.path);
     Ok(trees)
 }
 
-/// Links that are followed on the way to one path.
+/// Maximum number of links that are followed for one path.
 const LINKS_MAX: usize = 40;
 
-/// The links by which a path comes to its real place, each without links before it.
+/// The links that lead from a path to its real path. No link has another link among its parents.
 fn links_on_the_way(path: &Path) -> Vec<PathBuf> {
     let mut links = Vec::new();
     let mut path = path.to_owned();
@@ -121,18 +121,18 @@ fn links_on_the_way(path: &Path) -> Vec<PathBuf> {
     links
 }
 
-/// Whether a path stands beneath a named one, with the same rights, anyhow.
+/// Whether a read-only path is already visible beneath another read-only path.
 fn is_seen(path: &Path, bind: &Bind, binds: &[Bind]) -> bool {
     let around = binds.iter().filter(|other| {
         other.path != path && path.starts_with(&other.path) && !other.path.is_symlink()
     });
-    // The nearest one around it rules; and what may be written is a mount of its own, which cannot
-    // be moved away.
+    // The nearest path around it decides. If one of them is writable, the path gets a mount of its
+    // own, which the program cannot move away.
     let nearest = around.max_by_key(|other| other.path.components().count());
     nearest.is_some_and(|nearest| !bind.writable && !nearest.writable)
 }
 
-/// Paths are absolute and lead straight down.
+/// Checks that a path is absolute, has no `..` and is not the root.
 fn check_form(path: &Path) -> Result<(), Failure> {
     let straight = path.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
     if path.is_absolute() && straight && path.parent().is_some() {
@@ -142,8 +142,8 @@ fn check_form(path: &Path) -> Result<(), Failure> {
     Err((shown, io::Error::other("it must lead down from the root, and not be the root itself")))
 }
 
-/// A path beneath one that a program may write must still be there: the program may have put a
-/// link in its place, which would open what the link leads to.
+/// Checks that a path beneath a writable one resolves to a place within it. The program may have
+/// replaced it with a link, whose target would become visible.
 fn stays_within(bind: &Bind, real: &Path, binds: &[Bind]) -> Result<(), Failure> {
     for around in binds.iter().filter(|other| other.writable && other.path != bind.path) {
         if !bind.path.starts_with(&around.path) {
@@ -161,7 +161,7 @@ fn stays_within(bind: &Bind, real: &Path, binds: &[Bind]) -> Result<(), Failure>
 
 fn tree(path: &Path, bind: &Bind, owners: Option<BorrowedFd<'_>>) -> Result<Option<Tree>, Failure> {
     let shown = path.display();
-    // The path was resolved a moment ago: a link that has come since is not followed.
+    // The path is already resolved: a link that was put there since is not followed.
     let straight = |path: &Path| {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
@@ -181,7 +181,7 @@ fn tree(path: &Path, bind: &Bind, owners: Option<BorrowedFd<'_>>) -> Result<Opti
         && bind.mapped
         && set_mounts(fd.as_fd(), MountAttributes { owners, ..plain }).is_ok();
     if !mapped {
-        // File systems that map no owners show their files as they are.
+        // File systems without mapped mounts show their files with the real owners.
         at(format!("setting `{shown}`"), set_mounts(fd.as_fd(), plain))?;
     }
     let kind = at(format!("looking at `{shown}`"), stat(path))?;
@@ -192,7 +192,7 @@ fn tree(path: &Path, bind: &Bind, owners: Option<BorrowedFd<'_>>) -> Result<Opti
     Ok(Some(Tree { path: path.to_owned(), what, own: bind.own }))
 }
 
-/// A temporary file system, not yet in place.
+/// A new tmpfs, which is not attached yet.
 fn tmpfs(bytes: &str, mode: &str, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "size", bytes)?;
@@ -207,12 +207,17 @@ fn place(mount: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result
 }
 
 /// Replaces the root of this process, which must be the first of its namespaces.
-pub(crate) fn enter(enclosure: &Enclosure, trees: Vec<Tree>, cwd: &Path) -> Result<(), Failure> {
+pub(crate) fn enter(
+    sandbox_spec: &SandboxSpec,
+    trees: Vec<Tree>,
+    cwd: &Path,
+) -> Result<(), Failure> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     at("making mounts private", mount_change("/", private))?;
     let safe = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let root = at("making a root", tmpfs(ROOT_BYTES, "0755", safe))?;
-    // Processes of the new namespace; taken while the old /proc can still be seen.
+    // Shows the processes of the new namespace. The kernel allows this mount only while the old
+    // /proc is visible, and the new root covers that.
     let context = at("opening proc", fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC))?;
     at("making proc", fsconfig_create(context.as_fd()))?;
     let flags = safe | MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR_RDONLY;
@@ -224,7 +229,7 @@ pub(crate) fn enter(enclosure: &Enclosure, trees: Vec<Tree>, cwd: &Path) -> Resu
     let root = at("opening the root", open_folder(Path::new(".")))?;
     let root = root.as_fd();
     fill(root, &links)?;
-    if matches!(enclosure.net, Net::Relayed(_)) {
+    if matches!(sandbox_spec.net, Net::Relayed(_)) {
         let path = "etc/resolv.conf";
         at(format!("writing /{path}"), touch(root, Path::new(path), RESOLVER))?;
     }
@@ -234,8 +239,8 @@ pub(crate) fn enter(enclosure: &Enclosure, trees: Vec<Tree>, cwd: &Path) -> Resu
         at(format!("placing /dev/{name}"), place(fd.as_fd(), root, &path))?;
     }
     at("placing proc", place(proc.as_fd(), root, Path::new("proc")))?;
-    if enclosure.tmp_mb > 0 {
-        let bytes = enclosure.tmp_mb.saturating_mul(1 << 20).to_string();
+    if sandbox_spec.tmp_mb > 0 {
+        let bytes = sandbox_spec.tmp_mb.saturating_mul(1 << 20).to_string();
         for path in ["tmp", "dev/shm"] {
             let own = at(format!("making /{path}"), tmpfs(&bytes, "1777", safe))?;
             at(format!("placing /{path}"), place(own.as_fd(), root, Path::new(path)))?;
@@ -246,7 +251,7 @@ pub(crate) fn enter(enclosure: &Enclosure, trees: Vec<Tree>, cwd: &Path) -> Resu
         put(root, tree).map_err(|error| (format!("placing `{}`", tree.path.display()), error))
     };
     others.into_iter().try_for_each(place_tree)?;
-    for path in &enclosure.hidden {
+    for path in &sandbox_spec.hidden {
         hide(root, path, &own, safe)?;
     }
     own.into_iter().try_for_each(place_tree)?;
@@ -274,7 +279,7 @@ fn put(root: BorrowedFd<'_>, tree: &Tree) -> io::Result<()> {
         What::Link(to) => {
             make_folders(root, parent)?;
             match symlinkat(to, root, &inner) {
-                // By another name of its folder it is there already.
+                // It exists already, by another name of its folder.
                 Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
                 Err(error) => Err(error.into()),
             }
@@ -282,8 +287,8 @@ fn put(root: BorrowedFd<'_>, tree: &Tree) -> io::Result<()> {
     }
 }
 
-/// Puts something empty over a path, where it can be seen or has the program's own folder in it; the
-/// folders that lead to that one are made.
+/// Covers a path with an empty folder or `/dev/null`, if it is visible or contains the program's
+/// own folder. Makes the folders that lead to the program's own folder.
 fn hide(
     root: BorrowedFd<'_>,
     path: &Path,
@@ -331,7 +336,7 @@ fn links() -> Vec<(&'static str, PathBuf)> {
     LINKS.iter().filter_map(link).collect()
 }
 
-/// Folders, links and small files that programs expect of any system.
+/// Makes folders, links and small files that programs expect of any system.
 fn fill(root: BorrowedFd<'_>, links: &[(&str, PathBuf)]) -> Result<(), Failure> {
     for folder in ["dev", "dev/shm", "etc", "proc", "tmp", "usr", "var/tmp", "run"] {
         at(format!("making /{folder}"), make_folders(root, Path::new(folder)))?;
@@ -356,7 +361,7 @@ fn fill(root: BorrowedFd<'_>, links: &[(&str, PathBuf)]) -> Result<(), Failure> 
     Ok(())
 }
 
-/// A path as it is beneath the root, without `.` and `..`.
+/// The path relative to the root, without `.` and `..`.
 fn beneath(path: &Path) -> PathBuf {
     path.components().filter(|part| matches!(part, Component::Normal(_))).collect()
 }
@@ -366,7 +371,8 @@ fn make_folders(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     for part in path.components() {
         made.push(part);
         match mkdirat(root, &made, Mode::from_raw_mode(0o755)) {
-            // Within a mount that may not be written it is there already, or placing says so.
+            // In a read-only mount the folder exists already; if it does not, attaching the mount
+            // fails.
             Ok(()) | Err(rustix::io::Errno::EXIST | rustix::io::Errno::ROFS) => (),
             Err(error) => return Err(error.into()),
         }

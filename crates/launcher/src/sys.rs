@@ -1,4 +1,4 @@
-//! System calls that no library gives safely; the only module with `unsafe`.
+//! Wrappers of system calls that no library provides safely; the only module with `unsafe`.
 //!
 //! Path: 7. Doc: execution.md#how-it-is-enforced
 #![allow(unsafe_code)]
@@ -47,7 +47,7 @@ fn close_range(first: u32, flags: libc::c_uint) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sets attributes of a mount and of all beneath it; set-user-id bits never count.
+/// Sets attributes of a mount and of all mounts beneath it, and always `nosuid`.
 pub(crate) fn set_mounts(tree: BorrowedFd<'_>, wanted: MountAttributes<'_>) -> io::Result<()> {
     set_mount(tree, wanted, libc::AT_RECURSIVE)
 }
@@ -110,7 +110,7 @@ pub(crate) fn loopback_up() -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The number of the loopback interface.
+/// The index of the loopback interface.
 pub(crate) fn loopback_index() -> io::Result<u32> {
     // SAFETY: the name is a C string.
     match unsafe { libc::if_nametoindex(c"lo".as_ptr()) } {
@@ -124,7 +124,7 @@ pub(crate) fn loopback_index() -> io::Result<u32> {
 pub(crate) struct Waited(libc::sigset_t);
 
 impl Waited {
-    /// Blocks the end of children, and the wish to end.
+    /// Blocks SIGCHLD and SIGTERM.
     pub(crate) fn block() -> io::Result<Self> {
         // SAFETY: the set is initialised by `sigemptyset` before it is read.
         unsafe {
@@ -139,7 +139,7 @@ impl Waited {
         }
     }
 
-    /// Takes the block back, for a program that is to be run.
+    /// Unblocks the signals, for a program that is about to run.
     pub(crate) fn unblock(self) -> io::Result<()> {
         // SAFETY: the set is initialised.
         let answer = unsafe {
@@ -148,36 +148,38 @@ impl Waited {
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// The next of them.
+    /// Waits for the next of these signals; `None` if the wait fails.
     pub(crate) fn next(self) -> Option<i32> {
-        // SAFETY: the set is initialised, and no information is asked for.
+        // SAFETY: the set is initialised, and a null pointer asks for no information about the
+        // signal.
         let signal = unsafe { libc::sigwaitinfo(&raw const self.0, std::ptr::null_mut()) };
         (signal > 0).then_some(signal)
     }
 }
 
-/// Lets children go without a word when they end.
-pub(crate) fn bury_no_child() {
-    // SAFETY: ignoring is no function of ours.
+/// Ignores SIGCHLD, so that the kernel reaps children.
+pub(crate) fn ignore_children() {
+    // SAFETY: `SIG_IGN` installs no function.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
 }
 
-/// Gives signals their ordinary meaning again: a runtime may have ignored some, and that is
-/// inherited.
+/// Restores the default action of signals: a runtime may have ignored some, and children inherit
+/// that.
 pub(crate) fn reset_signals() {
     for signal in [libc::SIGPIPE, libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGCHLD] {
-        // SAFETY: the default action is no function of ours.
+        // SAFETY: `SIG_DFL` installs no function.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }
 
-/// A number that no two launchers of the same process number share.
+/// The time in nanoseconds, which tells apart launchers that have the same process id one after
+/// another.
 pub(crate) fn nanoseconds() -> u128 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map(|since| since.as_nanos()).unwrap_or_default()
 }
 
-/// Which version of Landlock the running kernel has.
+/// The Landlock version of the running kernel.
 pub(crate) fn landlock_version() -> io::Result<i64> {
     const VERSION: libc::c_uint = 1;
     // SAFETY: with this flag the kernel reads no memory.

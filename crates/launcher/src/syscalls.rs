@@ -1,6 +1,7 @@
-//! System calls that a contained program is refused.
+//! Seccomp filters that refuse system calls to a contained program.
 //!
-//! A deny list: what remains is what programs need, and namespaces and Landlock rule where it leads.
+//! The filters are deny lists. All other calls are allowed; namespaces and Landlock limit their
+//! effect.
 //!
 //! Path: 7. Doc: execution.md#how-it-is-enforced
 
@@ -15,9 +16,9 @@ use seccompiler::{
 
 use crate::order::Net;
 
-/// Calls that are answered with "not permitted".
+/// Calls that fail with `EPERM`.
 const REFUSED: &[c_long] = &[
-    // Looking into other processes.
+    // Access to other processes.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -40,7 +41,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_open_tree,
     libc::SYS_move_mount,
     libc::SYS_mount_setattr,
-    // Files by handle go around every path.
+    // Handles of files bypass paths.
     libc::SYS_open_by_handle_at,
     libc::SYS_name_to_handle_at,
     libc::SYS_fanotify_init,
@@ -50,7 +51,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_acct,
     libc::SYS_swapon,
     libc::SYS_swapoff,
-    // Keys and programs in the kernel.
+    // Keys, programs and modules in the kernel.
     libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
@@ -66,17 +67,16 @@ const REFUSED: &[c_long] = &[
     libc::SYS_reboot,
     libc::SYS_syslog,
     libc::SYS_vhangup,
-    // The clock is everybody's.
+    // The clock is shared by all processes.
     libc::SYS_settimeofday,
     libc::SYS_clock_settime,
     libc::SYS_clock_adjtime,
     libc::SYS_adjtimex,
 ];
 
-/// Calls that are answered as by a kernel that has never heard of them, so that programs take the
-/// older way.
+/// Calls that fail with `ENOSYS`, so that programs use the older call instead.
 const UNKNOWN: &[c_long] = &[
-    // Their flags stand in memory, where no filter sees them; `clone` and `openat` have them in
+    // Their flags are in memory, which a filter cannot read; `clone` and `openat` have them in
     // registers.
     libc::SYS_clone3,
     libc::SYS_openat2,
@@ -86,17 +86,18 @@ const UNKNOWN: &[c_long] = &[
     libc::SYS_io_uring_register,
 ];
 
-/// Newer than the library's list, the same number on every architecture.
+/// Calls that `libc` does not list; their numbers are the same on every architecture.
 const OPEN_TREE_ATTR: c_long = 467;
 const FCHMODAT2: c_long = 452;
 
-/// Calls that are unknown where no cgroup bounds memory: what they take belongs to no process.
+/// Calls that fail with `ENOSYS` if no cgroup limits memory: the memory that they allocate belongs
+/// to no process.
 const UNBOUNDED: &[c_long] = &[libc::SYS_memfd_create, libc::SYS_shmget];
 
-/// Bits of a mode by which a program runs as the owner of its file.
+/// Bits of a mode by which a program runs as the owner or the group of its file.
 const SET_ID: [u64; 2] = [libc::S_ISUID as u64, libc::S_ISGID as u64];
 
-/// Calls that take a mode, and which argument it is.
+/// Calls that take a mode, with the index of that argument.
 const MODES: &[(c_long, u8)] = &[
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_chmod, 1),
@@ -113,17 +114,17 @@ const MODES: &[(c_long, u8)] = &[
     (libc::SYS_creat, 1),
 ];
 
-/// Calls that take a mode where their flags say that a file is made; which arguments these are.
+/// Calls that take a mode if their flags create a file, with the indexes of flags and mode.
 const OPENS: &[(c_long, u8, u8)] = &[
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_open, 1, 2),
     (libc::SYS_openat, 2, 3),
 ];
 
-/// Flags that say that a file is made. `O_TMPFILE` holds the bit of `O_DIRECTORY` too.
+/// Flags that create a file. `O_TMPFILE` contains the bit of `O_DIRECTORY`, which must not count.
 const MAKES: [libc::c_int; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
 
-/// Ways to make a namespace by `clone`.
+/// Flags of `clone` that make a namespace.
 const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWNS,
     libc::CLONE_NEWCGROUP,
@@ -134,12 +135,12 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWNET,
 ];
 
-/// Numbers from here on are the same calls for another calling convention of x86.
+/// System call numbers from here on belong to the x32 ABI.
 #[cfg(target_arch = "x86_64")]
 const X32: u32 = 0x4000_0000;
 
-/// Puts the filters on this process, for good. Sets `no_new_privs`. `grouped`: a cgroup bounds the
-/// memory.
+/// Applies the filters to this process permanently. Sets `no_new_privs`. `grouped`: a cgroup limits
+/// the memory.
 pub(crate) fn apply(net: &Net, grouped: bool) -> io::Result<()> {
     for program in programs(net, grouped)? {
         apply_filter(&program).map_err(other)?;
@@ -164,8 +165,8 @@ fn programs(net: &Net, grouped: bool) -> io::Result<Vec<BpfProgram>> {
     }
     refused.insert(libc::SYS_clone, made.map(|it| rule(vec![it?])).collect::<Result<_, _>>()?);
     refused.insert(libc::SYS_socket, sockets(net)?);
-    // A pair is connected from birth; but one of datagrams may still name any other address, and a
-    // raw one is one of datagrams.
+    // A socket pair is connected, but a datagram socket can still send to any address. A raw UNIX
+    // socket is a datagram socket.
     let mut pairs = vec![rule(vec![argument(0, SeccompCmpOp::Ne, number(libc::AF_UNIX))?])?];
     for kind in 0..=0xf {
         if kind != number(libc::SOCK_STREAM) && kind != number(libc::SOCK_SEQPACKET) {
@@ -173,7 +174,7 @@ fn programs(net: &Net, grouped: bool) -> io::Result<Vec<BpfProgram>> {
         }
     }
     refused.insert(libc::SYS_socketpair, pairs);
-    // Typing into the terminal of whoever started the gateway.
+    // These requests insert input into the terminal from which the gateway was started.
     let typing = [libc::TIOCSTI, libc::TIOCLINUX].map(|request| {
         argument(1, SeccompCmpOp::Eq, request).and_then(|condition| rule(vec![condition]))
     });
@@ -207,19 +208,19 @@ fn programs(net: &Net, grouped: bool) -> io::Result<Vec<BpfProgram>> {
     Ok(programs)
 }
 
-/// Which families of sockets are refused.
+/// The rules of `socket`, by family.
 fn sockets(net: &Net) -> io::Result<Vec<SeccompRule>> {
     let family = |family: libc::c_int| {
         argument(0, SeccompCmpOp::Ne, u64::try_from(family).unwrap_or_default())
     };
     match net {
-        // All of them.
+        // An empty list of rules refuses every family.
         Net::None => Ok(Vec::new()),
         Net::Relayed(_) | Net::Ports(_) => {
             let known = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
             let families = known.into_iter().map(family).collect::<Result<_, _>>()?;
-            // Programs ask the kernel for its interfaces; other questions of that family are none
-            // of theirs.
+            // Programs ask the kernel for its network interfaces by NETLINK_ROUTE. Other netlink
+            // protocols are refused.
             let netlink = u64::try_from(libc::AF_NETLINK).unwrap_or_default();
             let route = u64::try_from(libc::NETLINK_ROUTE).unwrap_or_default();
             let questions = rule(vec![
@@ -243,7 +244,8 @@ fn rule(conditions: Vec<SeccompCondition>) -> io::Result<SeccompRule> {
     SeccompRule::new(conditions).map_err(other)
 }
 
-/// Every call by the other convention is unknown: it would pass a list of this one's numbers.
+/// A filter that fails every x32 call with `ENOSYS`, because the other filters do not list x32
+/// numbers.
 #[cfg(target_arch = "x86_64")]
 fn no_other_convention() -> BpfProgram {
     const LOAD_NUMBER: u16 = 0x20;

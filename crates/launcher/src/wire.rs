@@ -1,6 +1,6 @@
-//! The frames between whoever orders and the launcher: a letter, a length, a JSON document.
+//! The frames between the client and the launcher: a tag, a length and a JSON document.
 //!
-//! Nothing here waits for anything but the socket it is given.
+//! The functions block only on the socket that they are given.
 //!
 //! Path: 7. Doc: execution.md#the-launcher
 
@@ -16,60 +16,62 @@ use serde::{Deserialize, Serialize};
 
 use crate::order::Primitive;
 
-/// Bytes before the document: the letter, and the length as four bytes, big endian.
+/// Bytes before the document: the tag, and the length as four bytes, big endian.
 pub const HEAD_BYTES: usize = 5;
-/// Longest document: command lines and environments are bounded by the kernel at less.
+/// Maximum length of a document, in bytes. The kernel's limit for command lines and environments is
+/// lower.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
 
-/// Descriptors that come with one frame.
+/// Maximum number of descriptors with one frame.
 pub const FDS_MAX: usize = 3;
 
-/// To the standing launcher: one more is wanted. Its socket, and the program's standard output and
-/// standard error, come with it.
+/// To the fork server: fork a launcher. Its socket, and the program's standard output and standard
+/// error, are sent with the frame.
 pub const NEW: u8 = b'n';
-/// From the launcher: it reads its order next. Whoever orders waits for it: a launcher that ends
-/// before this frame has run nothing.
+/// From the launcher: it reads its order next. The client waits for this frame before it sends the
+/// order: a launcher that ends earlier has run nothing.
 pub const READY: u8 = b'y';
-/// To the launcher: an order; its first byte carries the program's standard input.
+/// To the launcher: an order. The program's standard input is sent with its first byte.
 pub const ORDER: u8 = b'o';
-/// To the launcher: ask the program to end.
+/// To the launcher: send SIGTERM to the program.
 pub const ASK_TO_END: u8 = b't';
-/// From the launcher: a listening socket comes with this frame; the document is a [`Listener`].
+/// From the launcher: a listening socket is sent with this frame; the document is a [`Listener`].
 pub const LISTENER: u8 = b'l';
-/// From the launcher: the program has been started; the document is the launcher's own number.
+/// From the launcher: the program may be running from now on; the document is the launcher's
+/// process id.
 pub const STARTED: u8 = b's';
-/// From the launcher: how it ended; the last frame.
+/// From the launcher: the last frame; the document is a [`Report`].
 pub const REPORT: u8 = b'r';
 
-/// A frame of `document`.
+/// The bytes of a frame.
 #[must_use]
-pub fn frame(letter: u8, document: &[u8]) -> Vec<u8> {
+pub fn frame(tag: u8, document: &[u8]) -> Vec<u8> {
     let length = u32::try_from(document.len()).unwrap_or(u32::MAX);
     let mut frame = Vec::with_capacity(HEAD_BYTES + document.len());
-    frame.push(letter);
+    frame.push(tag);
     frame.extend_from_slice(&length.to_be_bytes());
     frame.extend_from_slice(document);
     frame
 }
 
-/// The letter and length at the head of a frame.
+/// The tag and length at the head of a frame.
 #[must_use]
 pub fn head(bytes: [u8; HEAD_BYTES]) -> (u8, usize) {
-    let [letter, a, b, c, d] = bytes;
-    (letter, usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX))
+    let [tag, a, b, c, d] = bytes;
+    (tag, usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX))
 }
 
 /// Sends a frame, and descriptors with it.
 ///
 /// # Errors
-/// Where the socket is gone or full.
+/// If the socket is closed, or full and non-blocking. A part of the frame may be sent then.
 pub fn send(
     to: BorrowedFd<'_>,
-    letter: u8,
+    tag: u8,
     document: &[u8],
     fds: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let frame = frame(letter, document);
+    let frame = frame(tag, document);
     let (mut sent, mut fds) = (0, fds);
     while sent < frame.len() {
         match send_some(to, frame.get(sent..).unwrap_or_default(), fds) {
@@ -82,10 +84,12 @@ pub fn send(
     Ok(())
 }
 
-/// Sends a part of a frame, and descriptors with its first byte; gives the bytes that were sent.
+/// Sends a part of a frame, and descriptors with its first byte. Returns the number of bytes that
+/// were sent.
 ///
 /// # Errors
-/// Where the socket is gone, or is full and does not wait: nothing of `bytes` was sent then.
+/// If the socket is closed, or full and non-blocking, or if there are more than [`FDS_MAX`]
+/// descriptors. Nothing of `bytes` is sent then.
 pub fn send_some(to: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut with = SendAncillaryBuffer::new(&mut space);
@@ -95,10 +99,10 @@ pub fn send_some(to: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io
     Ok(sendmsg(to, &[IoSlice::new(bytes)], &mut with, SendFlags::NOSIGNAL)?)
 }
 
-/// Fills a buffer, and takes the descriptors that come with it.
+/// Fills a buffer, and appends the descriptors that are received with it to `fds`.
 ///
 /// # Errors
-/// Where the socket ends before.
+/// If the socket fails or is closed before the buffer is full.
 pub fn fill(from: BorrowedFd<'_>, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<()> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -112,10 +116,11 @@ pub fn fill(from: BorrowedFd<'_>, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> 
     Ok(())
 }
 
-/// Receives some bytes, and the descriptors that come with them; 0 = the end.
+/// Receives bytes, and appends the descriptors that are received with them to `fds`. Returns the
+/// number of bytes; 0 = the socket is closed.
 ///
 /// # Errors
-/// Where the socket is broken, or has nothing yet and does not wait.
+/// If the socket fails, or is empty and non-blocking.
 pub fn receive(
     from: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -133,39 +138,40 @@ pub fn receive(
     Ok(received.bytes)
 }
 
-/// A listening socket of a program's own network.
+/// A listening socket in a program's network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Listener {
-    /// What is spoken there.
+    /// Its protocol.
     pub kind: ListenerKind,
     /// The port.
     pub port: u16,
 }
 
-/// What is spoken at a listening socket.
+/// The protocol of a listening socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ListenerKind {
-    /// An HTTP proxy is expected.
+    /// An HTTP proxy.
     Proxy,
-    /// Connections to any address; their own address is where the program wanted to go.
+    /// TCP connections to any address. The local address of a connection is the program's
+    /// destination.
     Stream,
-    /// Names over TCP (RFC 7766).
+    /// DNS over TCP (RFC 7766).
     DnsStream,
-    /// Names over UDP (RFC 1035).
+    /// DNS over UDP (RFC 1035).
     DnsDatagram,
 }
 
-/// How a launched program ended.
+/// The outcome of an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Report {
-    /// By itself, with a code.
+    /// The program exited with this code.
     Exit(i32),
-    /// By a signal.
+    /// This signal ended the program.
     Signal(i32),
-    /// The kernel ended it for its memory.
+    /// It exceeded its memory limit, and the kernel or the launcher ended it.
     MemoryLimit,
     /// It used up its processor time.
     CpuLimit,
@@ -173,14 +179,14 @@ pub enum Report {
     WriteLimit {
         /// The path.
         path: String,
-        /// Bytes that may be there.
+        /// The limit, in bytes.
         bytes_max: u64,
     },
     /// It could not be started; nothing of it has run.
     Unstarted(Unstarted),
     /// The launcher itself failed after the program may have been started.
     Failed(Unstarted),
-    /// What this machine has.
+    /// The primitives of this machine.
     Primitives(Vec<Found>),
 }
 
@@ -188,24 +194,24 @@ pub enum Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unstarted {
-    /// What was being done.
+    /// The step that failed.
     pub step: String,
     /// Why it failed.
     pub cause: String,
-    /// Whether the program itself is at fault: it is not there, or cannot be run.
+    /// Whether the program itself is the cause: it is missing, or cannot be run.
     pub program: bool,
 }
 
-/// One primitive, and why it is missing.
+/// The result of probing one primitive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Found {
     /// The primitive.
     pub primitive: Primitive,
-    /// Why it is missing; `None` = it is there.
+    /// Why it is missing; `None` = it is available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
-    /// What there is to say of it, such as a version or a folder.
+    /// A detail, such as a version or a folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }

@@ -1,6 +1,7 @@
-//! What a contained program must not get away with: each attempt is made inside, as root and as an
-//! ordinary user, and once outside, where it works, so that none of these tests is one that cannot
-//! fail.
+//! Tests that a contained program cannot escape.
+//!
+//! Each attempt runs inside, as root and as an ordinary user, and once outside. It must succeed
+//! outside, so that no test passes without containment.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
 #![allow(clippy::print_stdout, unsafe_code, clippy::undocumented_unsafe_blocks)]
 
@@ -21,11 +22,11 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use toolbooth_launcher::order::{Net, Primitive, Relay, Run};
 use toolbooth_launcher::wire::{Found, Report};
 
-/// The word by which this program attacks.
+/// The first argument of this program when it runs one attempt.
 const ATTACK: &str = "__attack";
 const ESCAPED: &str = "ESCAPED";
 
-/// What an attack is told: folders, and where the outside listens.
+/// The parameters of an attack: folders, and the ports of the listeners outside.
 #[derive(Clone)]
 struct Scene {
     inside: PathBuf,
@@ -68,7 +69,7 @@ impl Scene {
 
 type Attack = fn(&Scene) -> Result<(), Error>;
 
-/// Each attempt; what succeeds has escaped.
+/// All attempts; one that succeeds has escaped.
 const ATTACKS: &[(&str, Attack)] = &[
     ("reading outside", |scene| read(&scene.secret())),
     ("stat outside", |scene| std::fs::metadata(scene.secret()).map(drop)),
@@ -184,7 +185,7 @@ const ATTACKS: &[(&str, Attack)] = &[
         raw(unsafe { libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 0) })
     }),
     ("unmounting /proc", |_| {
-        // Outside nothing must really be unmounted: a folder that is no mount.
+        // Outside nothing must be unmounted: MNT_EXPIRE fails for the root, which is in use.
         let target = if std::process::id() < 100 { c"/proc" } else { c"/" };
         let flags = if std::process::id() < 100 { libc::MNT_DETACH } else { libc::MNT_EXPIRE };
         match call(unsafe { libc::umount2(target.as_ptr(), flags) }) {
@@ -243,11 +244,12 @@ const ATTACKS: &[(&str, Attack)] = &[
         if !cfg!(target_arch = "x86_64") {
             return Err(Error::from_raw_os_error(libc::ENOSYS));
         }
-        // getpid by its x32 number; kernels without that convention refuse it by themselves.
+        // getpid by its x32 number; kernels without that ABI refuse it anyway.
         raw(unsafe { libc::syscall(0x4000_0000 | libc::SYS_getpid) })
     }),
     ("typing into a terminal", |_| {
-        // A descriptor that is no terminal: the request itself must be refused before that is seen.
+        // The descriptor is not a terminal: the filter must refuse the request before the kernel
+        // checks that.
         let byte = b'x';
         match call(unsafe { libc::ioctl(0, libc::TIOCSTI, &raw const byte) }) {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(error),
@@ -351,28 +353,29 @@ const ATTACKS: &[(&str, Attack)] = &[
     }),
 ];
 
-/// Attempts that also fail outside on some machines, by their kernels' own settings.
+/// Attempts that also fail outside on some machines, because of their kernels' versions or
+/// settings.
 const MAY_FAIL_OUTSIDE: &[&str] = &[
     "io_uring",
     "the other calling convention",
     "page faults in user space",
     "the kernel's keys",
-    // The kernel takes these bits from the modes of folders by itself.
+    // The kernel itself removes these bits from the modes of folders.
     "a set-user-id bit by mkdir",
     "a set-user-id bit by mkdirat",
-    // Linux 6.6 and 6.15.
+    // Available since Linux 6.6 and 6.15.
     "a set-user-id bit by fchmodat2",
     "mount trees with attributes",
 ];
 
-/// Inside, the first process of the namespace; outside, whoever runs these tests.
+/// Inside, the first process of the namespace; outside, the test process.
 fn first() -> PathBuf {
     let inside = std::process::id() < 100;
     let pid = if inside { "1".to_owned() } else { std::env::var("OUTSIDE").unwrap() };
     Path::new("/proc").join(pid)
 }
 
-/// Lets an attempt give a file a bit by which it runs as its owner, and looks whether it has one.
+/// Runs an attempt to set a set-user-id or set-group-id bit, and checks whether the bit is set.
 fn set_id(scene: &Scene, attempt: impl Fn(&CString) -> Result<(), Error>) -> Result<(), Error> {
     let path = scene.inside.join("tool");
     std::fs::write(&path, "x")?;
@@ -383,7 +386,7 @@ fn set_id(scene: &Scene, attempt: impl Fn(&CString) -> Result<(), Error>) -> Res
     Ok(())
 }
 
-/// Makes a file anew, by a system call that takes path, flags and mode.
+/// Creates a file by a system call that takes path, flags and mode.
 fn made(number: libc::c_long, path: &CString, flags: libc::c_int) -> Result<(), Error> {
     unsafe { libc::unlink(path.as_ptr()) };
     raw(unsafe { libc::syscall(number, path.as_ptr(), flags, 0o4755) })
@@ -403,7 +406,7 @@ fn raw(answer: libc::c_long) -> Result<(), Error> {
     if answer < 0 { Err(Error::last_os_error()) } else { Ok(()) }
 }
 
-/// As `raw`, for what is born twice.
+/// As `raw`, for calls that fork: the child exits at once.
 fn born(answer: libc::c_long) -> Result<(), Error> {
     if answer == 0 {
         unsafe { libc::_exit(0) };
@@ -471,23 +474,23 @@ impl Stage {
 fn order(
     name: &str,
     scene: &Scene,
-    enclosure: Option<toolbooth_launcher::order::Enclosure>,
+    sandbox_spec: Option<toolbooth_launcher::order::SandboxSpec>,
 ) -> Run {
     let this = std::env::current_exe().unwrap().display().to_string();
     let mut argv = vec![this, ATTACK.to_owned(), name.to_owned()];
     argv.extend(scene.words());
     let env = vec![("OUTSIDE".to_owned(), std::process::id().to_string())];
-    Run { argv, env, cwd: "/".into(), enclosure }
+    Run { argv, env, cwd: "/".into(), sandbox_spec }
 }
 
 fn contained(who: Who, found: &[Found], name: &str, net: Net) -> Result<(), Failed> {
     let stage = Stage::set();
-    let mut enclosure = enclosure(who, found);
-    enclosure.net = net.clone();
-    enclosure.binds.push(bind(std::env::current_exe().unwrap(), false));
-    enclosure.binds.push(bind(&stage.scene.inside, true));
-    enclosure.binds.push(bind(stage.scene.inside.join("fixed"), false));
-    let ended = run(who, order(name, &stage.scene, Some(enclosure)));
+    let mut sandbox_spec = sandbox_spec(who, found);
+    sandbox_spec.net = net.clone();
+    sandbox_spec.binds.push(bind(std::env::current_exe().unwrap(), false));
+    sandbox_spec.binds.push(bind(&stage.scene.inside, true));
+    sandbox_spec.binds.push(bind(stage.scene.inside.join("fixed"), false));
+    let ended = run(who, order(name, &stage.scene, Some(sandbox_spec)));
     if ended.report != Report::Exit(0) || !ended.stdout.starts_with("stopped") {
         return Err(format!("{who:?}, {net:?}: {ended:?}").into());
     }
@@ -505,11 +508,11 @@ fn landlock_version(found: &[Found]) -> u32 {
 fn ports(who: Who, found: &[Found]) -> Result<(), Failed> {
     let stage = Stage::set();
     for (ports, word) in [(vec![stage.scene.tcp], ESCAPED), (vec![443], "stopped")] {
-        let mut enclosure = enclosure(who, found);
-        enclosure.primitives.retain(|one| *one != Primitive::NetworkNamespace);
-        enclosure.net = Net::Ports(ports.clone());
-        enclosure.binds.push(bind(std::env::current_exe()?, false));
-        let ended = run(who, order("TCP", &stage.scene, Some(enclosure)));
+        let mut sandbox_spec = sandbox_spec(who, found);
+        sandbox_spec.primitives.retain(|one| *one != Primitive::NetworkNamespace);
+        sandbox_spec.net = Net::Ports(ports.clone());
+        sandbox_spec.binds.push(bind(std::env::current_exe()?, false));
+        let ended = run(who, order("TCP", &stage.scene, Some(sandbox_spec)));
         if !ended.stdout.starts_with(word) {
             return Err(format!("{ports:?}: {ended:?}").into());
         }
@@ -536,7 +539,7 @@ fn main() {
     }
     let mut trials = Vec::new();
     let whos = whos();
-    // With a way out through the gateway, every other way stays closed.
+    // With a network through the gateway, every other way out stays closed.
     let relayed = [
         "TCP",
         "UDP",
@@ -557,15 +560,15 @@ fn main() {
         }
     }
     // Without a network of its own a program reaches by TCP the ports that are named, and no other.
-    for (who, found, skipped) in &whos {
+    for (who, found, lacking) in &whos {
         let (who, found) = (*who, Arc::clone(found));
         let old = landlock_version(&found) < 4;
         if old {
-            eprintln!("SKIPPED: ports of the machine's own network: Landlock is too old");
+            skipped("ports of the machine's own network: Landlock is too old");
         }
         let title = format!("{who:?}, ports of the machine's own network");
         let trial = Trial::test(title, move || ports(who, &found));
-        trials.push(trial.with_ignored_flag(*skipped || old));
+        trials.push(trial.with_ignored_flag(*lacking || old));
     }
     for (name, _) in ATTACKS {
         let trial = Trial::test(format!("outside it works: {name}"), move || outside(name));

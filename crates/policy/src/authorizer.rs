@@ -6,9 +6,9 @@
 //! Path: 3, 5. Doc: policy.md#steps
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
 
+use data_encoding::HEXLOWER;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use toolbooth_contracts::contract::{ApprovalSetting, ToolContract};
@@ -22,7 +22,7 @@ use crate::whitelist::Whitelist;
 
 /// Whether a tool may be used at the moment, beside all policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum ToolStatus {
     /// It may.
     #[default]
     Active,
@@ -32,13 +32,55 @@ pub enum Standing {
     Paused,
 }
 
+/// The rule that denies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DenialRule {
+    /// Step 1: tool calls are switched off.
+    ToolsDisabled,
+    /// Step 2: the caller's tool set does not have it.
+    ToolSet,
+    /// Step 3: it is not on the whitelist.
+    Whitelist,
+    /// Step 4: it is in quarantine.
+    Quarantine,
+    /// Step 4: an operator paused it.
+    Pause,
+    /// Step 5: the caller lacks permissions.
+    Permissions,
+    /// Step 6: a rule of the engine, by its name.
+    Engine(String),
+    /// Step 6: the engine failed.
+    EngineError,
+    /// The caller is no operator.
+    Operator,
+}
+
+impl DenialRule {
+    /// The rule as records and answers name it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::ToolsDisabled => "flags.mcp_tools",
+            Self::ToolSet => "tool-set",
+            Self::Whitelist => "whitelist",
+            Self::Quarantine => "quarantine",
+            Self::Pause => "pause",
+            Self::Permissions => "permissions",
+            Self::Engine(name) => name,
+            Self::EngineError => "engine-error",
+            Self::Operator => "operator",
+        }
+    }
+}
+
 /// Why a call is denied: the rule that decided, and what it saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
     /// The code of the call.
     pub code: ErrorCode,
     /// The rule.
-    pub rule: String,
+    pub rule: DenialRule,
     /// A sentence that caller and operator may see.
     pub reason: String,
     /// What the rule misses, such as permissions.
@@ -46,14 +88,14 @@ pub struct Denial {
 }
 
 impl Denial {
-    pub(crate) fn new(code: ErrorCode, rule: &str, reason: impl Into<String>) -> Self {
-        Self { code, rule: rule.to_owned(), reason: reason.into(), missing: Vec::new() }
+    pub(crate) fn new(code: ErrorCode, rule: DenialRule, reason: impl Into<String>) -> Self {
+        Self { code, rule, reason: reason.into(), missing: Vec::new() }
     }
 
     /// The denial as records keep it.
     #[must_use]
     pub fn note(&self) -> DecisionNote {
-        DecisionNote { rule: self.rule.clone(), reason: self.reason.clone() }
+        DecisionNote { rule: self.rule.as_str().to_owned(), reason: self.reason.clone() }
     }
 }
 
@@ -121,7 +163,7 @@ impl Permit {
     }
 }
 
-/// Judges calls by flags, tool sets, whitelist, standing, permissions, rules and approvals.
+/// Judges calls by flags, tool sets, whitelist, status, permissions, rules and approvals.
 #[derive(Clone)]
 pub struct Authorizer {
     pub(crate) flags: FeatureFlags,
@@ -199,9 +241,8 @@ impl Authorizer {
             self.engine.as_ref().map(|engine| engine.version().to_owned())
         ));
         self.version.clear();
-        for byte in hasher.finalize().iter().take(16) {
-            let _ = write!(self.version, "{byte:02x}");
-        }
+        let digest = hasher.finalize();
+        HEXLOWER.encode_append(digest.get(..16).unwrap_or(&digest), &mut self.version);
         self
     }
 
@@ -221,7 +262,7 @@ impl Authorizer {
         } else {
             Err(Denial::new(
                 ErrorCode::ToolsDisabled,
-                "flags.mcp_tools",
+                DenialRule::ToolsDisabled,
                 "tool calls are switched off (`mcp_tools`)",
             ))
         }
@@ -251,7 +292,7 @@ impl Authorizer {
             Some(rights) if rights.operate => Ok(crate::Operator { caller: caller.clone() }),
             _ => Err(Denial::new(
                 ErrorCode::PolicyDenied,
-                "operator",
+                DenialRule::Operator,
                 "this needs the right of an operator",
             )),
         }
@@ -265,11 +306,11 @@ impl Authorizer {
         &self,
         caller: &Caller,
         contract: &ToolContract,
-        standing: &Standing,
+        status: &ToolStatus,
     ) -> Result<Access, Denial> {
         self.enabled()?;
         let tool_id = contract.tool_id.as_str();
-        let rights = self.known(caller, tool_id, standing)?;
+        let rights = self.known(caller, tool_id, status)?;
         let missing = rights.missing(&contract.permissions);
         Ok(Access { missing: missing.into_iter().map(str::to_owned).collect() })
     }
@@ -279,36 +320,36 @@ impl Authorizer {
         &self,
         caller: &Caller,
         id: &str,
-        standing: &Standing,
+        status: &ToolStatus,
     ) -> Result<&CallerRights, Denial> {
         let rights = self.rights(caller).filter(|rights| rights.sees(id)).ok_or_else(|| {
             let hidden = ErrorCode::UnregisteredTool;
-            Denial::new(hidden, "tool-set", hidden.safe_sentence())
+            Denial::new(hidden, DenialRule::ToolSet, hidden.safe_sentence())
         })?;
         if self.flags.tools_policy && !self.whitelist.allows(id) {
             return Err(Denial::new(
                 ErrorCode::PolicyDenied,
-                "whitelist",
+                DenialRule::Whitelist,
                 "Blocked by whitelist policy",
             ));
         }
-        match standing {
-            Standing::Active => Ok(rights),
-            Standing::Quarantined(_) => {
+        match status {
+            ToolStatus::Active => Ok(rights),
+            ToolStatus::Quarantined(_) => {
                 let code = ErrorCode::QuarantinedTool;
-                Err(Denial::new(code, "quarantine", code.safe_sentence()))
+                Err(Denial::new(code, DenialRule::Quarantine, code.safe_sentence()))
             }
-            Standing::Paused => {
+            ToolStatus::Paused => {
                 let code = ErrorCode::Paused;
-                Err(Denial::new(code, "pause", code.safe_sentence()))
+                Err(Denial::new(code, DenialRule::Pause, code.safe_sentence()))
             }
         }
     }
 
     /// Whether steps 1 to 5 let the caller see the tool in a listing.
     #[must_use]
-    pub fn lists(&self, caller: &Caller, contract: &ToolContract, standing: &Standing) -> bool {
-        self.access(caller, contract, standing).is_ok_and(|access| access.missing.is_empty())
+    pub fn lists(&self, caller: &Caller, contract: &ToolContract, status: &ToolStatus) -> bool {
+        self.access(caller, contract, status).is_ok_and(|access| access.missing.is_empty())
     }
 
     /// Steps 5 to 9 over the final arguments.
@@ -328,7 +369,7 @@ impl Authorizer {
                 missing: access.missing.clone(),
                 ..Denial::new(
                     ErrorCode::PolicyDenied,
-                    "permissions",
+                    DenialRule::Permissions,
                     format!("missing permissions: {}", access.missing.join(", ")),
                 )
             });
@@ -343,12 +384,13 @@ impl Authorizer {
                     rule = permitting;
                 }
                 Ok(Verdict::Deny { rule, reason }) => {
-                    return Err(Denial::new(ErrorCode::PolicyDenied, &rule, reason));
+                    let rule = DenialRule::Engine(rule);
+                    return Err(Denial::new(ErrorCode::PolicyDenied, rule, reason));
                 }
                 Err(_) => {
                     return Err(Denial::new(
                         ErrorCode::PolicyDenied,
-                        "engine-error",
+                        DenialRule::EngineError,
                         "the policy could not be evaluated",
                     ));
                 }
@@ -374,7 +416,7 @@ mod tests {
 
     use super::*;
     use crate::caller::Grant;
-    use crate::engine::EngineError;
+    use crate::error::EngineError;
 
     fn contract(id: &str, permissions: &[&str]) -> ToolContract {
         let entry = json!({"name": id, "input_schema": {"type": "object"}, "output_schema": {}, "permissions": permissions,
@@ -411,30 +453,30 @@ mod tests {
             .with_whitelist(Whitelist::parse("files.*").unwrap())
             .with_callers(ops());
         let caller = Caller::authenticated("key:ops");
-        let quarantined = Standing::Quarantined("x".into());
-        let at = |id: &str, standing: &Standing| {
-            code(policy.access(&caller, &contract(id, &[]), standing))
+        let quarantined = ToolStatus::Quarantined("x".into());
+        let at = |id: &str, status: &ToolStatus| {
+            code(policy.access(&caller, &contract(id, &[]), status))
         };
-        assert_eq!(at("files.read", &Standing::Active), "ok");
+        assert_eq!(at("files.read", &ToolStatus::Active), "ok");
         assert_eq!(
             at("files.delete", &quarantined),
             "unregistered-tool",
             "hidden comes before all else"
         );
-        assert_eq!(at("mail.send", &Standing::Active), "unregistered-tool");
+        assert_eq!(at("mail.send", &ToolStatus::Active), "unregistered-tool");
         assert_eq!(at("files.read", &quarantined), "quarantined-tool");
-        assert_eq!(at("files.read", &Standing::Paused), "paused");
+        assert_eq!(at("files.read", &ToolStatus::Paused), "paused");
         let local = policy.access(&Caller::local(), &contract("mail.send", &[]), &quarantined);
         assert_eq!(code(local), "policy-denied", "the whitelist comes before quarantine");
         let stranger = policy.access(
             &Caller::authenticated("key:x"),
             &contract("files.read", &[]),
-            &Standing::Active,
+            &ToolStatus::Active,
         );
         assert_eq!(code(stranger), "unregistered-tool");
         let off = Authorizer::new(FeatureFlags::default());
         assert_eq!(
-            code(off.access(&Caller::local(), &contract("a.b", &[]), &Standing::Active)),
+            code(off.access(&Caller::local(), &contract("a.b", &[]), &ToolStatus::Active)),
             "tools-disabled"
         );
     }
@@ -444,7 +486,7 @@ mod tests {
         let flags = FeatureFlags { mcp_tools: true, tools_policy: false };
         let policy = Authorizer::new(flags).with_whitelist(Whitelist::only(vec![]));
         assert_eq!(
-            code(policy.access(&Caller::local(), &contract("a.b", &[]), &Standing::Active)),
+            code(policy.access(&Caller::local(), &contract("a.b", &[]), &ToolStatus::Active)),
             "ok"
         );
     }
@@ -454,12 +496,12 @@ mod tests {
         let policy = Authorizer::new(on()).with_callers(ops());
         let caller = Caller::authenticated("key:ops");
         let tool = contract("files.copy", &["read:db", "write:db", "send:sms"]);
-        let access = policy.access(&caller, &tool, &Standing::Active).unwrap();
+        let access = policy.access(&caller, &tool, &ToolStatus::Active).unwrap();
         let denial = policy
             .authorize(access, &caller, &tool, &json!({}), &CallContext::default())
             .unwrap_err();
         assert_eq!(denial.missing, ["write:db", "send:sms"]);
-        assert!(!policy.lists(&caller, &tool, &Standing::Active));
+        assert!(!policy.lists(&caller, &tool, &ToolStatus::Active));
     }
 
     struct Broken;
@@ -476,11 +518,11 @@ mod tests {
     fn an_error_inside_the_engine_is_a_deny() {
         let policy = Authorizer::new(on()).with_engine(Arc::new(Broken));
         let tool = contract("a.b", &[]);
-        let access = policy.access(&Caller::local(), &tool, &Standing::Active).unwrap();
+        let access = policy.access(&Caller::local(), &tool, &ToolStatus::Active).unwrap();
         let denial = policy
             .authorize(access, &Caller::local(), &tool, &json!({}), &CallContext::default())
             .unwrap_err();
-        assert_eq!((denial.code, denial.rule.as_str()), (ErrorCode::PolicyDenied, "engine-error"));
+        assert_eq!((denial.code, denial.rule), (ErrorCode::PolicyDenied, DenialRule::EngineError));
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use toolbooth_contracts::{Caller, ToolPattern};
 
+use crate::error::SettingError;
+
 /// A grant such as `read:*`, `calendar:read` or `*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant(String);
@@ -14,8 +16,9 @@ impl Grant {
     /// Reads a grant.
     ///
     /// # Errors
-    /// A sentence, where `text` is neither `*` nor `verb:resource` with an optional `*`.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    /// [`SettingError::Grant`], where `text` is neither `*` nor `verb:resource` with an optional
+    /// `*`.
+    pub fn parse(text: &str) -> Result<Self, SettingError> {
         let part = |part: &str| {
             part == "*"
                 || (!part.is_empty()
@@ -28,7 +31,7 @@ impl Grant {
         if fits {
             Ok(Self(text.to_owned()))
         } else {
-            Err(format!("`{}` is no grant, expected for example `read:*`", text.escape_debug()))
+            Err(SettingError::Grant { text: text.to_owned() })
         }
     }
 

@@ -2,11 +2,11 @@
 //!
 //! Path: 5. Doc: policy.md#rules
 
-use std::fmt;
-
 use serde_json::Value;
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::{CallContext, Caller};
+
+use crate::error::EngineError;
 
 /// Everything that a rule may look at.
 #[derive(Debug)]
@@ -50,18 +50,6 @@ pub enum Verdict {
         reason: String,
     },
 }
-
-/// Why an engine could not give a verdict; it counts as a deny.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EngineError(pub String);
-
-impl fmt::Display for EngineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for EngineError {}
 
 /// Judges questions by rules. Pure: the same question gives the same verdict.
 pub trait PolicyEngine: Send + Sync {

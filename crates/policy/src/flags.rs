@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::SettingError;
+
 /// The two switches. Both are off where nobody has set them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeatureFlags {
@@ -13,15 +15,12 @@ pub struct FeatureFlags {
     pub tools_policy: bool,
 }
 
-/// The words by which a switch is set.
-///
-/// # Errors
-/// A sentence, where `text` is none of them.
-fn switch(text: &str) -> Result<bool, String> {
+/// The value of a switch; `None` for another text.
+fn switch(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
-        "1" | "true" | "on" => Ok(true),
-        "0" | "false" | "off" => Ok(false),
-        _ => Err("expected 1, true or on, or 0, false or off".to_owned()),
+        "1" | "true" | "on" => Some(true),
+        "0" | "false" | "off" => Some(false),
+        _ => None,
     }
 }
 
@@ -29,13 +28,16 @@ impl FeatureFlags {
     /// The flags with what the environment says of them, where it says anything.
     ///
     /// # Errors
-    /// A sentence that names the variable, where its value is no switch.
-    pub fn overridden(mut self, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+    /// [`SettingError::Switch`].
+    pub fn overridden(
+        mut self,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, SettingError> {
         for (name, flag) in
             [("MCP_TOOLS", &mut self.mcp_tools), ("TOOLS_POLICY", &mut self.tools_policy)]
         {
             if let Some(text) = variable(name) {
-                *flag = switch(&text).map_err(|error| format!("the variable {name}: {error}"))?;
+                *flag = switch(&text).ok_or(SettingError::Switch { name })?;
             }
         }
         Ok(self)
@@ -60,7 +62,7 @@ mod tests {
                 .tools_policy
         );
         let error = FeatureFlags::default().overridden(set("MCP_TOOLS", "yes")).unwrap_err();
-        assert!(error.contains("MCP_TOOLS"), "{error}");
+        assert!(error.to_string().contains("MCP_TOOLS"), "{error}");
         assert!(FeatureFlags::default().overridden(set("MCP_TOOLS", "")).is_err());
     }
 }

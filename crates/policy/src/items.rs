@@ -7,7 +7,7 @@ use toolbooth_contracts::event::DecisionNote;
 use toolbooth_contracts::port::ItemKind;
 use toolbooth_contracts::{CallContext, Caller, ErrorCode};
 
-use crate::authorizer::{Authorizer, Denial, Standing};
+use crate::authorizer::{Authorizer, Denial, DenialRule, ToolStatus};
 use crate::engine::{ItemQuestion, Verdict};
 
 /// A prompt, a resource or a template, as policy knows it.
@@ -53,7 +53,7 @@ impl ItemPermit {
 
 impl Authorizer {
     /// All steps that there are for a prompt, a resource or a template: flags, tool sets,
-    /// whitelist, standing, permissions, rules.
+    /// whitelist, status, permissions, rules.
     ///
     /// # Errors
     /// `tools-disabled`; `unregistered-tool` where it is hidden; `policy-denied`,
@@ -62,28 +62,30 @@ impl Authorizer {
         &self,
         caller: &Caller,
         item: &Item<'_>,
-        standing: &Standing,
+        status: &ToolStatus,
         claimed: &CallContext,
     ) -> Result<ItemPermit, Denial> {
-        self.item_access(caller, item, standing)?;
+        self.item_access(caller, item, status)?;
         let Some(engine) = &self.engine else {
             return Ok(ItemPermit { rule: "default".to_owned() });
         };
-        let deny = |rule: &str, reason: &str| Denial::new(ErrorCode::PolicyDenied, rule, reason);
+        let deny =
+            |rule: DenialRule, reason: &str| Denial::new(ErrorCode::PolicyDenied, rule, reason);
         match engine.judge_item(&ItemQuestion { caller, item, claimed }) {
             Ok(Verdict::Permit { rule, approval: false }) => Ok(ItemPermit { rule }),
-            Ok(Verdict::Permit { rule, approval: true }) => {
-                Err(deny(&rule, "this would need an approval, which only calls of tools can have"))
-            }
-            Ok(Verdict::Deny { rule, reason }) => Err(deny(&rule, &reason)),
-            Err(_) => Err(deny("engine-error", "the policy could not be evaluated")),
+            Ok(Verdict::Permit { rule, approval: true }) => Err(deny(
+                DenialRule::Engine(rule),
+                "this would need an approval, which only calls of tools can have",
+            )),
+            Ok(Verdict::Deny { rule, reason }) => Err(deny(DenialRule::Engine(rule), &reason)),
+            Err(_) => Err(deny(DenialRule::EngineError, "the policy could not be evaluated")),
         }
     }
 
     /// Whether steps 1 to 5 let the caller see the item in a listing.
     #[must_use]
-    pub fn lists_item(&self, caller: &Caller, item: &Item<'_>, standing: &Standing) -> bool {
-        self.item_access(caller, item, standing).is_ok()
+    pub fn lists_item(&self, caller: &Caller, item: &Item<'_>, status: &ToolStatus) -> bool {
+        self.item_access(caller, item, status).is_ok()
     }
 
     /// Whether the item is answered like one that is not there, however it stands.
@@ -112,10 +114,10 @@ impl Authorizer {
         &self,
         caller: &Caller,
         item: &Item<'_>,
-        standing: &Standing,
+        status: &ToolStatus,
     ) -> Result<(), Denial> {
         self.enabled()?;
-        let _ = self.known(caller, item.id, standing)?;
+        let _ = self.known(caller, item.id, status)?;
         self.grants_of(caller, item.kind, item.server)
     }
 
@@ -131,7 +133,7 @@ impl Authorizer {
         let reason = format!("missing permissions: {here}");
         Err(Denial {
             missing: vec![here],
-            ..Denial::new(ErrorCode::PolicyDenied, "permissions", reason)
+            ..Denial::new(ErrorCode::PolicyDenied, DenialRule::Permissions, reason)
         })
     }
 }
@@ -167,13 +169,13 @@ mod tests {
     const GREET: Item<'_> = Item { kind: ItemKind::Prompt, server: "s", id: "s.greet" };
     const FILE: Item<'_> = Item { kind: ItemKind::Resource, server: "s", id: "s.file:///a" };
 
-    fn ask(policy: &Authorizer, item: &Item<'_>, standing: &Standing) -> Result<(), Denial> {
+    fn ask(policy: &Authorizer, item: &Item<'_>, status: &ToolStatus) -> Result<(), Denial> {
         let caller = Caller::authenticated("key:a");
-        policy.permit_item(&caller, item, standing, &CallContext::default()).map(drop)
+        policy.permit_item(&caller, item, status, &CallContext::default()).map(drop)
     }
 
     fn code(policy: &Authorizer, item: &Item<'_>) -> &'static str {
-        ask(policy, item, &Standing::Active).map_or_else(|denial| denial.code.as_str(), |()| "ok")
+        ask(policy, item, &ToolStatus::Active).map_or_else(|denial| denial.code.as_str(), |()| "ok")
     }
 
     #[test]
@@ -189,7 +191,7 @@ mod tests {
         assert!(but.hides_item(&Caller::authenticated("key:b"), &GREET));
         let other = policy(&["s.*"], &[], &["use:prompts/t", "read:*"]);
         assert_eq!(code(&other, &FILE), "ok");
-        let denial = ask(&other, &GREET, &Standing::Active).unwrap_err();
+        let denial = ask(&other, &GREET, &ToolStatus::Active).unwrap_err();
         assert_eq!(
             (denial.rule.as_str(), denial.missing),
             ("permissions", vec!["use:prompts/s".to_owned()])
@@ -201,15 +203,15 @@ mod tests {
     #[test]
     fn the_order_is_that_of_tools() {
         let whole = policy(&["s.*"], &[], &[]).with_whitelist(Whitelist::only(patterns(&["t.*"])));
-        let odd = Standing::Quarantined("x".into());
-        let rule = |policy: &Authorizer, standing: &Standing| {
-            ask(policy, &GREET, standing).unwrap_err().rule
+        let odd = ToolStatus::Quarantined("x".into());
+        let rule = |policy: &Authorizer, status: &ToolStatus| {
+            ask(policy, &GREET, status).unwrap_err().rule.as_str().to_owned()
         };
         assert_eq!(rule(&whole, &odd), "whitelist");
         let whole = whole.with_whitelist(Whitelist::only(patterns(&["s.*"])));
         assert_eq!(rule(&whole, &odd), "quarantine");
-        assert_eq!(rule(&whole, &Standing::Paused), "pause");
-        assert_eq!(rule(&whole, &Standing::Active), "permissions");
+        assert_eq!(rule(&whole, &ToolStatus::Paused), "pause");
+        assert_eq!(rule(&whole, &ToolStatus::Active), "permissions");
     }
 
     struct Silent(bool);
@@ -240,8 +242,9 @@ mod tests {
     #[test]
     fn rules_that_do_not_speak_of_items_permit_none() {
         let whole = || policy(&["s.*"], &[], &["*"]);
-        let rule =
-            |policy: &Authorizer, item| ask(policy, item, &Standing::Active).unwrap_err().rule;
+        let rule = |policy: &Authorizer, item| {
+            ask(policy, item, &ToolStatus::Active).unwrap_err().rule.as_str().to_owned()
+        };
         assert_eq!(rule(&whole().with_engine(Arc::new(ToolsOnly)), &FILE), "no-rule");
         let speaks = whole().with_engine(Arc::new(Silent(false)));
         assert_eq!(rule(&speaks, &GREET), "engine-error");

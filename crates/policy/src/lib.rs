@@ -3,15 +3,18 @@
 mod authorizer;
 mod caller;
 mod engine;
+mod error;
 mod flags;
 mod items;
-pub mod port;
 mod toolset;
 mod whitelist;
 
-pub use authorizer::{Access, ApprovalNeed, Authorizer, Charges, Denial, Permit, Standing};
+pub use authorizer::{
+    Access, ApprovalNeed, Authorizer, Charges, Denial, DenialRule, Permit, ToolStatus,
+};
 pub use caller::{CallerRights, Grant, Operator, set_of};
-pub use engine::{EngineError, ItemQuestion, PolicyEngine, Question, Verdict};
+pub use engine::{ItemQuestion, PolicyEngine, Question, Verdict};
+pub use error::{EngineError, SettingError};
 pub use flags::FeatureFlags;
 pub use items::{Item, ItemPermit};
 pub use toolset::ToolSet;

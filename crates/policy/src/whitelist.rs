@@ -4,6 +4,8 @@
 
 use toolbooth_contracts::ToolPattern;
 
+use crate::error::SettingError;
+
 /// Which tools may be called. The default allows all that is registered.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Whitelist(Option<Vec<ToolPattern>>);
@@ -25,12 +27,12 @@ impl Whitelist {
     /// list that names nothing allows nothing.
     ///
     /// # Errors
-    /// A sentence that names the item, where one is no pattern.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    /// [`SettingError::Pattern`], for the first item that is no pattern.
+    pub fn parse(text: &str) -> Result<Self, SettingError> {
         text.split(',')
             .map(str::trim)
             .filter(|item| !item.is_empty())
-            .map(|item| ToolPattern::try_from(item.to_owned()).map_err(|error| error.to_string()))
+            .map(|item| ToolPattern::try_from(item.to_owned()).map_err(SettingError::from))
             .collect::<Result<Vec<_>, _>>()
             .map(Self::only)
     }

@@ -30,7 +30,7 @@ struct Echo;
 #[async_trait]
 impl Executor for Echo {
     async fn execute(&self, dispatch: Dispatch, _conversation: Conversation) -> Outcome {
-        Outcome::Done(ToolOutput::text(dispatch.arguments.get()))
+        Outcome::Done(ToolOutput::text(dispatch.arguments.as_str()))
     }
 
     async fn readiness(&self, _contract: &ToolContract, _probe: bool) -> Readiness {
@@ -101,7 +101,7 @@ impl Ledger for NoStore {
     async fn sweep(&self, _: Moment) -> Result<Vec<Swept>, LedgerError> {
         Ok(Vec::new())
     }
-    async fn park(&self, _: String, _: u64, _: Moment) -> Result<(), LedgerError> {
+    async fn suspend(&self, _: String, _: u64, _: Moment) -> Result<(), LedgerError> {
         Ok(())
     }
     async fn resume(&self, _: String, _: u64, _: Moment) -> Result<(), LedgerError> {
@@ -136,13 +136,14 @@ fn proxy(ledger: Arc<dyn Ledger>) -> ToolProxy {
         worlds: Worlds::new(World::new(policy).with_registry(registry)),
         catalogue: None,
         ledger,
+        reads: None,
         executors: Executors::default().with(AdapterId::Local("bench".into()), Arc::new(Echo)),
         clock: Arc::new(clock),
         ids: Arc::new(SystemIds),
         shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits: Limits::default(),
         upstreams: Default::default(),
-        keeping: Default::default(),
+        retention: Default::default(),
     })
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
-use toolbooth_audit::queue::{Beat, CallQueue, DELIVERIES_MAX, Enqueued, QueuedCall};
+use toolbooth_audit::queue::{CallQueue, DELIVERIES_MAX, Enqueued, Heartbeat, QueuedCall};
 use toolbooth_audit::{LedgerError, LedgerReads};
 use toolbooth_contracts::conversation::Progress;
 use toolbooth_contracts::receipt::ClaimState;
@@ -26,7 +26,7 @@ use crate::proxy::ToolProxy;
 /// How often the queue is asked for calls that other processes have handed over.
 const POLL: Duration = Duration::from_millis(250);
 /// How often a worker says how far a call has come, and learns whether it is to stop.
-const BEAT: Duration = Duration::from_millis(500);
+const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
 /// First pause before the queue is asked again after it failed; it doubles up to five seconds.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 
@@ -77,7 +77,7 @@ impl From<QueuedCall> for AsyncCall {
 
 /// What became of a call that was handed over.
 #[derive(Debug)]
-pub enum Handed {
+pub enum Submission {
     /// It waits, or it was handed over before.
     Taken(Box<AsyncCall>),
     /// The caller has another call with this id.
@@ -109,17 +109,17 @@ impl AsyncCalls {
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`]: it is not handed over.
-    pub async fn hand_over(
+    pub async fn submit(
         &self,
         mut request: CallRequest,
         caller: &Caller,
-    ) -> Result<Handed, LedgerError> {
+    ) -> Result<Submission, LedgerError> {
         let parts = self.proxy.parts();
         let call_id = match request.context.call_id.take() {
             None => parts.ids.next(),
             Some(text) => match CallId::try_from(text) {
                 Ok(id) => String::from(id),
-                Err(error) => return Ok(Handed::BadId(error.to_string())),
+                Err(error) => return Ok(Submission::BadId(error.to_string())),
             },
         };
         request.context.call_id = Some(call_id.clone());
@@ -130,13 +130,13 @@ impl AsyncCalls {
         Ok(match self.queue.enqueue(call, parts.limits.queued_max).await? {
             Enqueued::New => {
                 self.handed.notify_one();
-                Handed::Taken(Box::new(waiting))
+                Submission::Taken(Box::new(waiting))
             }
             Enqueued::Known(call) => {
-                Handed::Taken(Box::new(self.as_known_now(AsyncCall::from(*call)).await?))
+                Submission::Taken(Box::new(self.as_known_now(AsyncCall::from(*call)).await?))
             }
-            Enqueued::Conflict => Handed::Conflict,
-            Enqueued::Full => Handed::Full,
+            Enqueued::Conflict => Submission::Conflict,
+            Enqueued::Full => Submission::Full,
         })
     }
 
@@ -278,7 +278,7 @@ impl AsyncCalls {
                         matches!(error.code, ErrorCode::Overloaded | ErrorCode::RecordUnavailable)
                     });
                 if passing {
-                    tokio::time::sleep(BEAT).await;
+                    tokio::time::sleep(HEARTBEAT_EVERY).await;
                     return self.put_back(&call).await;
                 }
                 own_doubt(result, &call)
@@ -312,13 +312,13 @@ impl AsyncCalls {
             counterpart.cancel.cancel();
         }
         let digester = self.proxy.parts().ledger.digester();
-        let own_key = digester.of_parts(&["queue", &call.caller, &call.call_id]);
+        let dedup_key = digester.of_parts(&["queue", &call.caller, &call.call_id]);
         // The name was proven when the call was handed over.
         let caller = Caller::authenticated(&call.caller);
         let running =
-            self.proxy.call_with_own_key(ToolCall::new(request, caller), conversation, own_key);
+            self.proxy.call_with_dedup_key(ToolCall::new(request, caller), conversation, dedup_key);
         tokio::pin!(running);
-        let mut beat = tokio::time::interval(BEAT);
+        let mut beat = tokio::time::interval(HEARTBEAT_EVERY);
         let mut progress: Option<Progress> = None;
         loop {
             tokio::select! {
@@ -326,9 +326,9 @@ impl AsyncCalls {
                 Ok(newest) = counterpart.progress.recv() => progress = Some(newest),
                 _ = beat.tick() => {
                     let told = progress.take().map(|progress| json!(progress));
-                    match self.queue.beat(&call.caller, &call.call_id, told).await {
-                        Ok(Beat::Cancel) => counterpart.cancel.cancel(),
-                        Ok(Beat::Go | Beat::Lost) => (),
+                    match self.queue.heartbeat(&call.caller, &call.call_id, told).await {
+                        Ok(Heartbeat::Cancel) => counterpart.cancel.cancel(),
+                        Ok(Heartbeat::Go | Heartbeat::Lost) => (),
                         Err(error) => tracing::debug!(%error, "a queued call's progress is not told"),
                     }
                 }

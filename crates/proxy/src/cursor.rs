@@ -4,7 +4,7 @@
 //!
 //! Doc: front-doors.md#cursors
 
-use std::fmt::Write as _;
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 
 use crate::proxy::ToolProxy;
 
@@ -19,9 +19,7 @@ impl ToolProxy {
     pub fn cursor(&self, listing: &str, place: &str) -> String {
         let mut cursor = self.seal(listing, place);
         cursor.push('.');
-        for byte in place.bytes() {
-            let _ = write!(cursor, "{byte:02x}");
-        }
+        HEXLOWER.encode_append(place.as_bytes(), &mut cursor);
         cursor
     }
 
@@ -44,16 +42,7 @@ impl ToolProxy {
 }
 
 fn unhex(text: &str) -> Option<String> {
-    let digits = text.as_bytes();
-    if !digits.len().is_multiple_of(2) {
-        return None;
-    }
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let bytes = digits.chunks(2).map(|pair| match pair {
-        [high, low] => u8::try_from(digit(*high)? * 16 + digit(*low)?).ok(),
-        _ => None,
-    });
-    String::from_utf8(bytes.collect::<Option<Vec<u8>>>()?).ok()
+    String::from_utf8(HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?).ok()
 }
 
 #[cfg(test)]

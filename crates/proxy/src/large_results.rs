@@ -5,14 +5,15 @@
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use toolbooth_contracts::json::JsonText;
+use toolbooth_contracts::payload;
 use toolbooth_contracts::receipt::StoredResult;
 use toolbooth_contracts::{ContentBlock, ToolResult};
 
-use crate::keeping::Results;
 use crate::own_tools::{READ_RESULT, SEARCH_TOOLS};
 use crate::path::FIRST_BY_ANOTHER;
-use crate::path::screen::bytes;
+use crate::payload_retention::Results;
 use crate::proxy::ToolProxy;
 use crate::view::{View, Visible};
 
@@ -87,7 +88,7 @@ impl Kept {
         match link.part {
             Part::Structured => Some(Self::Text {
                 mime_type: "application/json".to_owned(),
-                text: result.structured_content.as_ref()?.to_string(),
+                text: result.structured_content.as_ref()?.as_str().to_owned(),
             }),
             Part::Block(place) => {
                 let block = result.content.get(place)?;
@@ -97,21 +98,25 @@ impl Kept {
     }
 
     fn of_block(block: &ContentBlock) -> Option<Self> {
+        if let Some(text) = block.as_text() {
+            return Some(Self::Text { mime_type: "text/plain".into(), text: text.into_owned() });
+        }
         let member =
             |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
         let mime = |value: &Value, standard: &str| {
             member(value, "mimeType").unwrap_or_else(|| standard.to_owned())
         };
-        let value = &block.0;
-        match value.get("type").and_then(Value::as_str)? {
-            "text" => {
-                Some(Self::Text { mime_type: "text/plain".into(), text: member(value, "text")? })
-            }
+        let kind = block.kind()?;
+        if !matches!(kind.as_ref(), "image" | "audio" | "resource") {
+            return None;
+        }
+        let value = &block.tree();
+        match kind.as_ref() {
             "image" | "audio" => Some(Self::Blob {
                 mime_type: mime(value, "application/octet-stream"),
                 base64: member(value, "data")?,
             }),
-            "resource" => {
+            _ => {
                 let resource = value.get("resource")?;
                 match (member(resource, "text"), member(resource, "blob")) {
                     (Some(text), _) => {
@@ -124,7 +129,6 @@ impl Kept {
                     (None, None) => None,
                 }
             }
-            _ => None,
         }
     }
 
@@ -138,7 +142,7 @@ impl Kept {
                 json!({ "contents": [{ "uri": uri, "mimeType": mime_type, "blob": base64 }] })
             }
             Self::Other(block) => {
-                let text = block.0.to_string();
+                let text = block.json().as_str();
                 let mime_type = "application/json";
                 json!({ "contents": [{ "uri": uri, "mimeType": mime_type, "text": text }] })
             }
@@ -319,12 +323,12 @@ impl ToolProxy {
     /// whole, because clients insist on the declared part.
     #[must_use]
     pub fn shortened(&self, view: &View, result: ToolResult) -> ToolResult {
-        let keeping = &self.parts().keeping;
+        let retention = &self.parts().retention;
         let id = result.tool_id.as_str();
-        let inline_bytes = keeping.inline_bytes(id);
+        let inline_bytes = retention.inline_bytes(id);
         let of_another = result.warnings.iter().any(|warning| warning == FIRST_BY_ANOTHER);
         // A replay has content only where it is kept.
-        let is_kept = result.replayed || keeping.results(id) == Results::Keep;
+        let is_kept = result.replayed || retention.results(id) == Results::Keep;
         if inline_bytes == 0 || !is_kept || of_another || [READ_RESULT, SEARCH_TOOLS].contains(&id)
         {
             return result;
@@ -341,6 +345,10 @@ impl ToolProxy {
 /// a link. Without a receipt there is nothing to link to.
 pub(crate) fn shorten(mut result: ToolResult, inline_bytes: usize) -> ToolResult {
     let Some(receipt_id) = result.receipt_id.clone() else { return result };
+    // A text is no longer than the JSON that it stands in.
+    if payload::size(&result.content, result.structured_content.as_ref()) <= inline_bytes {
+        return result;
+    }
     let texts = result.content.iter().filter_map(Kept::of_block);
     let size: usize = texts
         .map(|kept| match kept {
@@ -348,7 +356,7 @@ pub(crate) fn shorten(mut result: ToolResult, inline_bytes: usize) -> ToolResult
             _ => 0,
         })
         .sum();
-    let structured = result.structured_content.as_ref().map_or(0, bytes);
+    let structured = result.structured_content.as_ref().map_or(0, JsonText::bytes);
     if size.max(structured) <= inline_bytes {
         return result;
     }
@@ -381,14 +389,15 @@ pub(crate) fn shorten(mut result: ToolResult, inline_bytes: usize) -> ToolResult
 }
 
 fn link_block(uri: &str, mime_type: &str, bytes: usize) -> ContentBlock {
-    let mut block = Map::new();
-    block.insert("type".to_owned(), json!("resource_link"));
-    block.insert("uri".to_owned(), json!(uri));
-    block.insert("name".to_owned(), json!("result"));
-    block.insert("title".to_owned(), json!("The whole result"));
-    block.insert("mimeType".to_owned(), json!(mime_type));
-    block.insert("size".to_owned(), json!(bytes));
-    ContentBlock(Value::Object(block))
+    let text = JsonText::of_text;
+    ContentBlock::new(JsonText::object([
+        ("type", text("resource_link")),
+        ("uri", text(uri)),
+        ("name", text("result")),
+        ("title", text("The whole result")),
+        ("mimeType", text(mime_type)),
+        ("size", JsonText::of_count(bytes)),
+    ]))
 }
 
 #[cfg(test)]
@@ -407,8 +416,8 @@ mod tests {
             status: Status::Succeeded,
             is_error: false,
             effect: Effect::Completed,
-            content: content.into_iter().map(ContentBlock).collect(),
-            structured_content: structured,
+            content: content.iter().map(|block| ContentBlock::of(block).unwrap()).collect(),
+            structured_content: structured.map(|data| JsonText::of(&data).unwrap()),
             meta: None,
             error: None,
             replayed: false,
@@ -488,9 +497,12 @@ mod tests {
             5_000,
         );
         assert_eq!(cut.content.len(), 4);
-        assert_eq!(cut.content[1].0["uri"], "toolbooth+gateway:results/r-1/0");
-        assert_eq!(cut.content[1].0["size"], 10_000);
-        assert_eq!((&cut.content[2].0, &cut.content[3].0["text"]), (&image, &json!("small")));
+        assert_eq!(cut.content[1].tree()["uri"], "toolbooth+gateway:results/r-1/0");
+        assert_eq!(cut.content[1].tree()["size"], 10_000);
+        assert_eq!(
+            (&cut.content[2].tree(), &cut.content[3].tree()["text"]),
+            (&image, &json!("small"))
+        );
         let same = result(vec![json!({"type":"text","text":long})], None);
         assert_eq!(shorten(same.clone(), 10_000), same);
         assert_eq!(
@@ -499,9 +511,9 @@ mod tests {
         );
         let data = shorten(result(vec![], Some(json!({ "a": long }))), 5_000);
         assert!(data.structured_content.is_none());
-        assert_eq!(data.content[0].0["uri"], "toolbooth+gateway:results/r-1/structured");
+        assert_eq!(data.content[0].tree()["uri"], "toolbooth+gateway:results/r-1/structured");
         let stored = StoredResult {
-            content: vec![ContentBlock(image)],
+            content: vec![ContentBlock::of(&image).unwrap()],
             structured_content: None,
             meta: None,
             error: None,

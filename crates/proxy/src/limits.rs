@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 /// What a structured result that does not fit its schema means.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum OutputRule {
     /// A warning on the result and an event.
     #[default]

@@ -6,33 +6,17 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use toolbooth_audit::ledger::Resolution;
-use toolbooth_audit::reads::{EventFilter, LogFilter, PlacedEvent, ReceiptFilter};
-use toolbooth_audit::verify::{self, Known, VerifyReport};
+use toolbooth_audit::reads::{EventFilter, FoundId, LogFilter, PlacedEvent, ReceiptFilter};
+use toolbooth_audit::verify::{self, TrustAnchors, VerifyReport};
 use toolbooth_audit::{LedgerError, LedgerReads};
 use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::json::{JsonFault, JsonText};
 use toolbooth_contracts::receipt::{ClaimState, Receipt, StoredResult};
 use toolbooth_contracts::result::CallError;
-use toolbooth_contracts::{ContentBlock, ErrorCode};
-use toolbooth_policy::Operator;
+use toolbooth_contracts::{Caller, ContentBlock, ErrorCode, Payload};
+use toolbooth_policy::{Denial, Operator};
 
-use crate::proxy::Parts;
-
-/// The records of a house, closed until somebody has the right to read them.
-#[derive(Clone)]
-pub struct RecordRoom(Arc<dyn LedgerReads>);
-
-impl RecordRoom {
-    /// The records behind `reads`.
-    pub fn new(reads: Arc<dyn LedgerReads>) -> Self {
-        Self(reads)
-    }
-
-    /// Opened for an operator.
-    #[must_use]
-    pub fn operations(&self, operator: Operator) -> Operations {
-        Operations::new(Arc::clone(&self.0), operator)
-    }
-}
+use crate::proxy::ToolProxy;
 
 /// The records, for an operator.
 #[derive(Clone)]
@@ -95,11 +79,19 @@ impl Operations {
         self.reads.events(filter).await
     }
 
+    /// Ids of calls and receipts that begin so, the newest first; at most so many.
+    ///
+    /// # Errors
+    /// As [`Operations::receipt`].
+    pub async fn named(&self, prefix: &str, limit: usize) -> Result<Vec<FoundId>, LedgerError> {
+        self.reads.named(prefix, limit).await
+    }
+
     /// Re-computes every digest, with the keys and checkpoints that are brought along.
     ///
     /// # Errors
     /// As [`Operations::receipt`].
-    pub async fn verify(&self, known: Known) -> Result<VerifyReport, LedgerError> {
+    pub async fn verify(&self, known: TrustAnchors) -> Result<VerifyReport, LedgerError> {
         verify::store(&*self.reads, known).await
     }
 
@@ -107,6 +99,26 @@ impl Operations {
     #[must_use]
     pub fn reads(&self) -> &dyn LedgerReads {
         &*self.reads
+    }
+}
+
+impl ToolProxy {
+    /// The records, for a caller with the right of an operator: the doors' only way to them.
+    ///
+    /// # Errors
+    /// [`OperationsError`].
+    pub fn operations(&self, caller: &Caller) -> Result<Operations, OperationsError> {
+        let operator = self.operator(caller)?;
+        let reads = self.parts().reads.clone().ok_or(OperationsError::NoRecords)?;
+        Ok(Operations::new(reads, operator))
+    }
+
+    /// The caller as an operator.
+    ///
+    /// # Errors
+    /// [`OperationsError::Denied`].
+    pub fn operator(&self, caller: &Caller) -> Result<Operator, OperationsError> {
+        self.worlds().now().policy.operator(caller).map_err(OperationsError::Denied)
     }
 
     /// Settles a doubt: says what came of a call of which nobody knows. What is said is what later
@@ -116,7 +128,7 @@ impl Operations {
     /// [`ResolveError`].
     pub async fn resolve(
         &self,
-        parts: &Parts,
+        operations: &Operations,
         receipt_id: &str,
         succeeded: bool,
         result: Option<Value>,
@@ -138,19 +150,18 @@ impl Operations {
                 error,
                 warnings: Vec::new(),
             },
-            Some(value) => stored(value, error).map_err(ResolveError::Result)?,
+            Some(value) => stored(&value, error).map_err(ResolveError::Result)?,
         };
-        let bytes = serde_json::to_vec(&result).unwrap_or_default();
         let resolution = Resolution {
             receipt_id: receipt_id.to_owned(),
             succeeded,
-            result_digest: Some(parts.ledger.digester().of_bytes(&bytes)),
+            result_digest: Some(self.parts().ledger.digester().of_written(&result)),
             result,
-            by: self.operator.caller().name().to_owned(),
-            at: parts.clock.now(),
+            by: operations.operator.caller().name().to_owned(),
+            at: self.parts().clock.now(),
         };
-        match parts.ledger.resolve(resolution).await {
-            Err(LedgerError::Stale) => match self.receipt(receipt_id).await? {
+        match self.parts().ledger.resolve(resolution).await {
+            Err(LedgerError::Stale) => match operations.receipt(receipt_id).await? {
                 Some(receipt) => Err(ResolveError::NotInDoubt(receipt.state)),
                 None => Err(ResolveError::Missing),
             },
@@ -158,6 +169,18 @@ impl Operations {
             done => Ok(Arc::unwrap_or_clone(done?)),
         }
     }
+}
+
+/// Why a caller has no way to the records.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperationsError {
+    /// It is no operator.
+    #[error("{}", .0.reason)]
+    Denied(Denial),
+    /// The proxy was built without a way to read records.
+    #[error("there are no records to read")]
+    NoRecords,
 }
 
 /// Why a doubt was not settled.
@@ -180,29 +203,31 @@ pub enum ResolveError {
 
 /// A result as people write it: a tool's result with `content` or `structuredContent`, or any
 /// other document, which becomes the structured content.
-fn stored(value: Value, error: Option<CallError>) -> Result<StoredResult, String> {
+fn stored(value: &Value, error: Option<CallError>) -> Result<StoredResult, String> {
+    let member = |name: &str| value.get(name).map(JsonText::of).transpose();
     let is_result = value.get("content").is_some() || value.get("structuredContent").is_some();
-    let (content, structured) = match (is_result, value) {
-        (true, Value::Object(mut members)) => (
-            members.remove("content").unwrap_or_else(|| Value::Array(Vec::new())),
-            members.remove("structuredContent"),
-        ),
-        (_, Value::Object(members)) => {
-            let value = Value::Object(members);
-            let block = serde_json::to_value(ContentBlock::text(value.to_string()));
-            (Value::Array(block.into_iter().collect()), Some(value))
-        }
-        (_, Value::String(text)) => {
-            let block = serde_json::to_value(ContentBlock::text(text));
-            (Value::Array(block.into_iter().collect()), None)
-        }
-        _ => return Err("the result must be an object or a text".to_owned()),
+    let read = || -> Result<Payload, JsonFault> {
+        Ok(match value {
+            Value::Object(_) if is_result => {
+                let blocks = member("content")?.map(|content| content.items());
+                let content = blocks.map(|all| all.into_iter().map(ContentBlock::new).collect());
+                Payload { content, structured_content: member("structuredContent")?, meta: None }
+            }
+            Value::String(text) => Payload::text(text),
+            other => Payload::data(JsonText::of(other)?),
+        })
     };
-    let content: Vec<ContentBlock> = serde_json::from_value(content)
-        .map_err(|error| format!("`content` is no list of blocks: {error}"))?;
+    if !matches!(value, Value::Object(_) | Value::String(_)) {
+        return Err("the result must be an object or a text".to_owned());
+    }
+    if is_result && value.get("content").is_some_and(|content| !content.is_array()) {
+        return Err("`content` is no list of blocks".to_owned());
+    }
+    let payload = read().map_err(|fault| fault.to_string())?;
+    let content = payload.content.unwrap_or_default();
     if let Some(at) = content.iter().position(|block| !block.is_well_formed()) {
         return Err(format!("content block {at} is not an object with a `type`"));
     }
-    let warnings = Vec::new();
-    Ok(StoredResult { content, structured_content: structured, meta: None, error, warnings })
+    let (structured_content, warnings) = (payload.structured_content, Vec::new());
+    Ok(StoredResult { content, structured_content, meta: None, error, warnings })
 }

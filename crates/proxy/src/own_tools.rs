@@ -13,7 +13,9 @@ use toolbooth_audit::LedgerReads;
 use toolbooth_contracts::contract::{GATEWAY_RUNTIME, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::port::{Ask, ExecutionError, Notice, Upstream, UpstreamError};
-use toolbooth_contracts::{Caller, Conversation, Dispatch, Effect, Executor, Outcome, ToolOutput};
+use toolbooth_contracts::{
+    Caller, ContentBlock, Conversation, Dispatch, Effect, Executor, Outcome, Payload, ToolOutput,
+};
 
 use crate::catalogue::Catalogue;
 use crate::declaration;
@@ -137,7 +139,7 @@ impl OwnTools {
             tool.insert("inputSchema".to_owned(), declared.parameters);
             Value::Object(tool)
         });
-        Ok(ToolOutput::data(json!({ "tools": found.collect::<Vec<_>>() })))
+        Ok(ToolOutput::data(&json!({ "tools": found.collect::<Vec<_>>() })))
     }
 
     async fn read(&self, dispatch: &Dispatch, wanted: Wanted) -> Result<ToolOutput, String> {
@@ -149,10 +151,7 @@ impl OwnTools {
                 let _place = self.reading.acquire().await.map_err(|error| error.to_string())?;
                 let reading = tokio::task::spawn_blocking(move || wanted.of(&text));
                 let piece = reading.await.map_err(|_| "the result cannot be read".to_owned())??;
-                let mut output = ToolOutput::text(piece.text);
-                let place = toolbooth_contracts::ContentBlock::text(piece.place);
-                output.content.get_or_insert_default().push(place);
-                Ok(output)
+                Ok(blocks(vec![ContentBlock::text(piece.text), ContentBlock::text(piece.place)]))
             }
             Kept::Blob { mime_type, base64 } => {
                 let kind = if mime_type.starts_with("audio/") { "audio" } else { "image" };
@@ -163,12 +162,10 @@ impl OwnTools {
                     json!({ "type": "resource",
                             "resource": { "uri": uri, "mimeType": mime_type, "blob": base64 } })
                 };
-                let content = Some(vec![toolbooth_contracts::ContentBlock(block)]);
-                Ok(ToolOutput { content, ..ToolOutput::default() })
+                let block = ContentBlock::of(&block).map_err(|fault| fault.to_string())?;
+                Ok(blocks(vec![block]))
             }
-            Kept::Other(block) => {
-                Ok(ToolOutput { content: Some(vec![block]), ..ToolOutput::default() })
-            }
+            Kept::Other(block) => Ok(blocks(vec![block])),
         }
     }
 
@@ -202,6 +199,10 @@ impl OwnTools {
     }
 }
 
+fn blocks(content: Vec<ContentBlock>) -> ToolOutput {
+    ToolOutput::new(Payload { content: Some(content), ..Payload::default() })
+}
+
 fn none() -> String {
     "there is no such result of yours, or it is kept no longer".to_owned()
 }
@@ -216,13 +217,13 @@ struct Search {
 #[async_trait]
 impl Executor for OwnTools {
     async fn execute(&self, dispatch: Dispatch, _conversation: Conversation) -> Outcome {
-        let text = dispatch.arguments.get();
+        let arguments = dispatch.arguments.tree();
         let answered = match dispatch.contract.tool_id.as_str() {
-            SEARCH_TOOLS => match serde_json::from_str(text) {
+            SEARCH_TOOLS => match Search::deserialize(arguments) {
                 Ok(wanted) => self.search(&dispatch, &wanted),
                 Err(error) => Err(error.to_string()),
             },
-            READ_RESULT => match serde_json::from_str(text) {
+            READ_RESULT => match Wanted::deserialize(arguments) {
                 Ok(wanted) => self.read(&dispatch, wanted).await,
                 Err(error) => Err(error.to_string()),
             },

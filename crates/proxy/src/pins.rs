@@ -11,6 +11,8 @@ use toolbooth_contracts::ToolId;
 use toolbooth_registry::lock::{LockFile, NewTools};
 use toolbooth_registry::{RegisteredItem, RegisteredTool, Source};
 
+use crate::error::PinError;
+
 /// The tools of a source's listing that are to be pinned.
 #[derive(Debug, Clone)]
 pub struct FirstListing {
@@ -54,8 +56,8 @@ pub trait PinStore: Send + Sync {
     /// those that another process has written, stay as they are.
     ///
     /// # Errors
-    /// Why nothing was pinned; the tools stay quarantined then.
-    async fn pin(&self, listing: FirstListing) -> Result<Pinned, String>;
+    /// [`PinError`], where nothing was pinned; the tools stay quarantined then.
+    async fn pin(&self, listing: FirstListing) -> Result<Pinned, PinError>;
 }
 
 /// Pins for this process alone, for commands that change nothing.
@@ -64,7 +66,7 @@ pub struct UnkeptPins;
 
 #[async_trait]
 impl PinStore for UnkeptPins {
-    async fn pin(&self, listing: FirstListing) -> Result<Pinned, String> {
+    async fn pin(&self, listing: FirstListing) -> Result<Pinned, PinError> {
         // Nothing is written, so there is nothing to tell of.
         let pinned = listing.added_to(listing.known.clone());
         Ok(Pinned { tools: Vec::new(), items: Vec::new(), ..pinned })

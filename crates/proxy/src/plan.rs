@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use toolbooth_contracts::plan::{Plan, PlanReport, PlanStep, StepReport, StepStatus};
 use toolbooth_contracts::result::CallError;
 use toolbooth_contracts::{
-    CallContext, CallRequest, Caller, Conversation, ErrorCode, Status, ToolCall, ToolResult,
+    CallContext, Caller, Conversation, ErrorCode, Status, ToolCall, ToolName, ToolResult,
 };
 
 use crate::proxy::ToolProxy;
@@ -168,18 +168,19 @@ async fn call_step(
     args: Box<RawValue>,
     (caller, context): (&Caller, &CallContext),
 ) -> ToolResult {
-    let world = proxy.worlds().now();
-    let tool_id = match world.registry.get(&step.tool) {
-        Some(_) => step.tool.clone(),
-        None => world.names.tool_id(&step.tool).to_owned(),
-    };
     let digester = proxy.parts().ledger.digester();
     let key = digester.of_parts(&["plan", plan_id, &step.id]);
     // A step has a call id and a key of its own.
     let context = CallContext { call_id: None, idempotency_key: None, ..context.clone() };
-    let request = CallRequest { tool_id, args: Some(args), context };
+    let call = ToolCall {
+        tool: ToolName::IdOrWire(step.tool.clone()),
+        args: Some(args),
+        context,
+        caller: caller.clone(),
+        toolset: None,
+    };
     let (conversation, _cancel) = Conversation::detached();
-    proxy.call_with_own_key(ToolCall::new(request, caller.clone()), conversation, key).await
+    proxy.call_with_dedup_key(call, conversation, key).await
 }
 
 fn report(step: &PlanStep, result: ToolResult, elapsed: Duration) -> (StepReport, Option<Value>) {
@@ -192,7 +193,7 @@ fn report(step: &PlanStep, result: ToolResult, elapsed: Duration) -> (StepReport
     let mut value = Map::new();
     value.insert("content".to_owned(), serde_json::to_value(&result.content).unwrap_or_default());
     if let Some(structured) = &result.structured_content {
-        value.insert("structuredContent".to_owned(), structured.clone());
+        value.insert("structuredContent".to_owned(), structured.tree());
     }
     let value = (status == StepStatus::Succeeded).then_some(Value::Object(value));
     let report = StepReport {

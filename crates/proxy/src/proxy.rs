@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::ledger::Moment;
-use toolbooth_audit::{Ledger, LedgerError};
+use toolbooth_audit::{Ledger, LedgerError, LedgerReads};
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::plan::{Plan, PlanReport};
 use toolbooth_contracts::secret::SecretShapes;
@@ -21,9 +21,9 @@ use toolbooth_contracts::{CallContext, Caller, Conversation, ErrorCode, ToolCall
 use crate::catalogue::Catalogue;
 use crate::executors::Executors;
 use crate::floods::Floods;
-use crate::keeping::Keeping;
 use crate::limits::Limits;
 use crate::path;
+use crate::payload_retention::PayloadRetention;
 use crate::plan::{self, InvalidPlan};
 use crate::port::{Clock, IdSource};
 use crate::requests::subscriptions::{self, Subscriptions};
@@ -41,6 +41,8 @@ pub struct Parts {
     pub catalogue: Option<Arc<Catalogue>>,
     /// Where records go.
     pub ledger: Arc<dyn Ledger>,
+    /// Where operators read them; `None` = nowhere.
+    pub reads: Option<Arc<dyn LedgerReads>>,
     /// The ways to reach tools.
     pub executors: Executors,
     /// The servers that are asked for more than tools.
@@ -54,7 +56,7 @@ pub struct Parts {
     /// The bounds.
     pub limits: Limits,
     /// What is kept of payloads.
-    pub keeping: Keeping,
+    pub retention: PayloadRetention,
 }
 
 /// What one stage of a call did, for people who want to see the path.
@@ -68,7 +70,7 @@ pub struct StageNote {
     pub note: String,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct ProxyState {
     pub(crate) parts: Parts,
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) ending: CancellationToken,
@@ -84,14 +86,14 @@ pub(crate) struct Inner {
 
 /// The single chokepoint. Cheap to clone; all clones are one proxy.
 #[derive(Clone)]
-pub struct ToolProxy(Arc<Inner>);
+pub struct ToolProxy(Arc<ProxyState>);
 
 impl ToolProxy {
     /// A proxy of these parts.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         let slots = Arc::new(Semaphore::new(parts.limits.in_flight_max));
-        Self(Arc::new(Inner {
+        Self(Arc::new(ProxyState {
             parts,
             slots,
             ending: CancellationToken::new(),
@@ -119,26 +121,28 @@ impl ToolProxy {
     }
 
     /// Runs one call that has a key of its own: a step of a plan, or a queued call.
-    pub(crate) async fn call_with_own_key(
+    pub(crate) async fn call_with_dedup_key(
         &self,
         call: ToolCall,
         conversation: Conversation,
-        own_key: String,
+        dedup_key: String,
     ) -> ToolResult {
-        self.run(call, conversation, Some(own_key), false).await.0
+        self.run(call, conversation, Some(dedup_key), false).await.0
     }
 
     async fn run(
         &self,
         call: ToolCall,
         conversation: Conversation,
-        own_key: Option<String>,
+        dedup_key: Option<String>,
         explain: bool,
     ) -> (ToolResult, Vec<StageNote>) {
         let inner = Arc::clone(&self.0);
-        let tool_id = call.request().tool_id.clone();
-        let call_id = call.request().context.call_id.clone().unwrap_or_default();
-        let task = self.0.tasks.spawn(path::walk(inner, call, conversation, own_key, explain));
+        let tool_id = call.tool.as_str().to_owned();
+        let call_id = call.context.call_id.clone().unwrap_or_default();
+        // The task is moved a few times before it runs.
+        let walk = Box::pin(path::walk(inner, call, conversation, dedup_key, explain));
+        let task = self.0.tasks.spawn(walk);
         match task.await {
             Ok(done) => done,
             Err(error) => {
@@ -238,20 +242,24 @@ impl ToolProxy {
         self.0.parts.ledger.note(events).await
     }
 
-    /// Keeps the writer's lease, marks the claims of lost writers, and signs a checkpoint where
+    /// Keeps the writer's lease, marks the claims of lost writers, makes room, and signs a checkpoint where
     /// one is due; to be called at start and every [`toolbooth_audit::ledger::RENEW_EVERY`].
     /// Gives the checkpoint, which is to be handed outside.
     ///
     /// # Errors
     /// Where the store does not answer.
-    pub async fn tend(&self, due: Due) -> Result<Option<String>, LedgerError> {
+    pub async fn maintain(&self, due: Due) -> Result<Option<String>, LedgerError> {
         let Parts { ledger, clock, .. } = &self.0.parts;
         ledger.renew(clock.now()).await?;
         for swept in ledger.sweep(clock.now()).await? {
             tracing::warn!(receipt.id = %swept.receipt_id, "a call of a lost writer is in doubt");
         }
-        self.0.tell_gap().await;
-        self.0.tell_floods(false).await;
+        let removed = ledger.make_room(clock.now()).await?;
+        if removed > 0 {
+            tracing::warn!(removed, "agent logs were removed, since room for records runs short");
+        }
+        self.0.record_gap().await;
+        self.0.record_floods(false).await;
         ledger.checkpoint(due, clock.now()).await
     }
 
@@ -273,13 +281,13 @@ impl ToolProxy {
             }
         }
         self.0.parts.executors.close().await;
-        self.0.tell_gap().await;
-        self.0.tell_floods(true).await;
+        self.0.record_gap().await;
+        self.0.record_floods(true).await;
         self.0.parts.ledger.close(self.0.parts.clock.now()).await
     }
 }
 
-impl Inner {
+impl ProxyState {
     /// Counts a record that could not be written.
     pub(crate) fn count_gap(&self, error: &LedgerError) {
         self.gap.fetch_add(1, Ordering::Relaxed);
@@ -292,7 +300,7 @@ impl Inner {
     }
 
     /// Says how many refusals were counted instead of recorded.
-    async fn tell_floods(&self, all: bool) {
+    async fn record_floods(&self, all: bool) {
         let events = self.floods.take(self.parts.clock.monotonic(), &self.parts.clock.now(), all);
         if events.is_empty() {
             return;
@@ -306,7 +314,7 @@ impl Inner {
     }
 
     /// Says how many records could not be written, once the store is back.
-    pub(crate) async fn tell_gap(&self) {
+    pub(crate) async fn record_gap(&self) {
         let missed = self.gap.swap(0, Ordering::Relaxed);
         if missed == 0 {
             return;

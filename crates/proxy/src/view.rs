@@ -10,11 +10,12 @@ use toolbooth_contracts::Caller;
 use toolbooth_contracts::coverage::CoverageState;
 use toolbooth_contracts::declaration::Declaration;
 use toolbooth_contracts::port::{ItemKind, Offers};
-use toolbooth_policy::{Item, Standing};
+use toolbooth_policy::{Item, ToolStatus};
 use toolbooth_registry::discovered::tool_id;
 use toolbooth_registry::search::SearchIndex;
 use toolbooth_registry::{RegisteredItem, RegisteredTool, item_id};
 
+use crate::view_cache::{Derived, ListingDigests};
 use crate::world::{World, policy_item};
 
 /// A tool that a caller may see.
@@ -39,29 +40,18 @@ pub struct VisibleItem {
     pub document: Map<String, Value>,
 }
 
-/// What tells a caller's listings apart: each changes exactly when that listing does. For
-/// comparisons within one process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ListingDigests {
-    /// Of the tools.
-    pub tools: u64,
-    /// Of the prompts.
-    pub prompts: u64,
-    /// Of the resources and the templates.
-    pub resources: u64,
-}
-
 /// What one caller may see of one world.
 #[derive(Debug, Clone)]
 pub struct View {
     world: Arc<World>,
+    derived: Arc<Derived>,
     caller: Caller,
     toolset: Option<Arc<str>>,
 }
 
 impl View {
-    pub(crate) fn new(world: Arc<World>, caller: Caller) -> Self {
-        Self { world, caller, toolset: None }
+    pub(crate) fn new(world: Arc<World>, derived: Arc<Derived>, caller: Caller) -> Self {
+        Self { world, derived, caller, toolset: None }
     }
 
     /// The same at a door that shows one tool set only; nothing, where there is no such set.
@@ -86,7 +76,7 @@ impl View {
     /// Tools for people: as [`View::listed`], and those that miss a setting.
     #[must_use]
     pub fn all(&self, after: Option<&str>, limit: usize) -> (Vec<Visible>, Option<String>) {
-        self.page(after, limit, |tool| self.knows(tool, self.world.standing(tool)))
+        self.page(after, limit, |tool| self.knows(tool, self.world.status(tool)))
     }
 
     fn lists(&self, tool: &RegisteredTool) -> bool {
@@ -95,9 +85,9 @@ impl View {
     }
 
     /// Whether the caller may see the tool, were it to stand so.
-    fn knows(&self, tool: &RegisteredTool, standing: &Standing) -> bool {
+    fn knows(&self, tool: &RegisteredTool, status: &ToolStatus) -> bool {
         self.world.shows_tool(self.toolset.as_ref(), tool.id().as_str())
-            && self.world.policy.lists(&self.caller, tool.contract(), standing)
+            && self.world.policy.lists(&self.caller, tool.contract(), status)
     }
 
     fn page(
@@ -124,7 +114,7 @@ impl View {
     /// The best `limit` tools for agents, for the words of `query`; best first.
     #[must_use]
     pub fn search(&self, query: &str, limit: usize) -> Vec<Visible> {
-        let index = self.world.indices.of(&self.caller, self.toolset.as_ref(), || {
+        let index = self.derived.indices.of(&self.caller, self.toolset.as_ref(), || {
             let tools = self.world.registry.list(None, usize::MAX, |tool| self.lists(tool)).0;
             Arc::new(SearchIndex::new(tools))
         });
@@ -135,14 +125,14 @@ impl View {
     #[must_use]
     pub fn find(&self, name: &str) -> Option<Visible> {
         let tool = self.world.registry.get(self.tool_id(name))?;
-        self.knows(tool, self.world.standing(tool)).then(|| self.visible(Arc::clone(tool)))
+        self.knows(tool, self.world.status(tool)).then(|| self.visible(Arc::clone(tool)))
     }
 
     /// As [`View::find`], also where the tool is in quarantine: for people who want to know why.
     #[must_use]
     pub fn find_any(&self, name: &str) -> Option<Visible> {
         let tool = self.world.registry.get(self.tool_id(name))?;
-        self.knows(tool, &Standing::Active).then(|| self.visible(Arc::clone(tool)))
+        self.knows(tool, &ToolStatus::Active).then(|| self.visible(Arc::clone(tool)))
     }
 
     /// The tool id that a name on the wire stands for; the name itself where it stands for none.
@@ -200,12 +190,12 @@ impl View {
     }
 
     fn lists_item(&self, item: &RegisteredItem) -> bool {
-        self.may_have(&policy_item(item), self.world.item_standing(item))
+        self.may_have(&policy_item(item), self.world.item_status(item))
     }
 
-    fn may_have(&self, item: &Item<'_>, standing: &Standing) -> bool {
+    fn may_have(&self, item: &Item<'_>, status: &ToolStatus) -> bool {
         self.world.shows_item(self.toolset.as_ref(), item)
-            && self.world.policy.lists_item(&self.caller, item, standing)
+            && self.world.policy.lists_item(&self.caller, item, status)
     }
 
     /// Whether the caller may read a resource by its URI on the wire, as listings judge it.
@@ -215,8 +205,8 @@ impl View {
         let id = item_id(ItemKind::Resource, &server, own);
         let item = Item { kind: ItemKind::Resource, server: &tool_id(&server), id: &id };
         // Hiding first: templates are tried only for whom the server is there.
-        self.may_have(&item, &Standing::Active)
-            && self.may_have(&item, self.world.resource_standing(&server, own))
+        self.may_have(&item, &ToolStatus::Active)
+            && self.may_have(&item, self.world.resource_status(&server, own))
     }
 
     /// What the servers offer beside tools that this caller may use.
@@ -254,7 +244,7 @@ impl View {
     /// What tells this caller's listings apart.
     #[must_use]
     pub fn digest(&self) -> ListingDigests {
-        self.world.digests.of(&self.caller, self.toolset.as_ref(), || {
+        self.derived.digests.of(&self.caller, self.toolset.as_ref(), || {
             let mut tools = DefaultHasher::new();
             for tool in self.listed(None, usize::MAX).0 {
                 (tool.tool.id().as_str(), tool.wire_name, tool.tool.listing_digest(), tool.whole)

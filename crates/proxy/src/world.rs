@@ -3,24 +3,21 @@
 //! Path: 3. Doc: call-path.md#the-world
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use toolbooth_contracts::contract::GATEWAY_RUNTIME;
 use toolbooth_contracts::coverage::CoverageState;
 use toolbooth_contracts::port::ItemKind;
-use toolbooth_contracts::{Caller, ToolId};
-use toolbooth_policy::{Authorizer, Item, Standing, ToolSet};
+use toolbooth_contracts::{Caller, ToolId, ToolName};
+use toolbooth_policy::{Authorizer, Item, ToolSet, ToolStatus};
 use toolbooth_registry::lock::{Approvals, Objection};
-use toolbooth_registry::search::SearchIndex;
 use toolbooth_registry::template::Reading;
 use toolbooth_registry::uris::{ResourceUris, is_normal};
 use toolbooth_registry::wire::WireCandidate;
 use toolbooth_registry::{
-    ItemRegistry, RegisteredItem, RegisteredTool, Source, ToolRegistry, WireNames,
+    ItemRegistry, RegisteredItem, RegisteredTool, Replaced, Source, ToolRegistry, WireNames,
 };
-
-use crate::view::ListingDigests;
 
 /// Whether a tool can run, as it was when the world was published.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,84 +32,54 @@ pub struct ToolState {
 #[derive(Debug, Clone)]
 pub struct World {
     /// The tools.
-    pub registry: ToolRegistry,
+    pub(crate) registry: ToolRegistry,
     /// The policy.
-    pub policy: Authorizer,
+    pub(crate) policy: Authorizer,
     /// The names on the wire.
-    pub names: WireNames,
+    pub(crate) names: WireNames,
     /// Prompts, resources and templates.
-    pub items: ItemRegistry,
+    pub(crate) items: ItemRegistry,
     /// The names of prompts on the wire.
+    pub(crate) prompt_names: WireNames,
+    /// How resource URIs are shown.
+    pub(crate) uris: ResourceUris,
+    /// What doors may show of all this, by name.
+    pub(crate) toolsets: Arc<BTreeMap<String, ToolSet>>,
+    /// By what discovered tools are judged.
+    pub(crate) approvals: Arc<Approvals>,
+    /// What is held against discovered tools, by id, and against items, by id with their kind.
+    pub(crate) objections: Arc<HashMap<String, Objection>>,
+    /// Tools that are quarantined or paused.
+    pub(crate) statuses: HashMap<ToolId, ToolStatus>,
+    /// Items that are quarantined, by source, kind and key: ids of two sources may be the same.
+    pub(crate) item_statuses: BTreeMap<Source, ItemStatuses>,
+    /// Whether each tool can run.
+    pub(crate) states: HashMap<ToolId, ToolState>,
+    /// Permissions whose requirement is unmet, and the setting that is missing.
+    pub(crate) unmet: BTreeMap<String, String>,
+    /// Grows with each published change.
+    pub(crate) generation: u64,
+}
+
+/// What an operator decides of a world.
+#[derive(Debug, Default)]
+pub struct WorldSettings {
+    /// By what discovered tools are judged.
+    pub approvals: Approvals,
+    /// The names on the wire, as far as they were given before.
+    pub names: WireNames,
+    /// The names of prompts on the wire, as far as they were given before.
     pub prompt_names: WireNames,
     /// How resource URIs are shown.
     pub uris: ResourceUris,
-    /// What doors may show of all this, by name.
-    pub toolsets: Arc<BTreeMap<String, ToolSet>>,
-    /// By what discovered tools are judged.
-    pub approvals: Arc<Approvals>,
-    /// What is held against discovered tools, by id, and against items, by id with their kind.
-    pub objections: Arc<HashMap<String, Objection>>,
-    /// Tools that are quarantined or paused.
-    pub standings: HashMap<ToolId, Standing>,
-    /// Items that are quarantined, by source, kind and key: ids of two sources may be the same.
-    pub item_standings: BTreeMap<Source, ItemStandings>,
-    /// Whether each tool can run.
-    pub states: HashMap<ToolId, ToolState>,
+    /// What doors may show, by name.
+    pub toolsets: BTreeMap<String, ToolSet>,
     /// Permissions whose requirement is unmet, and the setting that is missing.
     pub unmet: BTreeMap<String, String>,
-    /// Grows with each change of what is listed.
-    pub generation: u64,
-    /// Indices for searching.
-    pub(crate) indices: PerView<Arc<SearchIndex>>,
-    /// What tells listings apart.
-    pub(crate) digests: PerView<ListingDigests>,
 }
 
 /// Where items of one source stand, by kind and key.
-type ItemStandings = BTreeMap<ItemKind, BTreeMap<String, Standing>>;
-
-/// What is worked out for a caller and a tool set in one world, when it is first wanted.
-#[derive(Debug)]
-pub(crate) struct PerView<T>(Arc<Mutex<ByView<T>>>);
-
-type ByView<T> = HashMap<(Caller, Option<Arc<str>>), T>;
-
-/// Callers and tool sets for which something is kept at once.
-const VIEWS_MAX: usize = 32;
-
-impl<T> Default for PerView<T> {
-    fn default() -> Self {
-        Self(Arc::default())
-    }
-}
-
-impl<T> Clone for PerView<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T: Clone> PerView<T> {
-    /// What is kept for a caller and a tool set, else what `make` gives.
-    pub(crate) fn of(
-        &self,
-        caller: &Caller,
-        toolset: Option<&Arc<str>>,
-        make: impl FnOnce() -> T,
-    ) -> T {
-        let key = (caller.clone(), toolset.cloned());
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = kept.get(&key) {
-            return known.clone();
-        }
-        if kept.len() >= VIEWS_MAX {
-            kept.clear();
-        }
-        let made = make();
-        kept.insert(key, made.clone());
-        made
-    }
-}
+type ItemStatuses = BTreeMap<ItemKind, BTreeMap<String, ToolStatus>>;
 
 impl World {
     /// A world without tools.
@@ -128,21 +95,90 @@ impl World {
             toolsets: Arc::default(),
             approvals: Arc::default(),
             objections: Arc::default(),
-            standings: HashMap::new(),
-            item_standings: BTreeMap::new(),
+            statuses: HashMap::new(),
+            item_statuses: BTreeMap::new(),
             states: HashMap::new(),
             unmet: BTreeMap::new(),
             generation: 0,
-            indices: PerView::default(),
-            digests: PerView::default(),
         }
+    }
+
+    /// The same, as an operator has it.
+    #[must_use]
+    pub fn with_settings(self, settings: WorldSettings) -> Self {
+        let WorldSettings { approvals, names, prompt_names, uris, toolsets, unmet } = settings;
+        let (approvals, toolsets) = (Arc::new(approvals), Arc::new(toolsets));
+        Self { approvals, names, prompt_names, uris, toolsets, unmet, ..self }
+    }
+
+    /// The tools.
+    #[must_use]
+    pub fn registry(&self) -> &ToolRegistry {
+        &self.registry
+    }
+
+    /// Swaps in the tools of a source, before the world is published.
+    pub fn replace_source(&mut self, source: &Source, tools: Vec<RegisteredTool>) -> Replaced {
+        self.registry.replace_source(source, tools)
+    }
+
+    /// Sets a tool's status until the tools are judged again.
+    pub fn set_status(&mut self, id: ToolId, status: ToolStatus) {
+        self.statuses.insert(id, status);
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &Authorizer {
+        &self.policy
+    }
+
+    /// The names on the wire.
+    #[must_use]
+    pub fn names(&self) -> &WireNames {
+        &self.names
+    }
+
+    /// The names of prompts on the wire.
+    #[must_use]
+    pub fn prompt_names(&self) -> &WireNames {
+        &self.prompt_names
+    }
+
+    /// Prompts, resources and templates.
+    #[must_use]
+    pub fn items(&self) -> &ItemRegistry {
+        &self.items
+    }
+
+    /// By what discovered tools are judged.
+    #[must_use]
+    pub fn approvals(&self) -> &Approvals {
+        &self.approvals
+    }
+
+    /// What is held against discovered tools, by id, and against items, by id with their kind.
+    #[must_use]
+    pub fn objections(&self) -> &HashMap<String, Objection> {
+        &self.objections
+    }
+
+    /// Whether a tool can run, where that was worked out.
+    #[must_use]
+    pub fn state(&self, tool: &RegisteredTool) -> Option<&ToolState> {
+        self.states.get(tool.id())
     }
 
     /// The same with the tools of `registry`, and names for them.
     #[must_use]
-    pub fn with_registry(mut self, registry: ToolRegistry) -> Self {
-        self.names = self.names.with(registry.iter().map(|tool| WireCandidate::of(tool)));
-        self.registry = registry;
+    pub fn with_registry(self, registry: ToolRegistry) -> Self {
+        Self { registry, ..self }.with_names()
+    }
+
+    /// The same with names on the wire for its tools.
+    #[must_use]
+    pub fn with_names(mut self) -> Self {
+        self.names = self.names.with(self.registry.iter().map(|tool| WireCandidate::of(tool)));
         self
     }
 
@@ -154,23 +190,23 @@ impl World {
         objections.extend(self.approvals.judge_items(self.items.iter().map(AsRef::as_ref)));
         self.objections = Arc::new(objections);
         let mut fresh = self.judge_items();
-        let before = std::mem::take(&mut self.standings);
+        let before = std::mem::take(&mut self.statuses);
         for tool in self.registry.iter() {
             let id = tool.id();
             let objection = self.objections.get(id.as_str());
             match objection.and_then(|objection| objection.quarantine.clone()) {
                 Some(reason) => {
-                    let standing = Standing::Quarantined(reason.clone());
-                    if before.get(id) != Some(&standing) {
+                    let status = ToolStatus::Quarantined(reason.clone());
+                    if before.get(id) != Some(&status) {
                         fresh.push((
                             Judged { id: id.to_string(), source: tool.source().clone() },
                             reason,
                         ));
                     }
-                    self.standings.insert(id.clone(), standing);
+                    self.statuses.insert(id.clone(), status);
                 }
-                None if before.get(id) == Some(&Standing::Paused) => {
-                    self.standings.insert(id.clone(), Standing::Paused);
+                None if before.get(id) == Some(&ToolStatus::Paused) => {
+                    self.statuses.insert(id.clone(), ToolStatus::Paused);
                 }
                 None => (),
             }
@@ -179,36 +215,36 @@ impl World {
     }
 
     fn judge_items(&mut self) -> Vec<(Judged, String)> {
-        let before = std::mem::take(&mut self.item_standings);
+        let before = std::mem::take(&mut self.item_statuses);
         let mut fresh = Vec::new();
         for item in self.items.iter() {
             let id = item.locked_id();
             let objection = self.objections.get(&id);
             let Some(reason) = objection.and_then(|one| one.quarantine.clone()) else { continue };
-            let standing = Standing::Quarantined(reason.clone());
+            let status = ToolStatus::Quarantined(reason.clone());
             let source = item.source();
             let known =
                 before.get(source).and_then(|kinds| kinds.get(&item.kind())?.get(item.key()));
-            if known != Some(&standing) {
+            if known != Some(&status) {
                 fresh.push((Judged { id, source: source.clone() }, reason));
             }
-            let kinds = self.item_standings.entry(source.clone()).or_default();
-            kinds.entry(item.kind()).or_default().insert(item.key().to_owned(), standing);
+            let kinds = self.item_statuses.entry(source.clone()).or_default();
+            kinds.entry(item.kind()).or_default().insert(item.key().to_owned(), status);
         }
         fresh
     }
 
     /// Where a prompt, a resource or a template stands.
     #[must_use]
-    pub fn item_standing(&self, item: &RegisteredItem) -> &Standing {
-        self.standing_of(item.source(), item.kind(), item.key())
+    pub fn item_status(&self, item: &RegisteredItem) -> &ToolStatus {
+        self.status_of(item.source(), item.kind(), item.key())
     }
 
-    /// As [`World::item_standing`], by source, kind and key.
+    /// As [`World::item_status`], by source, kind and key.
     #[must_use]
-    pub fn standing_of(&self, source: &Source, kind: ItemKind, key: &str) -> &Standing {
-        let kinds = self.item_standings.get(source);
-        kinds.and_then(|kinds| kinds.get(&kind)?.get(key)).unwrap_or(&Standing::Active)
+    pub fn status_of(&self, source: &Source, kind: ItemKind, key: &str) -> &ToolStatus {
+        let kinds = self.item_statuses.get(source);
+        kinds.and_then(|kinds| kinds.get(&kind)?.get(key)).unwrap_or(&ToolStatus::Active)
     }
 
     /// The server of a resource by its URI on the wire, and the URI by which that server is asked;
@@ -231,34 +267,44 @@ impl World {
     /// Where a resource stands by its server's own URI, listed or not: servers hand out links to
     /// what they do not list. One that only templates in quarantine give stands as they do.
     #[must_use]
-    pub fn resource_standing(&self, server: &str, uri: &str) -> &Standing {
+    pub fn resource_status(&self, server: &str, uri: &str) -> &ToolStatus {
         let source = Source::Mcp(server.to_owned());
-        let (Some(items), Some(standings)) =
-            (self.items.source(&source), self.item_standings.get(&source))
+        let (Some(items), Some(statuses)) =
+            (self.items.source(&source), self.item_statuses.get(&source))
         else {
-            return &Standing::Active;
+            return &ToolStatus::Active;
         };
         if items.get(ItemKind::Resource, uri).is_some() {
-            return self.standing_of(&source, ItemKind::Resource, uri);
+            return self.status_of(&source, ItemKind::Resource, uri);
         }
         // Servers may take a URI with a query or a slash at its end for the one without.
         let bare = uri.split('?').next().unwrap_or(uri).trim_end_matches('/');
-        let resources = standings.get(&ItemKind::Resource);
+        let resources = statuses.get(&ItemKind::Resource);
         let near = |key: &str| resources.and_then(|resources| resources.get(key));
         if let Some(near) = near(bare).or_else(|| near(&format!("{bare}/"))) {
             return near;
         }
         // Only what is in quarantine is tried first; open templates, where one of these fits.
-        let shut = standings.get(&ItemKind::Template).into_iter().flatten();
+        let shut = statuses.get(&ItemKind::Template).into_iter().flatten();
         let shut = shut
-            .map(|(key, standing)| (items.get(ItemKind::Template, key), standing))
+            .map(|(key, status)| (items.get(ItemKind::Template, key), status))
             .find(|(template, _)| template.is_some_and(|one| one.may_give(uri, Reading::Wide)));
-        let Some((_, shut)) = shut else { return &Standing::Active };
+        let Some((_, shut)) = shut else { return &ToolStatus::Active };
         let open = items.of_kind(ItemKind::Template, None).any(|template| {
-            *self.item_standing(template) == Standing::Active
+            *self.item_status(template) == ToolStatus::Active
                 && template.may_give(uri, Reading::Narrow)
         });
-        if open { &Standing::Active } else { shut }
+        if open { &ToolStatus::Active } else { shut }
+    }
+
+    /// The tool id that a name stands for in this world; the name itself where it stands for none.
+    #[must_use]
+    pub fn tool_id<'n>(&'n self, name: &'n ToolName) -> &'n str {
+        match name {
+            ToolName::Id(id) => id,
+            ToolName::IdOrWire(id) if self.registry.get(id).is_some() => id,
+            ToolName::IdOrWire(name) | ToolName::Wire(name) => self.names.tool_id(name),
+        }
     }
 
     /// Whether a door's tool set has a tool. A door without one shows everything; one whose set is
@@ -278,8 +324,8 @@ impl World {
 
     /// Where a tool stands.
     #[must_use]
-    pub fn standing(&self, tool: &RegisteredTool) -> &Standing {
-        self.standings.get(tool.id()).unwrap_or(&Standing::Active)
+    pub fn status(&self, tool: &RegisteredTool) -> &ToolStatus {
+        self.statuses.get(tool.id()).unwrap_or(&ToolStatus::Active)
     }
 
     /// The setting that a tool misses because of its permissions.
@@ -294,7 +340,7 @@ impl World {
     pub fn lists(&self, caller: &Caller, tool: &RegisteredTool) -> bool {
         let state = self.states.get(tool.id()).map(|state| state.state);
         state != Some(CoverageState::NotConfigured)
-            && self.policy.lists(caller, tool.contract(), self.standing(tool))
+            && self.policy.lists(caller, tool.contract(), self.status(tool))
     }
 }
 

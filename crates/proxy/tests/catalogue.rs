@@ -19,8 +19,8 @@ use toolbooth_contracts::{
 };
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::{
-    Catalogue, Clock, Executors, FirstListing, Limits, Parts, PinStore, Pinned, SourceEntry,
-    SystemClock, SystemIds, ToolProxy, UnkeptPins, World, Worlds,
+    Catalogue, Clock, Executors, FirstListing, Limits, Parts, PinError, PinStore, Pinned,
+    SourceEntry, SystemClock, SystemIds, ToolProxy, UnkeptPins, World, Worlds,
 };
 use toolbooth_registry::Source;
 use toolbooth_registry::discovered::SourcePolicy;
@@ -77,25 +77,25 @@ impl Executor for Answers {
     }
 }
 
-struct House {
+struct Fixture {
     talker: Arc<Talker>,
     worlds: Arc<Worlds>,
     catalogue: Arc<Catalogue>,
     proxy: ToolProxy,
 }
 
-async fn house(verify_calls: bool) -> House {
-    let house = unlocked(verify_calls, None);
-    house.catalogue.refresh_all().await;
+async fn fixture(verify_calls: bool) -> Fixture {
+    let fixture = unlocked(verify_calls, None);
+    fixture.catalogue.refresh_all().await;
     let mut lock = LockFile::empty();
-    lock.approve(house.worlds.now().registry.get("s.read").unwrap());
+    lock.approve(fixture.worlds.now().registry().get("s.read").unwrap());
     let approvals = Approvals { lock: Lock::File(lock), ..Approvals::default() };
-    house.catalogue.approve_by(approvals).await;
-    house
+    fixture.catalogue.approve_by(approvals).await;
+    fixture
 }
 
 /// A house whose server was not asked yet.
-fn unlocked(verify_calls: bool, pins: Option<Arc<dyn PinStore>>) -> House {
+fn unlocked(verify_calls: bool, pins: Option<Arc<dyn PinStore>>) -> Fixture {
     let talker = Arc::new(Talker {
         says: Mutex::new(Ok("Reads a file.".into())),
         asked: AtomicUsize::new(0),
@@ -123,18 +123,19 @@ fn unlocked(verify_calls: bool, pins: Option<Arc<dyn PinStore>>) -> House {
         worlds: Arc::clone(&worlds),
         catalogue: Some(Arc::clone(&catalogue)),
         ledger: Arc::new(MemoryLedger::new("writer", &[3; 32], &clock.now())),
+        reads: None,
         executors,
         clock: Arc::new(clock),
         ids: Arc::new(SystemIds),
         shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits: Limits::default(),
         upstreams: Default::default(),
-        keeping: Default::default(),
+        retention: Default::default(),
     });
-    House { talker, worlds, catalogue, proxy }
+    Fixture { talker, worlds, catalogue, proxy }
 }
 
-impl House {
+impl Fixture {
     async fn call(&self) -> Option<ErrorCode> {
         let request = CallRequest::new("s.read", "{}").unwrap();
         let call = ToolCall::new(request, Caller::authenticated("local"));
@@ -163,58 +164,58 @@ impl House {
 
 #[tokio::test(start_paused = true)]
 async fn quarantine_holds_from_the_notification_on() {
-    let house = house(false).await;
-    let catalogue = Arc::clone(&house.catalogue);
+    let fixture = fixture(false).await;
+    let catalogue = Arc::clone(&fixture.catalogue);
     let fresh = tokio::spawn(async move { catalogue.keep_fresh(Duration::from_secs(60)).await });
-    assert_eq!(house.call().await, None);
-    house.says(Ok("Reads a file, and mails it."));
-    house.tells().await;
-    let before = house.asked();
+    assert_eq!(fixture.call().await, None);
+    fixture.says(Ok("Reads a file, and mails it."));
+    fixture.tells().await;
+    let before = fixture.asked();
     // The clock stands still: the wait for further changes has not ended.
-    assert_eq!(house.call().await, Some(ErrorCode::QuarantinedTool));
-    assert_eq!(house.asked(), before + 1, "the call itself had the server asked");
-    assert_eq!(house.catalogue.take_quarantined().len(), 1);
-    assert!(house.catalogue.take_quarantined().is_empty(), "said once");
-    house.says(Ok("Reads a file."));
-    house.tells().await;
-    assert_eq!(house.call().await, None);
+    assert_eq!(fixture.call().await, Some(ErrorCode::QuarantinedTool));
+    assert_eq!(fixture.asked(), before + 1, "the call itself had the server asked");
+    assert_eq!(fixture.catalogue.take_quarantined().len(), 1);
+    assert!(fixture.catalogue.take_quarantined().is_empty(), "said once");
+    fixture.says(Ok("Reads a file."));
+    fixture.tells().await;
+    assert_eq!(fixture.call().await, None);
     fresh.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_told_of_a_change_and_does_not_answer_is_not_called() {
-    let house = house(false).await;
-    let catalogue = Arc::clone(&house.catalogue);
+    let fixture = fixture(false).await;
+    let catalogue = Arc::clone(&fixture.catalogue);
     let fresh = tokio::spawn(async move { catalogue.keep_fresh(Duration::from_secs(60)).await });
     // Away without a word: its approved tools are known, and the call fails where it must.
-    house.says(Err("away"));
-    house.catalogue.refresh_all().await;
-    assert_eq!(house.call().await, None);
-    house.tells().await;
-    assert_eq!(house.call().await, Some(ErrorCode::QuarantinedTool));
-    house.says(Ok("Reads a file."));
-    assert_eq!(house.call().await, None, "it answers again, and is as it was");
+    fixture.says(Err("away"));
+    fixture.catalogue.refresh_all().await;
+    assert_eq!(fixture.call().await, None);
+    fixture.tells().await;
+    assert_eq!(fixture.call().await, Some(ErrorCode::QuarantinedTool));
+    fixture.says(Ok("Reads a file."));
+    assert_eq!(fixture.call().await, None, "it answers again, and is as it was");
     fresh.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_at_once_share_one_asking() {
-    let house = Arc::new(house(true).await);
-    let before = house.asked();
+    let fixture = Arc::new(fixture(true).await);
+    let before = fixture.asked();
     let calls: Vec<_> = (0..32)
         .map(|_| {
-            let house = Arc::clone(&house);
-            tokio::spawn(async move { house.call().await })
+            let fixture = Arc::clone(&fixture);
+            tokio::spawn(async move { fixture.call().await })
         })
         .collect();
     for call in calls {
         assert_eq!(call.await.unwrap(), None);
     }
     // The first one's, and one that began after all the others had come.
-    let asked = house.asked() - before;
+    let asked = fixture.asked() - before;
     assert!((1..=2).contains(&asked), "{asked}");
-    let generation = house.catalogue.changes();
-    assert_eq!(house.call().await, None);
+    let generation = fixture.catalogue.changes();
+    assert_eq!(fixture.call().await, None);
     assert!(!generation.has_changed().unwrap(), "an asking that changes nothing publishes nothing");
 }
 
@@ -233,13 +234,13 @@ struct Kept {
 
 #[async_trait]
 impl PinStore for Kept {
-    async fn pin(&self, listing: FirstListing) -> Result<Pinned, String> {
+    async fn pin(&self, listing: FirstListing) -> Result<Pinned, PinError> {
         if let Some(worlds) = &*self.worlds.lock().unwrap() {
             let world = worlds.now();
-            self.offered.lock().unwrap().push(world.registry.get("s.read").is_some());
+            self.offered.lock().unwrap().push(world.registry().get("s.read").is_some());
         }
         if let Some(fault) = self.fault.lock().unwrap().clone() {
-            return Err(fault);
+            return Err(PinError::Store(fault.into()));
         }
         let mut kept = self.pins.lock().unwrap();
         let pinned = listing.added_to(kept.take().unwrap_or_else(LockFile::empty));
@@ -251,40 +252,40 @@ impl PinStore for Kept {
 #[tokio::test(start_paused = true)]
 async fn the_first_listing_is_pinned_before_it_is_offered() {
     let kept = Arc::new(Kept::default());
-    let house = unlocked(false, Some(Arc::clone(&kept) as Arc<dyn PinStore>));
-    *kept.worlds.lock().unwrap() = Some(Arc::clone(&house.worlds));
-    house.catalogue.approve_by(first_use(LockFile::empty())).await;
-    house.catalogue.refresh_all().await;
+    let fixture = unlocked(false, Some(Arc::clone(&kept) as Arc<dyn PinStore>));
+    *kept.worlds.lock().unwrap() = Some(Arc::clone(&fixture.worlds));
+    fixture.catalogue.approve_by(first_use(LockFile::empty())).await;
+    fixture.catalogue.refresh_all().await;
     assert_eq!(*kept.offered.lock().unwrap(), [false], "pinned once, and before it is offered");
-    let uses = house.catalogue.take_first_uses();
+    let uses = fixture.catalogue.take_first_uses();
     assert_eq!(uses[0].tools[0].tool_id.as_str(), "s.read", "{uses:?}");
-    assert!(house.catalogue.take_first_uses().is_empty(), "said once");
-    assert!(house.catalogue.take_quarantined().is_empty());
-    assert_eq!(house.call().await, None);
-    house.catalogue.refresh_all().await;
+    assert!(fixture.catalogue.take_first_uses().is_empty(), "said once");
+    assert!(fixture.catalogue.take_quarantined().is_empty());
+    assert_eq!(fixture.call().await, None);
+    fixture.catalogue.refresh_all().await;
     assert_eq!(kept.offered.lock().unwrap().len(), 1, "a source that was seen is not pinned again");
-    house.says(Ok("Reads a file, and mails it."));
-    house.catalogue.refresh_all().await;
-    assert_eq!(house.call().await, Some(ErrorCode::QuarantinedTool));
+    fixture.says(Ok("Reads a file, and mails it."));
+    fixture.catalogue.refresh_all().await;
+    assert_eq!(fixture.call().await, Some(ErrorCode::QuarantinedTool));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_listing_that_cannot_be_pinned_is_quarantined_until_it_can() {
     let kept = Arc::new(Kept::default());
     *kept.fault.lock().unwrap() = Some("the disk is full".to_owned());
-    let house = unlocked(false, Some(Arc::clone(&kept) as Arc<dyn PinStore>));
-    house.catalogue.approve_by(first_use(LockFile::empty())).await;
-    let states = house.catalogue.refresh_all().await;
+    let fixture = unlocked(false, Some(Arc::clone(&kept) as Arc<dyn PinStore>));
+    fixture.catalogue.approve_by(first_use(LockFile::empty())).await;
+    let states = fixture.catalogue.refresh_all().await;
     assert!(states[0].problems[0].contains("the disk is full"), "{states:?}");
-    assert_eq!(house.call().await, Some(ErrorCode::QuarantinedTool));
+    assert_eq!(fixture.call().await, Some(ErrorCode::QuarantinedTool));
     *kept.fault.lock().unwrap() = None;
-    house.catalogue.refresh_all().await;
-    assert_eq!(house.call().await, None);
+    fixture.catalogue.refresh_all().await;
+    assert_eq!(fixture.call().await, None);
     // Without a place for pins nothing is accepted either.
-    let house = unlocked(false, None);
-    house.catalogue.approve_by(first_use(LockFile::empty())).await;
-    house.catalogue.refresh_all().await;
-    assert_eq!(house.call().await, Some(ErrorCode::QuarantinedTool));
+    let fixture = unlocked(false, None);
+    fixture.catalogue.approve_by(first_use(LockFile::empty())).await;
+    fixture.catalogue.refresh_all().await;
+    assert_eq!(fixture.call().await, Some(ErrorCode::QuarantinedTool));
 }
 
 #[tokio::test(start_paused = true)]
@@ -293,16 +294,16 @@ async fn what_another_process_has_pinned_first_counts() {
     other.catalogue.approve_by(first_use(LockFile::empty())).await;
     other.says(Ok("Reads a file of yours."));
     other.catalogue.refresh_all().await;
-    let theirs = other.worlds.now().approvals.lock.approved().cloned();
+    let theirs = other.worlds.now().approvals().lock.approved().cloned();
     let kept = Arc::new(Kept::default());
     *kept.pins.lock().unwrap() = theirs;
-    let house = unlocked(false, Some(kept));
-    house.catalogue.approve_by(first_use(LockFile::empty())).await;
-    house.catalogue.refresh_all().await;
-    assert_eq!(house.call().await, Some(ErrorCode::QuarantinedTool));
-    house.says(Ok("Reads a file of yours."));
-    house.catalogue.refresh_all().await;
-    assert_eq!(house.call().await, None);
+    let fixture = unlocked(false, Some(kept));
+    fixture.catalogue.approve_by(first_use(LockFile::empty())).await;
+    fixture.catalogue.refresh_all().await;
+    assert_eq!(fixture.call().await, Some(ErrorCode::QuarantinedTool));
+    fixture.says(Ok("Reads a file of yours."));
+    fixture.catalogue.refresh_all().await;
+    assert_eq!(fixture.call().await, None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -310,19 +311,19 @@ async fn pinned_tools_are_known_before_their_source_answers() {
     let first = unlocked(false, Some(Arc::new(UnkeptPins)));
     first.catalogue.approve_by(first_use(LockFile::empty())).await;
     first.catalogue.refresh_all().await;
-    let pins = first.worlds.now().approvals.lock.approved().cloned().unwrap();
-    let house = unlocked(false, Some(Arc::new(UnkeptPins)));
-    assert_eq!(house.catalogue.unknown_sources().len(), 1);
-    house.catalogue.approve_by(first_use(pins)).await;
-    house.catalogue.restore_locked().await;
-    assert!(house.catalogue.unknown_sources().is_empty(), "no door waits for it");
-    assert!(house.worlds.now().registry.get("s.read").is_some());
-    assert_eq!((house.call().await, house.asked()), (None, 1), "the call has it asked");
+    let pins = first.worlds.now().approvals().lock.approved().cloned().unwrap();
+    let fixture = unlocked(false, Some(Arc::new(UnkeptPins)));
+    assert_eq!(fixture.catalogue.unknown_sources().len(), 1);
+    fixture.catalogue.approve_by(first_use(pins)).await;
+    fixture.catalogue.restore_locked().await;
+    assert!(fixture.catalogue.unknown_sources().is_empty(), "no door waits for it");
+    assert!(fixture.worlds.now().registry().get("s.read").is_some());
+    assert_eq!((fixture.call().await, fixture.asked()), (None, 1), "the call has it asked");
     // A source that listed nothing is known as well.
     let mut seen = LockFile::empty();
     seen.pin(&Source::Mcp("s".into()), &[], Default::default());
-    let house = unlocked(false, Some(Arc::new(UnkeptPins)));
-    house.catalogue.approve_by(first_use(seen)).await;
-    house.catalogue.restore_locked().await;
-    assert!(house.catalogue.unknown_sources().is_empty());
+    let fixture = unlocked(false, Some(Arc::new(UnkeptPins)));
+    fixture.catalogue.approve_by(first_use(seen)).await;
+    fixture.catalogue.restore_locked().await;
+    assert!(fixture.catalogue.unknown_sources().is_empty());
 }

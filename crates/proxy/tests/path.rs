@@ -23,19 +23,20 @@ use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::contract::{AdapterId, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::event::{AuditEvent, AuditEventKind, EventBody};
+use toolbooth_contracts::json::JsonText;
 use toolbooth_contracts::port::{ExecutionError, InputNeeded};
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::{
     CallRequest, Caller, ContentBlock, Conversation, Dispatch, Effect, ErrorCode, Executor, Guard,
-    Outcome, Status, ToolCall, ToolOutput, ToolResult,
+    Outcome, Payload, Status, ToolCall, ToolOutput, ToolResult,
 };
 use toolbooth_policy::{
-    Authorizer, CallerRights, EngineError, FeatureFlags, PolicyEngine, Question, Standing, Verdict,
-    Whitelist,
+    Authorizer, CallerRights, EngineError, FeatureFlags, PolicyEngine, Question, ToolStatus,
+    Verdict, Whitelist,
 };
 use toolbooth_proxy::{
-    Clock, Executors, IdSource, Intent, Keeping, Limits, OutputRule, Parts, SystemClock, SystemIds,
-    ToolProxy, World, Worlds,
+    Clock, Executors, IdSource, Intent, Limits, OutputRule, Parts, PayloadRetention, SystemClock,
+    SystemIds, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
@@ -60,7 +61,7 @@ mock! {
         async fn note(&self, events: Vec<EventBody>) -> Result<(), LedgerError>;
         async fn renew(&self, at: Moment) -> Result<(), LedgerError>;
         async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError>;
-        async fn park(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
+        async fn suspend(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
         async fn resume(&self, receipt_id: String, fence: u64, at: Moment) -> Result<(), LedgerError>;
         async fn resolve(&self, resolution: Resolution) -> Result<Arc<Receipt>, LedgerError>;
         async fn prune(&self, prune: Prune) -> Result<Pruned, LedgerError>;
@@ -110,13 +111,14 @@ fn parts(world: World, ledger: Arc<dyn Ledger>, tool: impl Executor + 'static) -
         worlds: Worlds::new(world),
         catalogue: None,
         ledger,
+        reads: None,
         executors: Executors::default().with(AdapterId::Local("shop".into()), Arc::new(tool)),
         clock: Arc::new(SystemClock::default()),
         ids: Arc::new(SystemIds),
         shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits: limits(),
         upstreams: Default::default(),
-        keeping: Keeping::default(),
+        retention: PayloadRetention::default(),
     }
 }
 
@@ -209,7 +211,7 @@ async fn only_what_an_operator_marked_read_only_starts_before_its_claim_is_durab
             .returning(|_| Ok(Claimed::TooManyInFlight));
         book.expect_refuse().returning(|_| Ok(()));
         let mut parts = parts(world(&entry, Authorizer::new(on())), Arc::new(book), untouched());
-        parts.keeping = Keeping::default().with_intent(intent, Vec::new());
+        parts.retention = PayloadRetention::default().with_intent(intent, Vec::new());
         let result = call(&ToolProxy::new(parts), request("{}", None)).await;
         assert_eq!(result.error.unwrap().code, ErrorCode::TooManyInFlight);
     }
@@ -243,11 +245,11 @@ async fn a_flood_of_refusals_is_counted_and_its_inputs_are_cut() {
     let logs =
         ledger.agent_logs(LogFilter { limit: 10_000, ..LogFilter::default() }).await.unwrap();
     assert_eq!(logs.len(), 300);
-    let kept = logs[0].input.as_ref().unwrap();
+    let kept = logs[0].input.as_ref().unwrap().tree();
     assert_eq!((&kept["omitted"], &kept["bytes"]), (&json!(true), &json!(100_011)));
     assert!(kept["begins"].as_str().unwrap().starts_with(r#"{"text":"xxxx"#));
     assert!(logs.iter().all(|log| serde_json::to_string(log).unwrap().len() < 6_000));
-    assert_eq!(logs[1].input, Some(json!({ "n": 1 })));
+    assert_eq!(logs[1].input.clone().unwrap(), json!({ "n": 1 }));
 }
 
 /// A call that must be refused before the executor is touched.
@@ -278,12 +280,12 @@ async fn denied_and_invalid_calls_never_reach_an_executor() {
     let poor = CallerRights { grants: vec![], ..CallerRights::everything() };
     let grants = Authorizer::new(on()).with_callers(BTreeMap::from([("l".into(), poor)]));
     refused(entry(), grants, good(), C::PolicyDenied).await;
-    for (standing, code) in [
-        (Standing::Quarantined("changed".into()), C::QuarantinedTool),
-        (Standing::Paused, C::Paused),
+    for (status, code) in [
+        (ToolStatus::Quarantined("changed".into()), C::QuarantinedTool),
+        (ToolStatus::Paused, C::Paused),
     ] {
         let mut world = world(&entry(), Authorizer::new(on()));
-        world.standings.insert("shop.order".try_into().unwrap(), standing);
+        world.set_status("shop.order".try_into().unwrap(), status);
         refused_in(world, good(), code).await;
     }
     for bad in [
@@ -332,10 +334,10 @@ async fn each_outcome_of_an_executor_has_its_code_and_records() {
         })
     };
     let block = |block: Value| {
-        Outcome::Done(ToolOutput {
-            content: Some(vec![ContentBlock(block)]),
-            ..ToolOutput::default()
-        })
+        Outcome::Done(ToolOutput::of(
+            ContentBlock::of(&block)
+                .map(|block| Payload { content: Some(vec![block]), ..Payload::default() }),
+        ))
     };
     let cases = [
         (failed(C::AdapterFailed, Effect::Unknown), C::AdapterFailed, Effect::Unknown),
@@ -390,6 +392,10 @@ async fn required_containment_is_refused_where_there_is_none() {
     holds(&ledger, &call(&proxy, request("{}", None)).await, ErrorCode::SandboxUnavailable).await;
 }
 
+fn hologram() -> ContentBlock {
+    ContentBlock::of(&json!({"type": "hologram", "data": 1})).unwrap()
+}
+
 #[tokio::test]
 async fn the_executor_gets_the_guarded_bytes_and_its_answer_comes_back() {
     let ledger = memory();
@@ -397,15 +403,12 @@ async fn the_executor_gets_the_guarded_bytes_and_its_answer_comes_back() {
     let heard = Arc::clone(&seen);
     let mut tool = MockTool::new();
     tool.expect_execute().times(1).returning(move |dispatch, _| {
-        *heard.lock().unwrap() = dispatch.arguments.get().to_owned();
-        Outcome::Done(ToolOutput {
-            structured_content: Some(json!({"half": 0.5, "unknown": [null]})),
-            meta: Some(json!({"x": 1}).as_object().unwrap().clone()),
-            ..ToolOutput {
-                content: Some(vec![ContentBlock(json!({"type": "hologram", "data": 1}))]),
-                ..ToolOutput::default()
-            }
-        })
+        *heard.lock().unwrap() = dispatch.arguments.as_str().to_owned();
+        Outcome::Done(ToolOutput::new(Payload {
+            content: Some(vec![hologram()]),
+            structured_content: JsonText::of(&json!({"half": 0.5, "unknown": [null]})).ok(),
+            meta: JsonText::of(&json!({"x": 1})).ok(),
+        }))
     });
     let proxy = ToolProxy::new(parts(
         world(&entry(), Authorizer::new(on())),
@@ -416,9 +419,9 @@ async fn the_executor_gets_the_guarded_bytes_and_its_answer_comes_back() {
     let result = call(&proxy, request(bytes, None)).await;
     assert_eq!(*seen.lock().unwrap(), bytes);
     assert_eq!(result.status, Status::Succeeded);
-    assert_eq!(result.content, [ContentBlock(json!({"type": "hologram", "data": 1}))]);
-    assert_eq!(result.structured_content, Some(json!({"half": 0.5, "unknown": [null]})));
-    assert_eq!(result.meta.unwrap()["x"], 1);
+    assert_eq!(result.content, [hologram()]);
+    assert_eq!(result.structured_content.unwrap(), json!({"half": 0.5, "unknown": [null]}));
+    assert_eq!(result.meta.unwrap(), json!({"x": 1}));
     let (events, logs) = records(&ledger, &result.call_id).await;
     let kinds: Vec<AuditEventKind> = events.iter().map(|event| event.body.event).collect();
     assert_eq!(kinds, [AuditEventKind::ToolDispatched, AuditEventKind::ToolExecuted]);
@@ -587,7 +590,7 @@ async fn of_two_twins_one_runs_and_the_other_gets_its_outcome() {
             Readiness::Ready
         }
     }
-    // One slot: the twin that waits must not hold it.
+    // One slot: the duplicate that waits must not hold it.
     let mut small = parts(
         world(&entry(), Authorizer::new(on())),
         Arc::clone(&ledger) as _,
@@ -670,7 +673,7 @@ async fn without_a_record_nothing_runs_and_a_refusal_keeps_its_code() {
         ToolProxy::new(parts(world(&entry(), Authorizer::new(on())), Arc::new(book), untouched()));
     let result = call(&proxy, request("[]", None)).await;
     assert_eq!(result.error.unwrap().code, ErrorCode::InvalidArgs);
-    proxy.tend(Due::NOW).await.unwrap();
+    proxy.maintain(Due::NOW).await.unwrap();
 }
 
 #[tokio::test]
@@ -733,9 +736,9 @@ impl Ledger for Taped<Arc<MemoryLedger>> {
     async fn sweep(&self, at: Moment) -> Result<Vec<Swept>, LedgerError> {
         self.1.sweep(at).await
     }
-    async fn park(&self, id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
-        self.0.say("ledger.park");
-        self.1.park(id, fence, at).await
+    async fn suspend(&self, id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
+        self.0.say("ledger.suspend");
+        self.1.suspend(id, fence, at).await
     }
     async fn resume(&self, id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
         self.0.say("ledger.resume");

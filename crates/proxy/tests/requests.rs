@@ -30,13 +30,13 @@ use toolbooth_contracts::port::{
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::{
     CallContext, CallRequest, Caller, ContentBlock, Conversation, Dispatch, ErrorCode, Executor,
-    Guard, Outcome, ToolCall, ToolOutput, ToolPattern,
+    Guard, Outcome, Payload, ToolCall, ToolOutput, ToolPattern,
 };
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, ToolSet, Whitelist};
 use toolbooth_proxy::{
-    Catalogue, Clock, Executors, Keeping, Limits, Parts, RequestError, ServerRequest, SourceEntry,
-    SubscribeRequest, Subscription, SystemClock, SystemIds, ToolProxy, UnkeptPins, UpstreamEntry,
-    Upstreams, View, World, Worlds,
+    Catalogue, Clock, Executors, Limits, Parts, PayloadRetention, RequestError, ServerRequest,
+    SourceEntry, SubscribeRequest, Subscription, SystemClock, SystemIds, ToolProxy, UnkeptPins,
+    UpstreamEntry, Upstreams, View, World, WorldSettings, Worlds,
 };
 use toolbooth_registry::Source;
 use toolbooth_registry::discovered::SourcePolicy;
@@ -165,8 +165,9 @@ impl Executor for Links {
             json!({"type": "resource_link", "uri": "a:b", "name": "n"}),
             json!({"type": "resource", "resource": {"uri": "a:b", "text": "x"}}),
         ];
-        let content = Some(blocks.into_iter().map(ContentBlock).collect());
-        Outcome::Done(ToolOutput { content, ..ToolOutput::default() })
+        let content =
+            Some(blocks.into_iter().map(|block| ContentBlock::of(&block).unwrap()).collect());
+        Outcome::Done(ToolOutput::new(Payload { content, ..Payload::default() }))
     }
 
     async fn readiness(&self, _: &ToolContract, _: bool) -> Readiness {
@@ -233,7 +234,7 @@ fn rights(name: &str, tools: &[&str], grants: &[&str]) -> (String, CallerRights)
 
 const ON: FeatureFlags = FeatureFlags { mcp_tools: true, tools_policy: true };
 
-struct House {
+struct Fixture {
     servers: Vec<Arc<Server>>,
     worlds: Arc<Worlds>,
     catalogue: Arc<Catalogue>,
@@ -246,7 +247,7 @@ struct Plan {
     policy: Authorizer,
     servers: Vec<&'static str>,
     per_caller: bool,
-    keeping: Keeping,
+    retention: PayloadRetention,
     limits: Limits,
     uris: ResourceUris,
     tool: Links,
@@ -258,7 +259,7 @@ impl Default for Plan {
             policy: Authorizer::new(ON),
             servers: vec!["s"],
             per_caller: false,
-            keeping: Keeping::default(),
+            retention: PayloadRetention::default(),
             limits: Limits { cancel_grace: Duration::from_millis(50), ..Limits::default() },
             uris: ResourceUris::default(),
             tool: Links { progress: 0, hangs: false },
@@ -266,18 +267,16 @@ impl Default for Plan {
     }
 }
 
-async fn house(plan: Plan) -> House {
-    let house = unasked(plan).await;
-    house.catalogue.refresh_all().await;
-    house
+async fn fixture(plan: Plan) -> Fixture {
+    let fixture = unverified(plan).await;
+    fixture.catalogue.refresh_all().await;
+    fixture
 }
 
 /// A house whose servers were not asked yet.
-async fn unasked(plan: Plan) -> House {
+async fn unverified(plan: Plan) -> Fixture {
     let servers: Vec<Arc<Server>> = plan.servers.iter().map(|name| Server::new(name)).collect();
-    let mut world = World::new(plan.policy);
-    world.uris = plan.uris;
-    world.toolsets = Arc::new(BTreeMap::from([
+    let toolsets = BTreeMap::from([
         ("whole".to_owned(), ToolSet { tools: patterns(&["s.*"]), ..ToolSet::default() }),
         ("tools".to_owned(), ToolSet { tools: patterns(&["s.read"]), ..ToolSet::default() }),
         (
@@ -288,7 +287,9 @@ async fn unasked(plan: Plan) -> House {
                 resources: Some(patterns(&["s.file:///a"])),
             },
         ),
-    ]));
+    ]);
+    let settings = WorldSettings { uris: plan.uris, toolsets, ..WorldSettings::default() };
+    let world = World::new(plan.policy).with_settings(settings);
     let worlds = Worlds::new(world);
     let (mut executors, mut upstreams) = (Executors::default(), Upstreams::default());
     let mut sources = Vec::new();
@@ -319,15 +320,16 @@ async fn unasked(plan: Plan) -> House {
         worlds: Arc::clone(&worlds),
         catalogue: Some(Arc::clone(&catalogue)),
         ledger: Arc::clone(&ledger) as _,
+        reads: None,
         executors,
         upstreams,
         clock: Arc::new(SystemClock::default()),
         ids: Arc::new(SystemIds),
         shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits: plan.limits,
-        keeping: plan.keeping,
+        retention: plan.retention,
     });
-    House { servers, worlds, catalogue, proxy, ledger }
+    Fixture { servers, worlds, catalogue, proxy, ledger }
 }
 
 fn read(uri: &str) -> Ask {
@@ -344,7 +346,7 @@ fn complete(reference: CompletionReference) -> Ask {
 
 const A: &str = "toolbooth+s:file:///a";
 
-impl House {
+impl Fixture {
     async fn ask(&self, ask: Ask) -> Result<Value, RequestError> {
         self.ask_as("local", ask, None).await
     }
@@ -396,8 +398,8 @@ impl House {
     async fn lock(&self) {
         let mut lock = LockFile::empty();
         let world = self.worlds.now();
-        world.registry.iter().for_each(|tool| lock.approve(tool));
-        world.items.iter().for_each(|item| lock.approve_item(item));
+        world.registry().iter().for_each(|tool| lock.approve(tool));
+        world.items().iter().for_each(|item| lock.approve_item(item));
         let approvals = Approvals { lock: Lock::File(lock), ..Approvals::default() };
         self.catalogue.approve_by(approvals).await;
     }
@@ -452,8 +454,8 @@ impl Ledger for Memory {
     async fn renew(&self, at: Moment) -> Result<(), LedgerError> {
         self.kept.renew(at).await
     }
-    async fn park(&self, id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
-        self.kept.park(id, fence, at).await
+    async fn suspend(&self, id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
+        self.kept.suspend(id, fence, at).await
     }
     async fn resume(&self, id: String, fence: u64, at: Moment) -> Result<(), LedgerError> {
         self.kept.resume(id, fence, at).await
@@ -477,27 +479,27 @@ impl Ledger for Memory {
 
 #[tokio::test]
 async fn requests_reach_their_server_by_its_own_names_and_come_back_by_ours() {
-    let house = house(Plan::default()).await;
-    let answer = house.ask(read(A)).await.unwrap();
+    let fixture = fixture(Plan::default()).await;
+    let answer = fixture.ask(read(A)).await.unwrap();
     assert_eq!(answer, json!({"contents": [{"uri": A, "text": "t"}]}));
     let said = json!({"messages": [
         {"role": "user", "content": {"type": "resource", "resource": {"uri": "file:///a", "text": ""}}},
         {"role": "user", "content": [{"type": "resource_link", "uri": "file:///b", "name": "b"},
                                      {"type": "strange", "uri": "file:///b"}]}],
         "_meta": {"x": 1}});
-    house.servers[0].answers(Ok(said));
-    let answer = house.ask(get("s_greet")).await.unwrap();
+    fixture.servers[0].answers(Ok(said));
+    let answer = fixture.ask(get("s_greet")).await.unwrap();
     assert_eq!(answer["messages"][0]["content"]["resource"]["uri"], A);
     assert_eq!(answer["messages"][1]["content"][0]["uri"], "toolbooth+s:file:///b");
     assert_eq!(answer["messages"][1]["content"][1]["uri"], "file:///b");
     assert_eq!(answer["_meta"], json!({"x": 1}));
     let by_prompt = complete(CompletionReference::Prompt("s_part".into()));
-    let answer = house.ask(by_prompt).await.unwrap();
+    let answer = fixture.ask(by_prompt).await.unwrap();
     assert_eq!(answer, json!({"completion": {"values": ["a"]}}));
     let uri = "toolbooth+s:file:///{name}".to_owned();
-    house.ask(complete(CompletionReference::Resource(uri))).await.unwrap();
+    fixture.ask(complete(CompletionReference::Resource(uri))).await.unwrap();
     assert_eq!(
-        house.servers[0].asked(),
+        fixture.servers[0].asked(),
         [
             read("file:///a"),
             get("greet"),
@@ -509,39 +511,40 @@ async fn requests_reach_their_server_by_its_own_names_and_come_back_by_ours() {
 
 #[tokio::test]
 async fn reads_and_prompts_are_recorded_by_digest_and_verified() {
-    let house = house(Plan::default()).await;
-    house.ask(read(A)).await.unwrap();
-    house.ask(get("s_greet")).await.unwrap();
-    house.ask(complete(CompletionReference::Prompt("s_greet".into()))).await.unwrap();
-    let (events, logs) = house.records().await;
+    let fixture = fixture(Plan::default()).await;
+    fixture.ask(read(A)).await.unwrap();
+    fixture.ask(get("s_greet")).await.unwrap();
+    fixture.ask(complete(CompletionReference::Prompt("s_greet".into()))).await.unwrap();
+    let (events, logs) = fixture.records().await;
     let kinds: Vec<AuditEventKind> = events.iter().map(|event| event.event).collect();
     assert_eq!(kinds, [AuditEventKind::ResourceRead, AuditEventKind::PromptGet]);
     assert_eq!(events[0].tool_name.as_deref(), Some("s.file:///a"));
     assert_eq!(events[1].tool_name.as_deref(), Some("s.greet"));
     let digest = events[0].result_digest.clone().unwrap();
-    assert_eq!(logs[0].output, Some(json!({ "digest": digest })));
-    assert_eq!(logs[0].input, Some(json!({ "digest": events[0].args_digest.clone().unwrap() })));
+    assert_eq!(logs[0].output.clone().unwrap(), json!({ "digest": digest }));
+    let digest = events[0].args_digest.clone().unwrap();
+    assert_eq!(logs[0].input.clone().unwrap(), json!({ "digest": digest }));
     assert_eq!(logs.len(), 2);
     assert!(events[0].decision.is_some() && events[0].policy_version.is_some());
-    house.proxy.shut_down(Duration::from_secs(1)).await.unwrap();
-    let report = verify::store(&house.ledger.kept, Default::default()).await.unwrap();
+    fixture.proxy.shut_down(Duration::from_secs(1)).await.unwrap();
+    let report = verify::store(&fixture.ledger.kept, Default::default()).await.unwrap();
     assert!(report.ok, "{report:?}");
 }
 
 #[tokio::test]
 async fn log_level_none_keeps_no_digest_and_secrets_in_uris_are_not_kept() {
-    let keeping = Keeping::default().with_log(LogLevel::None, Vec::new());
-    let house = house(Plan { keeping, ..Plan::default() }).await;
-    house.ask(read(A)).await.unwrap();
+    let retention = PayloadRetention::default().with_log(LogLevel::None, Vec::new());
+    let fixture = fixture(Plan { retention, ..Plan::default() }).await;
+    fixture.ask(read(A)).await.unwrap();
     let secret = "toolbooth+s:postgres://user:hunter2@example.com/x";
-    house.ask(read(secret)).await.unwrap();
-    let (events, logs) = house.records().await;
+    fixture.ask(read(secret)).await.unwrap();
+    let (events, logs) = fixture.records().await;
     assert!(logs.iter().all(|log| log.input.is_none() && log.output.is_none()));
     let name = events[1].tool_name.as_deref().unwrap();
     assert!(!name.contains("hunter2") && name.starts_with("s.postgres:"), "{name}");
     let long = format!("toolbooth+s:x:{}", "y".repeat(2_000));
-    house.ask(read(&long)).await.unwrap();
-    assert!(house.records().await.0[2].tool_name.as_ref().unwrap().len() <= 512);
+    fixture.ask(read(&long)).await.unwrap();
+    assert!(fixture.records().await.0[2].tool_name.as_ref().unwrap().len() <= 512);
 }
 
 #[tokio::test]
@@ -550,7 +553,7 @@ async fn hidden_and_unknown_are_one_answer_and_one_record() {
         rights("key:part", &["s.greet"], &["*"]),
         rights("key:none", &["t.*"], &["*"]),
     ]));
-    let house = house(Plan { policy, ..Plan::default() }).await;
+    let fixture = fixture(Plan { policy, ..Plan::default() }).await;
     let asks = [
         get("s_part"),
         get("s_nothing"),
@@ -563,18 +566,18 @@ async fn hidden_and_unknown_are_one_answer_and_one_record() {
     ];
     let mut errors = Vec::new();
     for ask in asks {
-        errors.push(house.ask_as("key:part", ask, None).await.unwrap_err());
+        errors.push(fixture.ask_as("key:part", ask, None).await.unwrap_err());
     }
-    errors.push(house.ask_as("key:none", get("s_greet"), None).await.unwrap_err());
-    errors.push(house.ask_as("key:stranger", get("s_greet"), None).await.unwrap_err());
-    errors.push(house.ask_as("local", get("s_greet"), Some("tools")).await.unwrap_err());
-    errors.push(house.ask_as("local", get("s_greet"), Some("no such set")).await.unwrap_err());
+    errors.push(fixture.ask_as("key:none", get("s_greet"), None).await.unwrap_err());
+    errors.push(fixture.ask_as("key:stranger", get("s_greet"), None).await.unwrap_err());
+    errors.push(fixture.ask_as("local", get("s_greet"), Some("tools")).await.unwrap_err());
+    errors.push(fixture.ask_as("local", get("s_greet"), Some("no such set")).await.unwrap_err());
     assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
     assert_eq!(errors[0].code, ErrorCode::UnregisteredTool);
     assert!(errors[0].message.contains("ACCESS_DENIED") && errors[0].details.is_empty());
-    assert!(house.servers[0].asked().is_empty());
-    assert_eq!(code(&house.ask_as("key:part", get("s_greet"), None).await), "ok");
-    let (events, logs) = house.records().await;
+    assert!(fixture.servers[0].asked().is_empty());
+    assert_eq!(code(&fixture.ask_as("key:part", get("s_greet"), None).await), "ok");
+    let (events, logs) = fixture.records().await;
     let denied = &events[..errors.len()];
     assert!(denied.iter().all(|event| {
         event.event == AuditEventKind::UnknownTool
@@ -591,10 +594,10 @@ async fn other_spellings_of_unlisted_uris_are_not_there() {
     let callers =
         BTreeMap::from([(name, narrow), rights("key:few", &["s.file:///notes/*"], &["*"])]);
     let policy = Authorizer::new(ON).with_callers(callers);
-    let house = house(Plan { policy, ..Plan::default() }).await;
-    house.lists(|listing| listing.resources.push(resource("file:///Odd name"))).await;
-    house.lock().await;
-    let before = house.servers[0].asked().len();
+    let fixture = fixture(Plan { policy, ..Plan::default() }).await;
+    fixture.lists(|listing| listing.resources.push(resource("file:///Odd name"))).await;
+    fixture.lock().await;
+    let before = fixture.servers[0].asked().len();
     for odd in [
         "file:///notes/../secret/key",
         "file:///notes/%2e%2e/secret/key",
@@ -607,23 +610,23 @@ async fn other_spellings_of_unlisted_uris_are_not_there() {
     ] {
         let uri = format!("toolbooth+s:{odd}");
         for caller in ["local", "key:deny", "key:few"] {
-            assert!(!house.view(caller).reads(&uri), "{caller} {odd}");
-            let done = house.ask_as(caller, read(&uri), None).await;
+            assert!(!fixture.view(caller).reads(&uri), "{caller} {odd}");
+            let done = fixture.ask_as(caller, read(&uri), None).await;
             assert_eq!(code(&done), "unregistered-tool", "{caller} {odd}");
             let reference = CompletionReference::Resource(uri.clone());
-            let done = house.ask_as(caller, complete(reference), None).await;
+            let done = fixture.ask_as(caller, complete(reference), None).await;
             assert_eq!(code(&done), "unregistered-tool", "{caller} {odd}");
-            let error = house.subscribe(caller, &uri).await.unwrap_err();
+            let error = fixture.subscribe(caller, &uri).await.unwrap_err();
             assert_eq!(error.code, ErrorCode::UnregisteredTool, "{caller} {odd}");
         }
     }
-    assert_eq!(house.servers[0].asked().len(), before, "nobody was asked");
-    let done = house.ask_as("key:few", read("toolbooth+s:file:///notes/new"), None).await;
+    assert_eq!(fixture.servers[0].asked().len(), before, "nobody was asked");
+    let done = fixture.ask_as("key:few", read("toolbooth+s:file:///notes/new"), None).await;
     assert_eq!(code(&done), "ok");
     for listed in ["toolbooth+s:file:///Odd name", "toolbooth+s:file:///Odd%20name"] {
-        assert!(house.view("local").reads(listed));
-        assert_eq!(code(&house.ask(read(listed)).await), "ok", "{listed}");
-        let last = house.servers[0].asked().pop().unwrap();
+        assert!(fixture.view("local").reads(listed));
+        assert_eq!(code(&fixture.ask(read(listed)).await), "ok", "{listed}");
+        let last = fixture.servers[0].asked().pop().unwrap();
         assert_eq!(format!("{last:?}"), format!("{:?}", read("file:///Odd name")));
     }
 }
@@ -636,8 +639,8 @@ async fn each_denial_names_its_rule_and_asks_nobody() {
             rights("key:all", &["s.*"], &["use:prompts/s", "read:resources"]),
             rights("key:bare", &["s.*"], &["use:prompts/t"]),
         ]));
-    let house = house(Plan { policy, ..Plan::default() }).await;
-    let denied = |caller: &'static str, ask: Ask| house.ask_as(caller, ask, None);
+    let fixture = fixture(Plan { policy, ..Plan::default() }).await;
+    let denied = |caller: &'static str, ask: Ask| fixture.ask_as(caller, ask, None);
     assert_eq!(code(&denied("key:all", get("s_greet")).await), "ok");
     assert_eq!(code(&denied("key:all", read(A)).await), "ok");
     let off = denied("key:all", get("s_part")).await.unwrap_err();
@@ -646,9 +649,9 @@ async fn each_denial_names_its_rule_and_asks_nobody() {
     assert_eq!(missing.details["missing"], json!(["read:resources/s"]));
     let by_reference = complete(CompletionReference::Prompt("s_greet".into()));
     assert_eq!(code(&denied("key:bare", by_reference).await), "policy-denied");
-    assert_eq!(house.subscribe("key:bare", A).await.unwrap_err().code, ErrorCode::PolicyDenied);
-    assert_eq!(house.servers[0].asked().len(), 2);
-    let (events, _) = house.records().await;
+    assert_eq!(fixture.subscribe("key:bare", A).await.unwrap_err().code, ErrorCode::PolicyDenied);
+    assert_eq!(fixture.servers[0].asked().len(), 2);
+    let (events, _) = fixture.records().await;
     let kinds: Vec<AuditEventKind> = events[2..].iter().map(|event| event.event).collect();
     assert_eq!(kinds, [AuditEventKind::PolicyDenied; 4]);
     assert_eq!(events[3].decision.as_ref().unwrap().rule, "permissions");
@@ -656,51 +659,56 @@ async fn each_denial_names_its_rule_and_asks_nobody() {
 
 #[tokio::test]
 async fn with_tools_switched_off_nothing_is_listed_or_served() {
-    let house = house(Plan { policy: Authorizer::new(FeatureFlags::default()), ..Plan::default() });
-    let house = house.await;
-    assert_eq!(code(&house.ask(get("s_greet")).await), "tools-disabled");
-    assert_eq!(code(&house.ask(get("nothing")).await), "tools-disabled");
+    let fixture =
+        fixture(Plan { policy: Authorizer::new(FeatureFlags::default()), ..Plan::default() });
+    let fixture = fixture.await;
+    assert_eq!(code(&fixture.ask(get("s_greet")).await), "tools-disabled");
+    assert_eq!(code(&fixture.ask(get("nothing")).await), "tools-disabled");
     for kind in ItemKind::ALL {
-        assert!(house.keys(kind, None).is_empty());
+        assert!(fixture.keys(kind, None).is_empty());
     }
-    assert_eq!(house.view("local").offers(), Offers::default());
+    assert_eq!(fixture.view("local").offers(), Offers::default());
 }
 
 #[tokio::test]
 async fn what_changed_since_it_was_approved_is_quarantined() {
-    let house = house(Plan::default()).await;
-    house.lock().await;
-    assert_eq!(code(&house.ask(get("s_greet")).await), "ok");
-    let before = house.view("local").digest();
-    house
+    let fixture = fixture(Plan::default()).await;
+    fixture.lock().await;
+    assert_eq!(code(&fixture.ask(get("s_greet")).await), "ok");
+    let before = fixture.view("local").digest();
+    fixture
         .lists(|listing| {
             listing.prompts[0] = item("greet", json!({"name": "greet", "description": "Obey."}));
             listing.resources[0] = item("file:///a", json!({"uri": "file:///a", "name": "Other"}));
             listing.templates.push(template("new:{x}"));
         })
         .await;
-    assert_eq!(code(&house.ask(get("s_greet")).await), "quarantined-tool");
-    assert_eq!(code(&house.ask(read(A)).await), "quarantined-tool");
-    assert_eq!(code(&house.ask(get("s_part")).await), "ok");
+    assert_eq!(code(&fixture.ask(get("s_greet")).await), "quarantined-tool");
+    assert_eq!(code(&fixture.ask(read(A)).await), "quarantined-tool");
+    assert_eq!(code(&fixture.ask(get("s_part")).await), "ok");
     // Only the new template gives this; the second one is given by an open template as well.
-    assert_eq!(code(&house.ask(read("toolbooth+s:new:1")).await), "quarantined-tool");
-    house.lists(|listing| listing.templates.push(template("new:{+y}"))).await;
-    assert_eq!(code(&house.ask(read("toolbooth+s:new:1")).await), "quarantined-tool");
-    assert_eq!(code(&house.ask(read("toolbooth+s:other:1")).await), "ok", "links need no listing");
+    assert_eq!(code(&fixture.ask(read("toolbooth+s:new:1")).await), "quarantined-tool");
+    fixture.lists(|listing| listing.templates.push(template("new:{+y}"))).await;
+    assert_eq!(code(&fixture.ask(read("toolbooth+s:new:1")).await), "quarantined-tool");
+    assert_eq!(
+        code(&fixture.ask(read("toolbooth+s:other:1")).await),
+        "ok",
+        "links need no listing"
+    );
     for near in ["toolbooth+s:file:///a/", "toolbooth+s:new:1?x"] {
-        assert_eq!(code(&house.ask(read(near)).await), "quarantined-tool", "{near}");
-        assert!(!house.view("local").reads(near), "{near}");
-        let hidden = house.ask_as("key:nobody", read(near), None).await;
+        assert_eq!(code(&fixture.ask(read(near)).await), "quarantined-tool", "{near}");
+        assert!(!fixture.view("local").reads(near), "{near}");
+        let hidden = fixture.ask_as("key:nobody", read(near), None).await;
         assert_eq!(code(&hidden), "unregistered-tool", "{near}");
     }
     let completion = complete(CompletionReference::Resource("toolbooth+s:new:{x}".into()));
-    assert_eq!(code(&house.ask(completion).await), "quarantined-tool");
-    assert_eq!(house.keys(ItemKind::Prompt, None), ["s_part"]);
-    assert_eq!(house.keys(ItemKind::Resource, None), ["toolbooth+s:file:///b"]);
-    let after = house.view("local").digest();
+    assert_eq!(code(&fixture.ask(completion).await), "quarantined-tool");
+    assert_eq!(fixture.keys(ItemKind::Prompt, None), ["s_part"]);
+    assert_eq!(fixture.keys(ItemKind::Resource, None), ["toolbooth+s:file:///b"]);
+    let after = fixture.view("local").digest();
     assert!(after.prompts != before.prompts && after.resources != before.resources);
     assert_eq!(after.tools, before.tools);
-    let told = house.catalogue.take_quarantined();
+    let told = fixture.catalogue.take_quarantined();
     let ids: Vec<&str> = told.iter().map(|one| one.tool_id.as_str()).collect();
     assert_eq!(
         ids,
@@ -711,134 +719,134 @@ async fn what_changed_since_it_was_approved_is_quarantined() {
 
 #[tokio::test]
 async fn a_source_that_was_pinned_before_has_its_items_pinned_at_their_first_listing() {
-    let house = house(Plan::default()).await;
+    let fixture = fixture(Plan::default()).await;
     let mut old = LockFile::parse(br#"{"version": "1.0.0", "tools": {}}"#).unwrap();
     let tools: Vec<_> = {
         let mut listing = listing();
         listing.tools[0].extra.clear();
-        *house.servers[0].listing.lock().unwrap() = listing;
-        house.catalogue.refresh_all().await;
-        house.worlds.now().registry.iter().cloned().collect()
+        *fixture.servers[0].listing.lock().unwrap() = listing;
+        fixture.catalogue.refresh_all().await;
+        fixture.worlds.now().registry().iter().cloned().collect()
     };
     old.pin(&Source::Mcp("s".into()), &tools, NewTools::Deny);
-    *house.servers[0].listing.lock().unwrap() = listing();
+    *fixture.servers[0].listing.lock().unwrap() = listing();
     let approvals = Approvals { lock: Lock::FirstUse(old), ..Approvals::default() };
-    house.catalogue.approve_by(approvals).await;
-    assert_eq!(code(&house.ask(get("s_greet")).await), "quarantined-tool", "not pinned yet");
-    let _ = house.catalogue.take_quarantined();
-    house.catalogue.refresh_all().await;
-    assert_eq!(code(&house.ask(get("s_greet")).await), "ok");
+    fixture.catalogue.approve_by(approvals).await;
+    assert_eq!(code(&fixture.ask(get("s_greet")).await), "quarantined-tool", "not pinned yet");
+    let _ = fixture.catalogue.take_quarantined();
+    fixture.catalogue.refresh_all().await;
+    assert_eq!(code(&fixture.ask(get("s_greet")).await), "ok");
     // What else the tool shows is pinned with it.
-    let tool = house.view("local").find("s.read").unwrap();
+    let tool = fixture.view("local").find("s.read").unwrap();
     assert_eq!(toolbooth_proxy::declaration(&tool).extra["_meta"], json!({"a": 1}));
-    house.lists(|listing| listing.prompts.push(prompt("late"))).await;
-    assert_eq!(code(&house.ask(get("s.late")).await), "quarantined-tool");
-    house.lists(|listing| drop(listing.tools[0].extra.remove("_meta"))).await;
-    let told = house.catalogue.take_quarantined();
+    fixture.lists(|listing| listing.prompts.push(prompt("late"))).await;
+    assert_eq!(code(&fixture.ask(get("s.late")).await), "quarantined-tool");
+    fixture.lists(|listing| drop(listing.tools[0].extra.remove("_meta"))).await;
+    let told = fixture.catalogue.take_quarantined();
     let ids: Vec<&str> = told.iter().map(|one| one.tool_id.as_str()).collect();
     assert_eq!(ids, ["prompt:s.late", "s.read"]);
 }
 
 #[tokio::test]
 async fn what_an_old_lock_does_not_speak_of_is_not_shown() {
-    let house = house(Plan::default()).await;
+    let fixture = fixture(Plan::default()).await;
     let mut lock = LockFile::parse(br#"{"version": "1.0.0", "tools": {}}"#).unwrap();
-    let extra = std::mem::take(&mut house.servers[0].listing.lock().unwrap().tools[0].extra);
-    house.catalogue.refresh_all().await;
-    house.worlds.now().registry.iter().for_each(|tool| lock.approve(tool));
+    let extra = std::mem::take(&mut fixture.servers[0].listing.lock().unwrap().tools[0].extra);
+    fixture.catalogue.refresh_all().await;
+    fixture.worlds.now().registry().iter().for_each(|tool| lock.approve(tool));
     let approvals = Approvals { lock: Lock::File(lock), ..Approvals::default() };
-    house.catalogue.approve_by(approvals).await;
-    house.lists(|listing| listing.tools[0].extra = extra).await;
-    let tool = house.view("local").find("s.read").expect("it is as it was approved");
+    fixture.catalogue.approve_by(approvals).await;
+    fixture.lists(|listing| listing.tools[0].extra = extra).await;
+    let tool = fixture.view("local").find("s.read").expect("it is as it was approved");
     assert!(toolbooth_proxy::declaration(&tool).extra.is_empty());
-    house.lock().await;
-    let tool = house.view("local").find("s.read").unwrap();
+    fixture.lock().await;
+    let tool = fixture.view("local").find("s.read").unwrap();
     assert_eq!(toolbooth_proxy::declaration(&tool).extra.len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_told_of_a_change_is_asked_before_its_items_are_used() {
-    let house = house(Plan::default()).await;
-    house.lock().await;
-    let catalogue = Arc::clone(&house.catalogue);
+    let fixture = fixture(Plan::default()).await;
+    fixture.lock().await;
+    let catalogue = Arc::clone(&fixture.catalogue);
     let fresh = tokio::spawn(async move { catalogue.keep_fresh(Duration::from_secs(60)).await });
-    house.servers[0].listing.lock().unwrap().prompts[0] =
+    fixture.servers[0].listing.lock().unwrap().prompts[0] =
         item("greet", json!({"name": "greet", "description": "Obey."}));
-    house.servers[0].changed.0.send(()).await.unwrap();
-    while !house.servers[0].changed.1.is_empty() {
+    fixture.servers[0].changed.0.send(()).await.unwrap();
+    while !fixture.servers[0].changed.1.is_empty() {
         tokio::task::yield_now().await;
     }
     tokio::task::yield_now().await;
-    let before = house.servers[0].listed.load(Ordering::SeqCst);
-    assert_eq!(code(&house.ask(get("s_greet")).await), "quarantined-tool");
-    assert_eq!(house.servers[0].listed.load(Ordering::SeqCst), before + 1);
+    let before = fixture.servers[0].listed.load(Ordering::SeqCst);
+    assert_eq!(code(&fixture.ask(get("s_greet")).await), "quarantined-tool");
+    assert_eq!(fixture.servers[0].listed.load(Ordering::SeqCst), before + 1);
     fresh.abort();
 }
 
 #[tokio::test]
 async fn approved_items_are_known_before_their_server_answers() {
-    let first = house(Plan::default()).await;
+    let first = fixture(Plan::default()).await;
     first.lock().await;
-    let approvals = Approvals::clone(&first.worlds.now().approvals);
-    let house = unasked(Plan::default()).await;
-    house.catalogue.approve_by(approvals).await;
-    assert_eq!(house.catalogue.unknown_sources().len(), 1);
-    house.catalogue.restore_locked().await;
-    assert!(house.catalogue.unknown_sources().is_empty(), "no door waits for it");
-    assert_eq!(house.keys(ItemKind::Prompt, None), ["s_greet", "s_part"]);
-    assert!(house.view("local").offers().prompts);
-    assert_eq!(house.servers[0].listed.load(Ordering::SeqCst), 0);
-    assert_eq!(code(&house.ask(read("toolbooth+s:not:listed")).await), "ok");
-    assert_eq!(house.servers[0].listed.load(Ordering::SeqCst), 1, "it was asked first");
-    assert_eq!(code(&house.ask(get("s_greet")).await), "ok");
-    assert_eq!(house.servers[0].listed.load(Ordering::SeqCst), 1, "once");
+    let approvals = first.worlds.now().approvals().clone();
+    let fixture = unverified(Plan::default()).await;
+    fixture.catalogue.approve_by(approvals).await;
+    assert_eq!(fixture.catalogue.unknown_sources().len(), 1);
+    fixture.catalogue.restore_locked().await;
+    assert!(fixture.catalogue.unknown_sources().is_empty(), "no door waits for it");
+    assert_eq!(fixture.keys(ItemKind::Prompt, None), ["s_greet", "s_part"]);
+    assert!(fixture.view("local").offers().prompts);
+    assert_eq!(fixture.servers[0].listed.load(Ordering::SeqCst), 0);
+    assert_eq!(code(&fixture.ask(read("toolbooth+s:not:listed")).await), "ok");
+    assert_eq!(fixture.servers[0].listed.load(Ordering::SeqCst), 1, "it was asked first");
+    assert_eq!(code(&fixture.ask(get("s_greet")).await), "ok");
+    assert_eq!(fixture.servers[0].listed.load(Ordering::SeqCst), 1, "once");
 }
 
 #[tokio::test(start_paused = true)]
 async fn items_of_a_server_that_told_of_a_change_and_is_away_are_not_used() {
-    let house = house(Plan::default()).await;
-    house.lock().await;
-    let catalogue = Arc::clone(&house.catalogue);
+    let fixture = fixture(Plan::default()).await;
+    fixture.lock().await;
+    let catalogue = Arc::clone(&fixture.catalogue);
     let fresh = tokio::spawn(async move { catalogue.keep_fresh(Duration::from_secs(60)).await });
-    house.servers[0].away.store(true, Ordering::SeqCst);
-    house.catalogue.refresh_all().await;
-    assert_eq!(code(&house.ask(get("s_greet")).await), "ok", "it is as it was approved");
-    house.servers[0].changed.0.send(()).await.unwrap();
-    while !house.servers[0].changed.1.is_empty() {
+    fixture.servers[0].away.store(true, Ordering::SeqCst);
+    fixture.catalogue.refresh_all().await;
+    assert_eq!(code(&fixture.ask(get("s_greet")).await), "ok", "it is as it was approved");
+    fixture.servers[0].changed.0.send(()).await.unwrap();
+    while !fixture.servers[0].changed.1.is_empty() {
         tokio::task::yield_now().await;
     }
     tokio::task::yield_now().await;
-    assert_eq!(code(&house.ask(get("s_greet")).await), "quarantined-tool");
-    assert_eq!(code(&house.ask(read(A)).await), "quarantined-tool");
-    house.servers[0].away.store(false, Ordering::SeqCst);
-    assert_eq!(code(&house.ask(get("s_greet")).await), "ok");
+    assert_eq!(code(&fixture.ask(get("s_greet")).await), "quarantined-tool");
+    assert_eq!(code(&fixture.ask(read(A)).await), "quarantined-tool");
+    fixture.servers[0].away.store(false, Ordering::SeqCst);
+    assert_eq!(code(&fixture.ask(get("s_greet")).await), "ok");
     fresh.abort();
 }
 
 #[tokio::test]
 async fn a_server_without_resources_has_none() {
-    let house = house(Plan::default()).await;
-    house.lists(|listing| listing.offers.resources = false).await;
-    assert_eq!(code(&house.ask(read("toolbooth+s:x:y")).await), "unregistered-tool");
-    assert!(!house.view("local").offers().resources);
+    let fixture = fixture(Plan::default()).await;
+    fixture.lists(|listing| listing.offers.resources = false).await;
+    assert_eq!(code(&fixture.ask(read("toolbooth+s:x:y")).await), "unregistered-tool");
+    assert!(!fixture.view("local").offers().resources);
 }
 
 #[tokio::test]
 async fn without_a_record_the_answer_is_withheld() {
-    let house = house(Plan::default()).await;
-    house.ledger.away.store(true, Ordering::SeqCst);
-    let withheld = house.ask(read(A)).await.unwrap_err();
+    let fixture = fixture(Plan::default()).await;
+    fixture.ledger.away.store(true, Ordering::SeqCst);
+    let withheld = fixture.ask(read(A)).await.unwrap_err();
     assert_eq!(withheld.code, ErrorCode::RecordUnavailable);
     let refused = UpstreamError::Refused { code: -32_002, message: "secret".into(), data: None };
-    house.servers[0].answers(Err(refused));
-    let withheld = house.ask(read(A)).await.unwrap_err();
+    fixture.servers[0].answers(Err(refused));
+    let withheld = fixture.ask(read(A)).await.unwrap_err();
     assert_eq!((withheld.code, withheld.upstream), (ErrorCode::RecordUnavailable, None));
     // A denial keeps its code, and is counted.
-    assert_eq!(code(&house.ask(get("nothing")).await), "unregistered-tool");
-    house.ledger.away.store(false, Ordering::SeqCst);
-    house.proxy.shut_down(Duration::from_secs(1)).await.unwrap();
+    assert_eq!(code(&fixture.ask(get("nothing")).await), "unregistered-tool");
+    fixture.ledger.away.store(false, Ordering::SeqCst);
+    fixture.proxy.shut_down(Duration::from_secs(1)).await.unwrap();
     let filter = EventFilter { limit: 10, ..EventFilter::default() };
-    let events = house.ledger.kept.events(filter).await.unwrap();
+    let events = fixture.ledger.kept.events(filter).await.unwrap();
     let gap =
         events.iter().find(|placed| placed.event.body.event == AuditEventKind::AuditGap).unwrap();
     assert_eq!(gap.event.body.facts.as_ref().unwrap()["missed"], 3);
@@ -847,7 +855,7 @@ async fn without_a_record_the_answer_is_withheld() {
 #[tokio::test]
 async fn answers_in_another_form_are_not_passed_on() {
     let limits = Limits { result_bytes_max: 2_000, ..Limits::default() };
-    let house = house(Plan { limits, ..Plan::default() }).await;
+    let fixture = fixture(Plan { limits, ..Plan::default() }).await;
     let mut deep = json!(1);
     for _ in 0..200 {
         deep = json!([deep]);
@@ -862,35 +870,35 @@ async fn answers_in_another_form_are_not_passed_on() {
         (json!({"contents": [{"uri": "a", "blob": "", "x": 1}], "ttlMs": 5}), "ok"),
         (json!({"contents": []}), "ok"),
     ] {
-        house.servers[0].answers(Ok(answer.clone()));
-        assert_eq!(code(&house.ask(read(A)).await), wanted, "{answer}");
+        fixture.servers[0].answers(Ok(answer.clone()));
+        assert_eq!(code(&fixture.ask(read(A)).await), wanted, "{answer}");
     }
-    house.servers[0].answers(Ok(json!({"messages": [{"role": "user"}]})));
-    assert_eq!(code(&house.ask(get("s_greet")).await), "invalid-tool-result");
-    house.servers[0].answers(Ok(json!({"completion": {"values": [1]}})));
+    fixture.servers[0].answers(Ok(json!({"messages": [{"role": "user"}]})));
+    assert_eq!(code(&fixture.ask(get("s_greet")).await), "invalid-tool-result");
+    fixture.servers[0].answers(Ok(json!({"completion": {"values": [1]}})));
     let completion = complete(CompletionReference::Prompt("s_greet".into()));
-    assert_eq!(code(&house.ask(completion).await), "invalid-tool-result");
-    house.servers[0].answers(Err(UpstreamError::Unreadable("NaN".into())));
-    assert_eq!(code(&house.ask(read(A)).await), "invalid-tool-result");
-    house.servers[0].answers(Err(UpstreamError::Unreachable("no route to 10.0.0.1".into())));
-    let error = house.ask(read(A)).await.unwrap_err();
+    assert_eq!(code(&fixture.ask(completion).await), "invalid-tool-result");
+    fixture.servers[0].answers(Err(UpstreamError::Unreadable("NaN".into())));
+    assert_eq!(code(&fixture.ask(read(A)).await), "invalid-tool-result");
+    fixture.servers[0].answers(Err(UpstreamError::Unreachable("no route to 10.0.0.1".into())));
+    let error = fixture.ask(read(A)).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::AdapterFailed);
     assert!(!error.message.contains("10.0.0.1"));
-    let (_, logs) = house.records().await;
+    let (_, logs) = fixture.records().await;
     assert!(logs.last().unwrap().internal.as_ref().unwrap().contains("10.0.0.1"));
 }
 
 #[tokio::test]
 async fn errors_of_the_server_are_told_and_screened() {
-    let house = house(Plan::default()).await;
+    let fixture = fixture(Plan::default()).await;
     let refused = |message: String, data| {
         Err(UpstreamError::Refused { code: -32_002, message, data: Some(data) })
     };
     let token = "https://ada:hunter2@host/";
     let message = format!("Resource\u{1b}[2J not found {token} {}", "x".repeat(2_000));
     let data = json!({"uri": "file:///a", "hint": format!("use {token}")});
-    house.servers[0].answers(refused(message, data));
-    let error = house.ask(read(A)).await.unwrap_err();
+    fixture.servers[0].answers(refused(message, data));
+    let error = fixture.ask(read(A)).await.unwrap_err();
     let told = error.upstream.unwrap();
     assert_eq!((error.code, told.code), (ErrorCode::ToolError, -32_002));
     assert_eq!(error.message, told.message);
@@ -899,9 +907,9 @@ async fn errors_of_the_server_are_told_and_screened() {
     let data = told.data.unwrap();
     assert_eq!(data["uri"], A);
     assert!(!data.to_string().contains("hunter2"), "{data}");
-    house.servers[0].answers(refused("m".into(), json!("x".repeat(5_000))));
-    assert_eq!(house.ask(read(A)).await.unwrap_err().upstream.unwrap().data, None);
-    let (events, logs) = house.records().await;
+    fixture.servers[0].answers(refused("m".into(), json!("x".repeat(5_000))));
+    assert_eq!(fixture.ask(read(A)).await.unwrap_err().upstream.unwrap().data, None);
+    let (events, logs) = fixture.records().await;
     assert_eq!(events[0].event, AuditEventKind::ToolExecutionError);
     assert!(!serde_json::to_string(&(&events, &logs)).unwrap().contains("hunter2"));
 }
@@ -909,52 +917,52 @@ async fn errors_of_the_server_are_told_and_screened() {
 #[tokio::test]
 async fn arguments_are_bounded_and_clean() {
     let limits = Limits { argument_bytes_max: 100, ..Limits::default() };
-    let house = house(Plan { limits, ..Plan::default() }).await;
+    let fixture = fixture(Plan { limits, ..Plan::default() }).await;
     let with = |arguments: Value| Ask::GetPrompt {
         name: "s_greet".into(),
         arguments: Some(arguments.as_object().unwrap().clone()),
     };
-    assert_eq!(code(&house.ask(with(json!({"a": "x".repeat(200)}))).await), "invalid-args");
-    assert_eq!(code(&house.ask(with(json!({"__proto__": "x"}))).await), "invalid-args");
-    assert_eq!(code(&house.ask(with(json!({"a": "x"}))).await), "ok");
+    assert_eq!(code(&fixture.ask(with(json!({"a": "x".repeat(200)}))).await), "invalid-args");
+    assert_eq!(code(&fixture.ask(with(json!({"__proto__": "x"}))).await), "invalid-args");
+    assert_eq!(code(&fixture.ask(with(json!({"a": "x"}))).await), "ok");
     let subscribe = Ask::Subscribe { uri: A.into() };
-    assert_eq!(code(&house.ask(subscribe).await), "invalid-args");
+    assert_eq!(code(&fixture.ask(subscribe).await), "invalid-args");
     let request = ServerRequest {
         ask: read(A),
         context: CallContext { call_id: Some("  ".into()), ..CallContext::default() },
         caller: Caller::local(),
         within: None,
     };
-    let error = house.proxy.request(request, Conversation::detached().0).await.unwrap_err();
+    let error = fixture.proxy.request(request, Conversation::detached().0).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::InvalidArgs);
     assert!(!error.call_id.trim().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_ends_at_its_time_and_progress_gives_more() {
-    let house = house(Plan::default()).await;
-    house.servers[0].hangs.store(true, Ordering::SeqCst);
+    let fixture = fixture(Plan::default()).await;
+    fixture.servers[0].hangs.store(true, Ordering::SeqCst);
     let began = tokio::time::Instant::now();
-    assert_eq!(code(&house.ask(read(A)).await), "timeout");
+    assert_eq!(code(&fixture.ask(read(A)).await), "timeout");
     assert_eq!(began.elapsed(), Duration::from_millis(100));
-    house.servers[0].hangs.store(false, Ordering::SeqCst);
+    fixture.servers[0].hangs.store(false, Ordering::SeqCst);
     // Four times 80 ms, each progress within 100 ms of the one before.
-    house.servers[0].progress.store(4, Ordering::SeqCst);
-    assert_eq!(code(&house.ask(read(A)).await), "ok");
+    fixture.servers[0].progress.store(4, Ordering::SeqCst);
+    assert_eq!(code(&fixture.ask(read(A)).await), "ok");
     // The cap is four times the server's time.
-    house.servers[0].progress.store(50, Ordering::SeqCst);
+    fixture.servers[0].progress.store(50, Ordering::SeqCst);
     let began = tokio::time::Instant::now();
-    assert_eq!(code(&house.ask(read(A)).await), "timeout");
+    assert_eq!(code(&fixture.ask(read(A)).await), "timeout");
     assert!(began.elapsed() >= Duration::from_millis(400));
-    let (events, _) = house.records().await;
+    let (events, _) = fixture.records().await;
     assert_eq!(events[0].event, AuditEventKind::ToolExecutionTimeout);
-    assert_eq!(house.servers[0].asked().len(), 3, "nothing is repeated");
+    assert_eq!(fixture.servers[0].asked().len(), 3, "nothing is repeated");
 }
 
 #[tokio::test]
 async fn a_cancelled_request_tells_the_server_and_is_recorded() {
-    let house = house(Plan::default()).await;
-    house.servers[0].hangs.store(true, Ordering::SeqCst);
+    let fixture = fixture(Plan::default()).await;
+    fixture.servers[0].hangs.store(true, Ordering::SeqCst);
     let request = ServerRequest {
         ask: read(A),
         context: CallContext::default(),
@@ -962,39 +970,39 @@ async fn a_cancelled_request_tells_the_server_and_is_recorded() {
         within: None,
     };
     let (conversation, cancel) = Conversation::detached();
-    let (done, ()) = tokio::join!(house.proxy.request(request, conversation), async {
-        while house.servers[0].asked().is_empty() {
+    let (done, ()) = tokio::join!(fixture.proxy.request(request, conversation), async {
+        while fixture.servers[0].asked().is_empty() {
             tokio::task::yield_now().await;
         }
         cancel.cancel();
     });
     assert_eq!(done.unwrap_err().code, ErrorCode::Cancelled);
-    let (events, _) = house.records().await;
+    let (events, _) = fixture.records().await;
     assert_eq!(events[0].event, AuditEventKind::ToolExecutionCancelled);
 }
 
 #[tokio::test]
 async fn requests_take_slots_and_are_drained_at_the_end() {
     let limits = Limits { in_flight_max: 1, ..Limits::default() };
-    let house = Arc::new(house(Plan { limits, ..Plan::default() }).await);
-    house.servers[0].hangs.store(true, Ordering::SeqCst);
-    let waiting = Arc::clone(&house);
+    let fixture = Arc::new(fixture(Plan { limits, ..Plan::default() }).await);
+    fixture.servers[0].hangs.store(true, Ordering::SeqCst);
+    let waiting = Arc::clone(&fixture);
     let first = tokio::spawn(async move { waiting.ask(read(A)).await });
-    while house.servers[0].asked().is_empty() {
+    while fixture.servers[0].asked().is_empty() {
         tokio::task::yield_now().await;
     }
-    let busy = house.ask(read(A)).await.unwrap_err();
+    let busy = fixture.ask(read(A)).await.unwrap_err();
     assert_eq!((busy.code, busy.retry_after_ms), (ErrorCode::Overloaded, Some(1_000)));
-    assert_eq!(house.subscribe("local", A).await.unwrap_err().code, ErrorCode::Overloaded);
-    house.proxy.shut_down(Duration::ZERO).await.unwrap();
+    assert_eq!(fixture.subscribe("local", A).await.unwrap_err().code, ErrorCode::Overloaded);
+    fixture.proxy.shut_down(Duration::ZERO).await.unwrap();
     assert!(matches!(code(&first.await.unwrap()), "cancelled" | "timeout"));
-    assert_eq!(house.ask(read(A)).await.unwrap_err().code, ErrorCode::Overloaded);
+    assert_eq!(fixture.ask(read(A)).await.unwrap_err().code, ErrorCode::Overloaded);
 }
 
 #[tokio::test]
 async fn pages_go_by_server_and_key_and_survive_changes() {
-    let house = house(Plan { servers: vec!["b", "a", "c"], ..Plan::default() }).await;
-    let view = house.view("local");
+    let fixture = fixture(Plan { servers: vec!["b", "a", "c"], ..Plan::default() }).await;
+    let view = fixture.view("local");
     let (mut after, mut keys): (Option<String>, Vec<String>) = (None, Vec::new());
     loop {
         let (page, next) = view.items(ItemKind::Prompt, after.as_deref(), 1);
@@ -1008,13 +1016,13 @@ async fn pages_go_by_server_and_key_and_survive_changes() {
     let (first, next) = view.items(ItemKind::Prompt, None, 3);
     assert_eq!(first.len(), 3);
     // What the page ended with goes, and something comes before it.
-    house
+    fixture
         .lists(|listing| {
             listing.prompts.remove(0);
             listing.prompts.push(prompt("aaa"));
         })
         .await;
-    let (rest, end) = house.view("local").items(ItemKind::Prompt, next.as_deref(), 100);
+    let (rest, end) = fixture.view("local").items(ItemKind::Prompt, next.as_deref(), 100);
     let rest: Vec<&str> = rest.iter().map(|item| item.key.as_str()).collect();
     assert_eq!((rest, end), (vec!["b_part", "c_greet", "c_part"], None));
     for odd in ["", "x", "9:a", "1:", "18446744073709551616:a", "-1:a", "2:äb"] {
@@ -1025,8 +1033,8 @@ async fn pages_go_by_server_and_key_and_survive_changes() {
 
 #[tokio::test]
 async fn items_are_shown_whole_under_their_names_on_the_wire() {
-    let house = house(Plan::default()).await;
-    let view = house.view("local");
+    let fixture = fixture(Plan::default()).await;
+    let view = fixture.view("local");
     let shown = |kind| view.items(kind, None, 1).0.remove(0).document;
     let prompt = shown(ItemKind::Prompt);
     assert_eq!(
@@ -1038,11 +1046,11 @@ async fn items_are_shown_whole_under_their_names_on_the_wire() {
     assert_eq!(shown(ItemKind::Template)["uriTemplate"], "toolbooth+s:db:///{+path}");
     assert_eq!(view.offers(), listing().offers);
     let bare = ResourceUris::new(Some("s".into()));
-    let house = crate::house(Plan { uris: bare, ..Plan::default() }).await;
-    assert_eq!(house.keys(ItemKind::Resource, None), ["file:///a", "file:///b"]);
-    let answer = house.ask(read("file:///a")).await.unwrap();
+    let fixture = crate::fixture(Plan { uris: bare, ..Plan::default() }).await;
+    assert_eq!(fixture.keys(ItemKind::Resource, None), ["file:///a", "file:///b"]);
+    let answer = fixture.ask(read("file:///a")).await.unwrap();
     assert_eq!(answer["contents"][0]["uri"], "file:///a");
-    assert_eq!(code(&house.ask(read(A)).await), "ok", "the long form is understood too");
+    assert_eq!(code(&fixture.ask(read(A)).await), "ok", "the long form is understood too");
 }
 
 #[tokio::test]
@@ -1052,14 +1060,14 @@ async fn tool_sets_narrow_everything_and_widen_nothing() {
         &["s.greet"],
         &["*"],
     )]));
-    let house = house(Plan { policy, ..Plan::default() }).await;
-    let prompts = |within| house.keys(ItemKind::Prompt, within);
+    let fixture = fixture(Plan { policy, ..Plan::default() }).await;
+    let prompts = |within| fixture.keys(ItemKind::Prompt, within);
     assert_eq!(prompts(Some("whole")), ["s_greet", "s_part"]);
     assert!(prompts(Some("tools")).is_empty() && prompts(Some("no such set")).is_empty());
     assert_eq!(prompts(Some("greeting")), ["s_greet"]);
-    assert_eq!(house.keys(ItemKind::Resource, Some("greeting")), [A]);
-    assert!(house.keys(ItemKind::Template, Some("greeting")).is_empty());
-    let view = |caller: &str, within: &str| house.view(caller).within(Some(within.into()));
+    assert_eq!(fixture.keys(ItemKind::Resource, Some("greeting")), [A]);
+    assert!(fixture.keys(ItemKind::Template, Some("greeting")).is_empty());
+    let view = |caller: &str, within: &str| fixture.view(caller).within(Some(within.into()));
     assert!(view("local", "greeting").listed(None, 10).0.is_empty());
     assert_eq!(view("local", "tools").listed(None, 10).0.len(), 1);
     assert!(view("local", "greeting").find("s.read").is_none());
@@ -1073,53 +1081,53 @@ async fn tool_sets_narrow_everything_and_widen_nothing() {
     assert_ne!(view("local", "tools").digest(), view("local", "whole").digest());
     assert!(view("key:part", "whole").items(ItemKind::Resource, None, 10).0.is_empty());
     assert_eq!(
-        code(&house.ask_as("key:part", read(A), Some("greeting")).await),
+        code(&fixture.ask_as("key:part", read(A), Some("greeting")).await),
         "unregistered-tool"
     );
-    assert_eq!(code(&house.ask_as("local", read(A), Some("greeting")).await), "ok");
-    assert_eq!(house.catalogue.toolsets(), ["greeting", "tools", "whole"]);
+    assert_eq!(code(&fixture.ask_as("local", read(A), Some("greeting")).await), "ok");
+    assert_eq!(fixture.catalogue.toolsets(), ["greeting", "tools", "whole"]);
     // Calls are within the set as well.
     let call = |within: &str| {
         let call = ToolCall::new(CallRequest::new("s.read", "{}").unwrap(), Caller::local());
-        house.proxy.call(call.within(Some(within.into())), Conversation::detached().0)
+        fixture.proxy.call(call.within(Some(within.into())), Conversation::detached().0)
     };
     let hidden = call("greeting").await.error.unwrap();
     let call_of_nothing = ToolCall::new(CallRequest::new("no", "{}").unwrap(), Caller::local());
-    let unknown = house.proxy.call(call_of_nothing, Conversation::detached().0).await;
+    let unknown = fixture.proxy.call(call_of_nothing, Conversation::detached().0).await;
     assert_eq!(Some(hidden), unknown.error);
     assert!(!call("tools").await.is_error);
 }
 
 #[tokio::test]
 async fn a_digest_changes_when_its_listing_does_and_only_then() {
-    let house = house(Plan::default()).await;
-    let digest = || house.view("local").digest();
+    let fixture = fixture(Plan::default()).await;
+    let digest = || fixture.view("local").digest();
     let first = digest();
-    house.catalogue.refresh_all().await;
+    fixture.catalogue.refresh_all().await;
     assert_eq!(digest(), first);
-    house.lists(|listing| listing.tools[0].extra = Default::default()).await;
+    fixture.lists(|listing| listing.tools[0].extra = Default::default()).await;
     let second = digest();
     assert!(second.tools != first.tools && second.prompts == first.prompts);
-    house.lists(|listing| listing.templates.truncate(1)).await;
+    fixture.lists(|listing| listing.templates.truncate(1)).await;
     let third = digest();
     assert!(third.resources != second.resources && third.tools == second.tools);
-    house.lists(|listing| listing.prompts.reverse()).await;
+    fixture.lists(|listing| listing.prompts.reverse()).await;
     assert_eq!(digest(), third, "they are shown in our order");
-    assert_ne!(house.view("key:stranger").digest().prompts, third.prompts);
+    assert_ne!(fixture.view("key:stranger").digest().prompts, third.prompts);
 }
 
 #[tokio::test]
 async fn links_in_tool_results_are_mapped_once() {
-    let house = house(Plan::default()).await;
+    let fixture = fixture(Plan::default()).await;
     let call = || {
         let mut request = CallRequest::new("s.read", "{}").unwrap();
         request.context.idempotency_key = Some("k".into());
         let call = ToolCall::new(request, Caller::local());
-        house.proxy.call(call, Conversation::detached().0)
+        fixture.proxy.call(call, Conversation::detached().0)
     };
     let first = call().await;
-    assert_eq!(first.content[0].0["uri"], "toolbooth+s:a:b");
-    assert_eq!(first.content[1].0["resource"]["uri"], "toolbooth+s:a:b");
+    assert_eq!(first.content[0].tree()["uri"], "toolbooth+s:a:b");
+    assert_eq!(first.content[1].tree()["resource"]["uri"], "toolbooth+s:a:b");
     let again = call().await;
     assert!(again.replayed && again.content == first.content);
 }
@@ -1145,51 +1153,51 @@ fn subscribed(server: &Server) -> (usize, usize) {
 
 #[tokio::test]
 async fn the_last_subscription_that_ends_tells_the_server() {
-    let house = house(Plan::default()).await;
-    let server = &house.servers[0];
-    let one = house.subscribe("local", A).await.unwrap();
-    let two = house.subscribe("local", A).await.unwrap();
+    let fixture = fixture(Plan::default()).await;
+    let server = &fixture.servers[0];
+    let one = fixture.subscribe("local", A).await.unwrap();
+    let two = fixture.subscribe("local", A).await.unwrap();
     assert_eq!((one.uri(), subscribed(server)), (A, (1, 0)));
     drop(one);
-    house.ask(read(A)).await.unwrap();
+    fixture.ask(read(A)).await.unwrap();
     assert_eq!(subscribed(server), (1, 0));
     drop(two);
     until(|| subscribed(server) == (1, 1)).await;
-    let again = house.subscribe("local", A).await.unwrap();
+    let again = fixture.subscribe("local", A).await.unwrap();
     assert_eq!(subscribed(server), (2, 1));
     // One that the server refuses is held by nobody.
     let refused = UpstreamError::Refused { code: -32_602, message: "no".into(), data: None };
     server.answers(Err(refused));
-    let error = house.subscribe("local", "toolbooth+s:file:///b").await.unwrap_err();
+    let error = fixture.subscribe("local", "toolbooth+s:file:///b").await.unwrap_err();
     assert_eq!(error.upstream.unwrap().code, -32_602);
     let asked = server.asked();
     assert!(!asked.contains(&Ask::Unsubscribe { uri: "file:///b".into() }));
-    let held = house.subscribe("local", "toolbooth+s:file:///b").await.unwrap();
-    let (events, _) = house.records().await;
+    let held = fixture.subscribe("local", "toolbooth+s:file:///b").await.unwrap();
+    let (events, _) = fixture.records().await;
     assert_eq!(events.len(), 1, "subscriptions write no event");
     drop((again, held));
-    house.proxy.shut_down(Duration::from_secs(5)).await.unwrap();
+    fixture.proxy.shut_down(Duration::from_secs(5)).await.unwrap();
     assert_eq!(subscribed(server), (2, 2));
 }
 
 #[tokio::test]
 async fn subscriptions_at_once_ask_once_and_never_leave_one_behind() {
-    let house = Arc::new(house(Plan::default()).await);
+    let fixture = Arc::new(fixture(Plan::default()).await);
     for _ in 0..20 {
         let many: Vec<_> = (0..16)
             .map(|_| {
-                let house = Arc::clone(&house);
-                tokio::spawn(async move { house.subscribe("local", A).await.map(drop) })
+                let fixture = Arc::clone(&fixture);
+                tokio::spawn(async move { fixture.subscribe("local", A).await.map(drop) })
             })
             .collect();
         for one in many {
             one.await.unwrap().unwrap();
         }
     }
-    let server = &house.servers[0];
+    let server = &fixture.servers[0];
     until(|| {
         let (on, off) = subscribed(server);
-        on == off && house.proxy.running() == 0
+        on == off && fixture.proxy.running() == 0
     })
     .await;
     let order: Vec<bool> =
@@ -1201,43 +1209,43 @@ async fn subscriptions_at_once_ask_once_and_never_leave_one_behind() {
 async fn callers_with_connections_of_their_own_have_subscriptions_of_their_own() {
     let policy =
         Authorizer::new(ON).with_callers(BTreeMap::from([rights("key:a", &["*"], &["*"])]));
-    let house = house(Plan { per_caller: true, policy, ..Plan::default() }).await;
-    let one = house.subscribe("local", A).await.unwrap();
-    let two = house.subscribe("key:a", A).await.unwrap();
-    assert_eq!(subscribed(&house.servers[0]), (2, 0));
+    let fixture = fixture(Plan { per_caller: true, policy, ..Plan::default() }).await;
+    let one = fixture.subscribe("local", A).await.unwrap();
+    let two = fixture.subscribe("key:a", A).await.unwrap();
+    assert_eq!(subscribed(&fixture.servers[0]), (2, 0));
     drop(two);
-    until(|| subscribed(&house.servers[0]) == (2, 1)).await;
-    assert_eq!(house.servers[0].asked.lock().unwrap().last().unwrap().1, "key:a");
+    until(|| subscribed(&fixture.servers[0]) == (2, 1)).await;
+    assert_eq!(fixture.servers[0].asked.lock().unwrap().last().unwrap().1, "key:a");
     drop(one);
 }
 
 #[tokio::test]
 async fn updates_carry_our_uris() {
-    let house = house(Plan { servers: vec!["s", "My t"], ..Plan::default() }).await;
-    let mut updates = house.proxy.updates();
-    let mut late = house.proxy.updates();
+    let fixture = fixture(Plan { servers: vec!["s", "My t"], ..Plan::default() }).await;
+    let mut updates = fixture.proxy.updates();
+    let mut late = fixture.proxy.updates();
     let notice = |caller: Option<&str>| Notice::ResourceUpdated {
         uri: "file:///a".into(),
         caller: caller.map(str::to_owned),
     };
-    house.servers[0].notices.0.send(notice(None)).await.unwrap();
+    fixture.servers[0].notices.0.send(notice(None)).await.unwrap();
     let update = updates.recv().await.unwrap();
     assert_eq!((update.uri.as_str(), update.caller), (A, None));
-    house.servers[1].notices.0.send(notice(Some("key:a"))).await.unwrap();
+    fixture.servers[1].notices.0.send(notice(Some("key:a"))).await.unwrap();
     let update = updates.recv().await.unwrap();
     assert_eq!(update.uri, "toolbooth+.4dy.20t:file:///a");
     assert_eq!(update.caller.as_deref(), Some("key:a"));
     assert_eq!(late.recv().await.unwrap().uri, A);
-    house.proxy.shut_down(Duration::from_secs(1)).await.unwrap();
+    fixture.proxy.shut_down(Duration::from_secs(1)).await.unwrap();
 }
 
 async fn tool_call(plan: Plan, deadline_ms: Option<u64>) -> (Option<ErrorCode>, Duration) {
-    let house = house(plan).await;
+    let fixture = fixture(plan).await;
     let mut request = CallRequest::new("s.read", "{}").unwrap();
     request.context.deadline_ms = deadline_ms;
     let began = tokio::time::Instant::now();
     let call = ToolCall::new(request, Caller::local());
-    let result = house.proxy.call(call, Conversation::detached().0).await;
+    let result = fixture.proxy.call(call, Conversation::detached().0).await;
     (result.error.map(|error| error.code), began.elapsed())
 }
 

@@ -1,4 +1,4 @@
-//! Time and memory of large registries, and of searching them; printed, not asserted.
+//! Measures load time and memory of large registries and of their search index; asserts nothing.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use toolbooth_registry::{Source, ToolRegistry, file};
 #[path = "common/text.rs"]
 mod text;
 
-/// Resident memory of this process in MiB; 0 where the system does not tell.
+/// Resident memory of this process in MiB; 0 if it cannot be read.
 fn resident_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The coverage report and its Markdown page: deterministic, sorted, without timestamps.
+//! Builds the coverage report and its Markdown page; both are sorted and have no timestamps.
 //!
 //! Doc: registry.md#coverage
 
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use toolbooth_contracts::coverage::{CoverageReport, CoverageRow, CoverageState, CoverageTotals};
 
-/// The report over `rows`, sorted and counted.
+/// The report on `rows`, sorted by tool id, with the number of tools in each state.
 #[must_use]
 pub fn report(mut rows: Vec<CoverageRow>) -> CoverageReport {
     rows.sort_by(|a, b| a.tool_id.cmp(&b.tool_id));

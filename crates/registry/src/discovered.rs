@@ -1,6 +1,6 @@
-//! Turns what a source lists into contracts, with the operator's settings for that source.
+//! Turns the listing of a source into contracts, with the operator's settings for that source.
 //!
-//! What a source says of itself never loosens anything.
+//! The claims of a source never relax its settings.
 //!
 //! Doc: registry.md#discovery
 
@@ -15,7 +15,8 @@ use toolbooth_contracts::port::{DiscoveredTool, Listing};
 use crate::digest::sha256_hex;
 use crate::tool::{RegisteredTool, Source};
 
-/// What the operator says of discovered tools; what is not said is left to the wider setting.
+/// The operator's settings of discovered tools. A setting that is `None` falls back to the wider
+/// scope.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ToolSettings {
     /// Wall time of one execution, in milliseconds.
@@ -24,16 +25,16 @@ pub struct ToolSettings {
     pub trust_level: Option<String>,
     /// Calls per minute of one caller.
     pub rate_limit_per_min: Option<u64>,
-    /// What a caller must be granted.
+    /// The permissions that a caller needs.
     pub permissions: Option<Vec<String>>,
     /// The idempotency mode.
     pub idempotency: Option<IdempotencyMode>,
-    /// The operator's word that the tools change nothing.
+    /// Whether the operator declares that the tools change nothing.
     pub read_only: Option<bool>,
 }
 
 impl ToolSettings {
-    /// These, with what they leave open taken from `wider`.
+    /// These settings, with the missing ones taken from `wider`.
     #[must_use]
     pub fn or(&self, wider: &Self) -> Self {
         Self {
@@ -47,18 +48,18 @@ impl ToolSettings {
     }
 }
 
-/// What the operator says of the tools of a source.
+/// The operator's settings of the tools of one source.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SourcePolicy {
     /// Settings of all its tools.
     pub settings: ToolSettings,
-    /// Settings of single tools, by their names over there.
+    /// Settings of single tools, by their names at the source.
     pub overrides: BTreeMap<String, ToolSettings>,
-    /// Names that are taken; `None` = all.
+    /// Names of the tools that are accepted; `None` = all.
     pub tools: Option<Vec<String>>,
-    /// Names that are left out.
+    /// Names of the tools that are not accepted.
     pub deny: Vec<String>,
-    /// Names that get another id.
+    /// Ids of renamed tools, by their names at the source.
     pub rename: BTreeMap<String, String>,
 }
 
@@ -91,11 +92,11 @@ impl SourcePolicy {
     }
 }
 
-/// The trust level of discovered tools, where nothing is said.
+/// The default trust level of discovered tools.
 const TRUST_LEVEL_DEFAULT: &str = "untrusted";
 
-/// The tools of `listing`, and what is wrong with those that were left out. One bad tool never
-/// drops its source.
+/// The valid tools of `listing`, and its problems with the reasons for rejected tools. An invalid
+/// tool never affects the others.
 #[must_use]
 pub fn register_all(
     source: &Source,
@@ -124,7 +125,7 @@ pub fn register_all(
     (tools, problems)
 }
 
-/// The contract of a discovered tool, in canonical form and not yet guarded.
+/// The contract of a discovered tool in canonical form, before validation by the guard.
 #[must_use]
 pub fn entry(source: &Source, tool: &DiscoveredTool, policy: &SourcePolicy) -> Value {
     let settings = policy.of(&tool.name);
@@ -186,7 +187,7 @@ pub fn entry(source: &Source, tool: &DiscoveredTool, policy: &SourcePolicy) -> V
     out
 }
 
-/// A schema of arguments whose root says that it is an object, which many servers leave out.
+/// An input schema with `type: object` at its root, which many servers omit.
 fn object_schema(schema: &Value) -> Value {
     match schema {
         Value::Object(members) if !members.contains_key("type") => {
@@ -199,7 +200,8 @@ fn object_schema(schema: &Value) -> Value {
     }
 }
 
-/// An id from any name: other characters become `_`, an overlong one ends in `_` and 8 hex.
+/// An id from any name. Characters that ids do not allow become `_`. An empty or overlong id ends
+/// in `_` and 8 hex digits of a digest.
 #[must_use]
 pub fn tool_id(name: &str) -> String {
     let id: String =

@@ -1,6 +1,6 @@
-//! The registry file: both dialects, loaded whole or not at all, with findings that name places.
+//! Loads registry files in both dialects, all or nothing, with findings that name line and column.
 //!
-//! Reads text, not files.
+//! The functions take text and open no file.
 //!
 //! Doc: registry.md#the-file
 
@@ -26,7 +26,7 @@ pub const VERSION: &str = "1.0.0";
 /// A registry file without tools.
 pub const EMPTY: &str = "{\n  \"version\": \"1.0.0\",\n  \"tools\": []\n}\n";
 
-/// A registry file, as it is written.
+/// The form of a registry file.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct RegistryFile {
     /// Semantic version of the format.
@@ -35,24 +35,24 @@ pub struct RegistryFile {
     pub tools: Vec<toolbooth_contracts::ToolContract>,
 }
 
-/// One thing that is wrong with a registry file.
+/// One error or warning about a registry file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FileFinding {
-    /// Whether it refuses the file.
+    /// An error rejects the file; a warning does not.
     pub severity: Severity,
-    /// Stable code: a contract's, or a registry's own.
+    /// Stable code of the contract guard or of the registry file.
     pub code: String,
-    /// Where in the entry, dotted; in the file where there is no entry.
+    /// Dotted path within the entry, or within the file if the finding is about the file.
     pub path: String,
-    /// Which entry, from 0; null where it is the file itself.
+    /// Index of the entry, from 0; null if the finding is about the file.
     pub tool_index: Option<usize>,
-    /// The entry's id, where it has one.
+    /// The id of the entry, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_id: Option<String>,
-    /// What was expected and what was found.
+    /// The finding in words.
     pub message: String,
-    /// What to do.
+    /// How to fix it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// The file.
@@ -63,7 +63,7 @@ pub struct FileFinding {
     pub column: usize,
 }
 
-/// A file that was refused, with all its findings in file order.
+/// A rejected file, with all its findings in file order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
     /// The findings; at least one is an error.
@@ -88,7 +88,7 @@ impl fmt::Display for Rejected {
 
 impl std::error::Error for Rejected {}
 
-/// A file that was loaded.
+/// A loaded file.
 #[derive(Debug)]
 pub struct Loaded {
     /// Its tools, in file order.
@@ -97,17 +97,18 @@ pub struct Loaded {
     pub warnings: Vec<FileFinding>,
 }
 
-/// Loads `text`, which people know as `file`.
+/// Loads `text`; `file` is its name in findings.
 ///
 /// # Errors
-/// All findings, where at least one is an error; nothing is loaded then.
+/// All findings, if at least one is an error. Nothing is loaded then.
 pub fn load(text: &[u8], file: &str, guard: &Guard) -> Result<Loaded, Rejected> {
     let breaks = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
     let lines = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect();
     let mut reading = Reading { text, file, lines, entries: Vec::new(), findings: Vec::new() };
     let tools = reading.tools(guard);
     let mut findings = reading.findings;
-    // Entries come before one another as in the file; within one, the guard's order stays.
+    // The sort is stable: findings about the file come first, then those of each entry, in the
+    // guard's order.
     findings.sort_by_key(|finding| finding.tool_index.map_or(0, |index| index + 1));
     if findings.iter().any(|finding| finding.severity == Severity::Error) {
         return Err(Rejected { findings });
@@ -115,11 +116,11 @@ pub fn load(text: &[u8], file: &str, guard: &Guard) -> Result<Loaded, Rejected> 
     Ok(Loaded { tools, warnings: findings })
 }
 
-/// The text of a registry file with further entries at its end, and how many there are; what
-/// stands in it stays as it is. Entries whose id is there already are left out.
+/// Appends entries to the text of a registry file. Returns the new text and the number of added
+/// entries. The existing text stays unchanged; entries whose id the file already has are skipped.
 ///
 /// # Errors
-/// All findings, where the file is refused as it is, or would be with the entries.
+/// All findings, if the file is rejected as it is, or would be rejected with the entries.
 pub fn with_entries(
     text: &[u8],
     file: &str,
@@ -136,7 +137,7 @@ pub fn with_entries(
         [Step::Key(key), Step::Index(_)] if key == "tools" => last = Some(at),
         _ => (),
     });
-    // Behind the last entry, or behind the bracket of an empty list.
+    // After the last entry, or after the opening bracket of an empty list.
     let at = match last {
         Some(start) => {
             let rest = text.get(start..).unwrap_or_default();
@@ -161,7 +162,7 @@ pub fn with_entries(
     let mut out = text.to_vec();
     out.splice(at..at, added.into_bytes());
     load(&out, file, guard)?;
-    // What was loaded is UTF-8.
+    // `load` rejects text that is not UTF-8, so the conversion replaces nothing.
     Ok((String::from_utf8_lossy(&out).into_owned(), fresh.len()))
 }
 
@@ -381,16 +382,16 @@ impl Reading<'_> {
     }
 }
 
-/// Entries that one thread examines at least: fewer are not worth starting it.
+/// Minimum number of entries per thread; a thread for fewer costs more than it saves.
 const ENTRIES_PER_THREAD_MIN: usize = 500;
-/// Threads that examine one file at most.
+/// Maximum number of threads that examine one file.
 const THREADS_MAX: usize = 8;
 
-/// A tool with the warnings about it, or everything that is wrong with its entry.
+/// A tool with its warnings, or all findings about its entry.
 type Examined = Result<(RegisteredTool, Vec<ContractFinding>), Vec<ContractFinding>>;
 
-/// What the guard says of each entry, in their order. The guard is pure, so the entries of a large
-/// file are examined by several threads.
+/// Examines each entry with the guard, in their order. The guard is pure, so several threads share
+/// the entries of a large file.
 fn examine_all(entries: &[Value], guard: &Guard) -> Vec<Examined> {
     let one = |entry: &Value| {
         let mut guarded = guard.examine(entry)?;
@@ -407,8 +408,8 @@ fn examine_all(entries: &[Value], guard: &Guard) -> Vec<Examined> {
     std::thread::scope(|scope| {
         let parts: Vec<_> =
             entries.chunks(part).map(|part| (part, scope.spawn(move || all(part)))).collect();
-        // A thread that could not be joined is one that panicked; its part is examined here, where
-        // the panic is seen.
+        // A failed join means that the thread panicked. Its entries are examined again here, so
+        // that the panic reaches the caller.
         let joined =
             parts.into_iter().map(|(part, thread)| thread.join().unwrap_or_else(|_| all(part)));
         joined.flatten().collect()
@@ -435,8 +436,8 @@ fn major(version: &str) -> Option<u64> {
     }
 }
 
-/// The steps of a dotted path, as far as `entry` has them: a field that is missing is shown at
-/// its parent. Keys may hold dots themselves, so the entry decides how the path is cut.
+/// The steps of a dotted path, as far as `entry` has them, so a missing field is located at its
+/// parent. Keys may contain dots, so the keys of `entry` decide how the path is split.
 fn resolve(entry: &Value, path: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut here = entry;

@@ -1,6 +1,7 @@
-//! Prompts, resources and resource templates as they stand in the registry, by source.
+//! Registered prompts, resources and resource templates, by source.
 //!
-//! A value, cheap to clone: readers hold the one that was published, a change makes a new one.
+//! The registry is a value that is cheap to clone. A change never affects earlier clones, which
+//! readers hold.
 //!
 //! Path: 3. Doc: registry.md#prompts-and-resources
 
@@ -14,21 +15,22 @@ use toolbooth_contracts::port::{DiscoveredItem, ItemKind, Listing, Offers};
 
 use crate::digest;
 use crate::discovered::tool_id;
-use crate::said::spaced;
+use crate::error::ItemError;
+use crate::source_claims::spaced;
 use crate::template::{Reading, UriTemplate};
 use crate::tool::Source;
 use crate::uris::{ResourceUris, is_normal, normal_form};
 
-/// Items of one kind that a source may have.
+/// Maximum number of items of one kind per source.
 const ITEMS_MAX: usize = 20_000;
-/// Templates that a source may have: each may be tried for each URI.
+/// Maximum number of templates per source, because each URI may be matched against all of them.
 const TEMPLATES_MAX: usize = 1_000;
-/// Bytes of one item's document.
+/// Maximum size of an item's canonical document, in bytes.
 const DOCUMENT_BYTES_MAX: usize = 256 << 10;
-/// Bytes of an item's key.
+/// Maximum length of an item's key, in bytes.
 pub const KEY_BYTES_MAX: usize = 8 << 10;
 
-/// A prompt, a resource or a template with everything that is worked out once.
+/// A prompt, a resource or a template, with all values that are computed once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RegisteredItem {
     kind: ItemKind,
@@ -38,23 +40,23 @@ pub struct RegisteredItem {
     id: String,
     document: Map<String, Value>,
     source_digest: String,
-    /// Of a template, its key.
+    /// The parsed key of a template.
     template: Option<UriTemplate>,
 }
 
 impl RegisteredItem {
-    /// An item from what its source lists.
+    /// An item from the listing of its source.
     ///
     /// # Errors
-    /// A sentence, where its document is not in the protocol's form or too large.
-    pub fn new(kind: ItemKind, source: Source, item: DiscoveredItem) -> Result<Self, String> {
+    /// [`ItemError`], where its document is not in the protocol's form or too large.
+    pub fn new(kind: ItemKind, source: Source, item: DiscoveredItem) -> Result<Self, ItemError> {
         let DiscoveredItem { key, document } = item;
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
-            return Err(format!("its key has no or more than {KEY_BYTES_MAX} bytes"));
+            return Err(ItemError::Key { bytes_max: KEY_BYTES_MAX });
         }
         let member = kind.key_member();
         if document.get(member).and_then(Value::as_str) != Some(key.as_str()) {
-            return Err(format!("its `{member}` is not its key"));
+            return Err(ItemError::OtherKey { member });
         }
         let template = match kind {
             ItemKind::Template => Some(UriTemplate::parse(&key)?),
@@ -62,32 +64,31 @@ impl RegisteredItem {
         };
         let document = Value::Object(document);
         if let Err(fault) = check_value(&document) {
-            return Err(format!("{}: {}", fault.pointer(), fault.message));
+            return Err(ItemError::Json(fault));
         }
         if !is_within(&document, WRAPPED_DEPTH_MAX) {
-            return Err(format!("it is nested deeper than {WRAPPED_DEPTH_MAX} levels"));
+            return Err(ItemError::Deep { levels_max: WRAPPED_DEPTH_MAX });
         }
         let text = canonical(&document);
         if text.len() > DOCUMENT_BYTES_MAX {
-            return Err(format!(
-                "it has {} bytes, at most {DOCUMENT_BYTES_MAX} are taken",
-                text.len()
-            ));
+            let (bytes, bytes_max) = (text.len(), DOCUMENT_BYTES_MAX);
+            return Err(ItemError::Large { bytes, bytes_max });
         }
-        let Value::Object(document) = document else { return Err("it is no object".to_owned()) };
+        // It was made from an object above.
+        let Value::Object(document) = document else { return Err(ItemError::OtherKey { member }) };
         let id = item_id(kind, source.name(), &key);
         let source_digest = digest::sha256_hex(text.as_bytes());
         let server_id = tool_id(source.name());
         Ok(Self { kind, source, key, server_id, id, document, source_digest, template })
     }
 
-    /// What it is.
+    /// The kind of the item.
     #[must_use]
     pub fn kind(&self) -> ItemKind {
         self.kind
     }
 
-    /// Where it comes from.
+    /// The source of the item.
     #[must_use]
     pub fn source(&self) -> &Source {
         &self.source
@@ -99,25 +100,25 @@ impl RegisteredItem {
         self.source.name()
     }
 
-    /// Its server as ids have it.
+    /// The name of its server in the form of ids.
     #[must_use]
     pub fn server_id(&self) -> &str {
         &self.server_id
     }
 
-    /// What it is known by at its server: a name, a URI, a URI template.
+    /// The key at its server: a name, a URI or a URI template.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The id by which tool sets and records know it, `SERVER.KEY`.
+    /// The id that tool sets and records use: `SERVER.KEY`.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The id with its kind, `prompt:SERVER.NAME`: by it the lock knows the item.
+    /// The id with its kind, which the lock uses: `prompt:SERVER.NAME`.
     #[must_use]
     pub fn locked_id(&self) -> String {
         format!("{}:{}", self.kind, self.id)
@@ -135,13 +136,13 @@ impl RegisteredItem {
         &self.source_digest
     }
 
-    /// Whether it is a template that may stand for a URI in normal form.
+    /// Whether it is a template that may expand to `uri`, a URI in normal form.
     #[must_use]
     pub fn may_give(&self, uri: &str, reading: Reading) -> bool {
         self.template.as_ref().is_some_and(|template| template.may_give(uri, reading))
     }
 
-    /// The document as clients are shown it, under the key `shown`.
+    /// The document as shown to clients, with `shown` as its key.
     #[must_use]
     pub fn shown(&self, shown: &str) -> Map<String, Value> {
         let mut document = self.document.clone();
@@ -149,14 +150,15 @@ impl RegisteredItem {
         document
     }
 
-    /// The key as clients are shown it, for resources and templates.
+    /// The key as shown to clients, for resources and templates.
     #[must_use]
     pub fn shown_uri(&self, uris: &ResourceUris) -> String {
         uris.to_wire(self.server(), &self.key)
     }
 }
 
-/// The id of an item: a prompt's has the form of a tool's, a resource's ends in its URI.
+/// The id of an item. The id of a prompt has the form of a tool id; other ids end in the unchanged
+/// URI or template.
 #[must_use]
 pub fn item_id(kind: ItemKind, server: &str, key: &str) -> String {
     match kind {
@@ -170,20 +172,20 @@ pub(crate) fn spaced_document(document: &Map<String, Value>) -> String {
     canonical(&spaced(&Value::Object(document.clone())))
 }
 
-/// What one source lists beside tools.
+/// The prompts, resources and templates of one source.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SourceItems {
     offers: Offers,
-    /// Known from approvals alone: the source may have more than it has items of.
+    /// Whether the items come from approvals only, so that the source may have more.
     restored: bool,
     items: BTreeMap<(ItemKind, String), Arc<RegisteredItem>>,
-    /// Keys of resources that are not in normal form, by their normal form; `None` where several
+    /// Keys of resources that are not in normal form, by their normal form; `None` if several keys
     /// have the same.
     respelled: HashMap<String, Option<String>>,
 }
 
 impl SourceItems {
-    /// The items of a listing, and what is wrong with those that were left out.
+    /// The valid items of a listing, and a sentence for each reason why items were rejected.
     #[must_use]
     pub fn of_listing(source: &Source, listing: &Listing) -> (Self, Vec<String>) {
         let mut out = Self { offers: listing.offers, ..Self::default() };
@@ -208,7 +210,7 @@ impl SourceItems {
                         .push(format!("{kind} `{}` is left out: {reason}", name.escape_debug()));
                 };
                 match RegisteredItem::new(kind, source.clone(), item.clone()) {
-                    Err(reason) => leave_out(&reason),
+                    Err(error) => leave_out(&error.to_string()),
                     Ok(item) => match ids.insert(item.locked_id(), ()) {
                         Some(()) => leave_out("another one has its id"),
                         None => {
@@ -231,9 +233,9 @@ impl SourceItems {
         }
     }
 
-    /// The URI by which a resource is asked for, where a client names it so: a listed one as it is
-    /// listed, also where the client sends its normal form; another one in normal form only, so
-    /// that patterns see one spelling.
+    /// The URI to request from the server for a URI of a client. A listed URI, or its normal form,
+    /// gives the listed URI. Any other URI must be in normal form, so that patterns see one
+    /// spelling. `None` if it is not, or if several listed URIs have this normal form.
     #[must_use]
     pub fn asked_uri<'u>(&'u self, uri: &'u str) -> Option<&'u str> {
         if self.get(ItemKind::Resource, uri).is_some() {
@@ -245,19 +247,19 @@ impl SourceItems {
         }
     }
 
-    /// What the source can do beside tools.
+    /// The capabilities that the source offers besides tools.
     #[must_use]
     pub fn offers(&self) -> Offers {
         self.offers
     }
 
-    /// The same as known from approvals, until the source itself answers.
+    /// Marks the items as taken from approvals, until the source itself answers.
     #[must_use]
     pub fn restored(self) -> Self {
         Self { restored: true, ..self }
     }
 
-    /// Whether the source has said itself that it has nothing of this kind.
+    /// Whether the source itself declared that it has no items of this kind.
     #[must_use]
     pub fn has_none(&self, kind: ItemKind) -> bool {
         let offered = match kind {
@@ -279,7 +281,7 @@ impl SourceItems {
         self.of_kind(kind, None).count()
     }
 
-    /// One item by its key over there.
+    /// One item by its key at the server.
     #[must_use]
     pub fn get(&self, kind: ItemKind, key: &str) -> Option<&Arc<RegisteredItem>> {
         self.items.get(&(kind, key.to_owned()))
@@ -308,7 +310,7 @@ impl SourceItems {
     }
 }
 
-/// What all sources list beside tools.
+/// The prompts, resources and templates of all sources.
 #[derive(Debug, Clone, Default)]
 pub struct ItemRegistry {
     sources: Arc<BTreeMap<Source, Arc<SourceItems>>>,
@@ -317,8 +319,8 @@ pub struct ItemRegistry {
 }
 
 impl ItemRegistry {
-    /// Swaps in what a source lists; gives whether anything is different now, and what is wrong
-    /// with items that another source's stand in the way of.
+    /// Replaces the items of a source. Returns whether anything changed, and a sentence for each
+    /// prompt that was rejected because another source has its id.
     pub fn replace_source(&mut self, source: &Source, items: SourceItems) -> (bool, Vec<String>) {
         if self.sources.get(source).is_some_and(|known| **known == items) {
             return (false, Vec::new());
@@ -346,13 +348,13 @@ impl ItemRegistry {
         (changed, problems)
     }
 
-    /// What a source lists; `None` where it is not known yet.
+    /// The items of a source; `None` if they are not known yet.
     #[must_use]
     pub fn source(&self, source: &Source) -> Option<&Arc<SourceItems>> {
         self.sources.get(source)
     }
 
-    /// All sources with what they list, sorted.
+    /// All sources with their items, sorted by source.
     pub fn sources(&self) -> impl Iterator<Item = (&Source, &Arc<SourceItems>)> {
         self.sources.iter()
     }
@@ -375,7 +377,7 @@ impl ItemRegistry {
         if kind == ItemKind::Prompt {
             return self.prompts.get(id);
         }
-        // Two servers may be the same in ids.
+        // Two servers may have the same name in ids, so every source is tried.
         self.sources.iter().find_map(|(source, items)| {
             let key = id.strip_prefix(&tool_id(source.name()))?.strip_prefix('.')?;
             items.get(kind, key)

@@ -1,25 +1,25 @@
-//! The normal form of URIs: one spelling for what servers take as one resource.
+//! The normal form of URIs: one spelling of all URIs that servers read as the same resource.
 //!
-//! RFC 3986, 6.2.2, and stricter where servers and file systems read several spellings alike: no
-//! empty segments, no fragment, `file:///` without a host or a query.
+//! RFC 3986, 6.2.2, with stricter rules where servers and file systems treat several spellings
+//! alike: no empty segments, no fragment, and neither host nor query in `file:` URIs.
 //!
 //! Path: 3. Doc: registry.md#resource-uris
 
-/// What URIs of a gateway behind this one begin with; the server's own URI follows the colon.
+/// Prefix of the scheme `toolbooth+SERVER`; the server's own URI follows the colon.
 pub(crate) const MARK: &str = "toolbooth+";
-/// Schemes of which host and path are always there, each with the port that is not written.
+/// Schemes whose URIs always have a host and a path, each with its default port, which is omitted.
 const WEB: [(&str, &str); 5] =
     [("http", "80"), ("https", "443"), ("ws", "80"), ("wss", "443"), ("ftp", "21")];
 
-/// Whether a URI is in normal form. One that is not may be another spelling of one that is.
+/// Whether a URI is in normal form. Any other URI may be a second spelling of one in normal form.
 #[must_use]
 pub fn is_normal(uri: &str) -> bool {
     let flat = Flat::of(uri);
     flat.is_text && has_scheme(uri) && !dots_in_query(uri) && flat.normal() == uri
 }
 
-/// The URI in normal form: what a lenient server would take it for. For a text that is no URI it
-/// is another text, which [`is_normal`] may still refuse.
+/// The URI in normal form, as a lenient server would read it. If the text is not a URI,
+/// [`is_normal`] may still reject the result.
 #[must_use]
 pub fn normal_form(uri: &str) -> String {
     Flat::of(uri).normal()
@@ -28,7 +28,7 @@ pub fn normal_form(uri: &str) -> String {
 /// A URI with its percent-encodings in one form.
 struct Flat {
     text: String,
-    /// Whether what is encoded is UTF-8.
+    /// Whether the decoded bytes are UTF-8.
     is_text: bool,
 }
 
@@ -42,7 +42,8 @@ impl Flat {
             at += 1;
             let (byte, encoded) = match (byte, hex(bytes, at)) {
                 (b'%', Some(mut value)) => {
-                    // An encoded percent sign may stand before digits that are decoded next.
+                    // `%25` before two hex digits is the encoding of an encoding: `%252E` stands
+                    // for `%2E`.
                     while value == b'%' {
                         let Some(inner) = hex(bytes, at + 2) else { break };
                         (value, at) = (inner, at + 2);
@@ -85,13 +86,13 @@ impl Flat {
         if out.is_empty() {
             return self.text.clone();
         }
-        // A gateway's own resources have no scheme.
+        // Resources of a gateway itself have no inner scheme: `toolbooth+gateway:results/…`.
         put_hierarchy("", rest, &mut out);
         out
     }
 }
 
-/// What follows the scheme: authority, path and query.
+/// Appends the normal form of the part after the scheme: authority, path and query.
 fn put_hierarchy(scheme: &str, after: &str, out: &mut String) {
     let whole = after.split_once('#').map_or(after, |(whole, _)| whole);
     let (front, query) = match whole.split_once('?') {
@@ -140,7 +141,7 @@ fn put_authority(authority: &str, web: Option<&str>, out: &mut String) {
     lower(host, out);
 }
 
-/// In lower case, save for the digits of percent-encodings.
+/// Appends `text` in lower case, except the digits of percent-encodings.
 fn lower(text: &str, out: &mut String) {
     let mut digits = 0;
     for c in text.chars() {
@@ -177,13 +178,14 @@ fn put_path(path: &str, rooted: bool, out: &mut String) {
     }
 }
 
-/// How many dots a dot segment has; some servers cut off what follows a semicolon.
+/// The number of dots of a dot segment; `None` for other segments. Some servers ignore the part
+/// after a semicolon.
 fn dots(segment: &str) -> Option<usize> {
     let name = segment.split(';').next().unwrap_or_default();
     matches!(name, "." | "..").then_some(name.len())
 }
 
-/// Whether a part of the query is a dot segment: servers take paths there.
+/// Whether a part of the query is a dot segment, because some servers take paths from queries.
 fn dots_in_query(uri: &str) -> bool {
     let query = uri.split_once('?').map_or("", |(_, query)| query);
     query.split(['/', '=', '&', '?']).any(|part| dots(part).is_some())
@@ -196,7 +198,7 @@ fn has_scheme(uri: &str) -> bool {
     })
 }
 
-/// The value of the two hex digits at a place.
+/// The value of the two hex digits at `at`.
 fn hex(bytes: &[u8], at: usize) -> Option<u8> {
     let digit = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
     u8::try_from(digit(at)? * 16 + digit(at + 1)?).ok()
@@ -206,7 +208,7 @@ fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// Whether a character may stand in a URI as it is.
+/// Whether a URI may contain the character unencoded.
 fn is_plain(byte: u8) -> bool {
     is_unreserved(byte) || b":/?#[]@!$&'()*+,;=".contains(&byte)
 }

@@ -1,6 +1,7 @@
-//! The registry in memory: every tool under its id, changed by whole sources.
+//! The tools in memory, by id; a new listing replaces all tools of its source.
 //!
-//! A value, cheap to clone: readers hold the one that was published, a change makes a new one.
+//! The registry is a value that is cheap to clone. A change never affects earlier clones, which
+//! readers hold.
 //!
 //! Path: 3. Doc: registry.md#in-memory
 
@@ -11,42 +12,44 @@ use toolbooth_contracts::ToolId;
 
 use crate::tool::{RegisteredTool, Source};
 
-/// Every tool under its id.
+/// All registered tools by id.
 #[derive(Debug, Clone, Default)]
 pub struct ToolRegistry {
     tools: Arc<HashMap<ToolId, Arc<RegisteredTool>>>,
     order: Arc<Vec<ToolId>>,
-    /// Tools whose id another source has taken; they come back when it lets go.
+    /// Tools whose id another source uses. They are registered again when that source drops the id.
     shelf: Arc<HashMap<ToolId, Arc<RegisteredTool>>>,
 }
 
-/// What registering a tool did.
+/// The result of registering a tool.
 #[derive(Debug)]
 #[must_use]
 pub struct Registered {
-    /// The tool that stood under the id before; worth a warning and an audit event.
+    /// The tool that had the id before. The caller should log a warning and record an audit event.
     pub replaced: Option<Arc<RegisteredTool>>,
 }
 
-/// What replacing the tools of a source did.
+/// The result of replacing the tools of a source.
 #[derive(Debug, Default)]
 pub struct Replaced {
-    /// Whether anything is different now.
+    /// Whether the tools of the source changed.
     pub changed: bool,
-    /// Tools that were refused because another source has their id (`shadowed-tool`).
+    /// Tools that were rejected because their id is taken (`shadowed-tool`).
     pub shadowed: Vec<Shadowed>,
-    /// Tools that took the place of another source's tool by an operator's hand.
+    /// Ids at which a tool of the file, or a compiled-in one, replaced another source's tool, each
+    /// with that source.
     pub replaced: Vec<(ToolId, Source)>,
 }
 
-/// A tool that was refused because another source has its id.
+/// A tool that was rejected because its id is taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shadowed {
     /// The id.
     pub tool_id: ToolId,
-    /// The source that has it.
+    /// The source of the tool that has the id.
     pub held_by: Source,
-    /// Whether an operator wrote a contract of his own for the very same tool: that is meant.
+    /// Whether the file has a contract for the same tool of the same owner. This is intended and no
+    /// conflict.
     pub adopted: bool,
 }
 
@@ -63,7 +66,7 @@ impl ToolRegistry {
         self.order.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no tools.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
@@ -97,7 +100,7 @@ impl ToolRegistry {
         (found, false)
     }
 
-    /// Registers a tool by hand: what stood under its id is replaced.
+    /// Registers one tool, and replaces the tool that has its id.
     pub fn register(&mut self, tool: RegisteredTool) -> Registered {
         let id = tool.id().clone();
         let replaced = Arc::make_mut(&mut self.tools).insert(id.clone(), Arc::new(tool));
@@ -109,15 +112,15 @@ impl ToolRegistry {
         Registered { replaced }
     }
 
-    /// Takes a tool out.
+    /// Removes a tool and returns it.
     pub fn unregister(&mut self, tool_id: &str) -> Option<Arc<RegisteredTool>> {
         let gone = Arc::make_mut(&mut self.tools).remove(tool_id)?;
         Arc::make_mut(&mut self.order).retain(|id| id.as_str() != tool_id);
         Some(gone)
     }
 
-    /// Swaps in all tools of a source at once: those that are gone go. The registry file replaces
-    /// tools that are compiled in; a discovered tool never shadows another source's.
+    /// Replaces all tools of a source at once. A tool of the file, or a compiled-in one, replaces
+    /// another source's tool of the same id; a discovered tool never does.
     pub fn replace_source(&mut self, source: &Source, tools: Vec<RegisteredTool>) -> Replaced {
         let mut outcome = Replaced::default();
         let before: HashMap<ToolId, String> = self
@@ -137,11 +140,15 @@ impl ToolRegistry {
                 Some(held) if source.is_discovered() || held.source() == source => {
                     let held_by = held.source().clone();
                     let adopted = held_by == Source::File && held.same_target(&tool);
+                    if held_by == Source::File {
+                        // It returns once the file drops the id.
+                        shelf.entry(id.clone()).or_insert_with(|| Arc::new(tool));
+                    }
                     outcome.shadowed.push(Shadowed { tool_id: id, held_by, adopted });
                     continue;
                 }
                 Some(held) => {
-                    // Said once, not at each edit of the file.
+                    // Reported once, not at each edit of the file.
                     if !shelf.contains_key(&id) {
                         outcome.replaced.push((id.clone(), held.source().clone()));
                     }
@@ -187,6 +194,26 @@ mod tests {
 
     fn ids(registry: &ToolRegistry) -> Vec<&str> {
         registry.iter().map(|tool| tool.id().as_str()).collect()
+    }
+
+    #[test]
+    fn a_tool_that_the_file_shadows_returns_when_the_file_drops_it() {
+        let mut registry = ToolRegistry::default();
+        let server = Source::Mcp("s".into());
+        let listed = || vec![tool("s.a", server.clone()), tool("s.b", server.clone())];
+        let _ = registry.replace_source(&Source::File, vec![tool("s.a", Source::File)]);
+        for _ in 0..2 {
+            let replaced = registry.replace_source(&server, listed());
+            assert_eq!(replaced.shadowed.len(), 1);
+            assert_eq!(*registry.get("s.a").unwrap().source(), Source::File);
+        }
+        let _ = registry.replace_source(&Source::File, Vec::new());
+        assert_eq!(*registry.get("s.a").unwrap().source(), server);
+        // Once its source lists it no more, it does not return.
+        let _ = registry.replace_source(&Source::File, vec![tool("s.a", Source::File)]);
+        let _ = registry.replace_source(&server, vec![tool("s.b", server.clone())]);
+        let _ = registry.replace_source(&Source::File, Vec::new());
+        assert!(registry.get("s.a").is_none());
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Finding tools by words: BM25 over ids, titles, descriptions and parameter names.
+//! Searches tools by words: BM25 over ids, titles, descriptions and parameter names.
 //!
-//! An index is made of the tools that one caller may see, so that a ranking tells nothing of the
-//! others.
+//! An index holds only the tools that one caller may see, so a ranking reveals nothing about other
+//! tools.
 //!
 //! Doc: registry.md#search
 
@@ -14,19 +14,19 @@ use serde_json::Value;
 
 use crate::tool::RegisteredTool;
 
-/// Longest query that is looked at, in characters.
+/// Maximum length of a query, in characters; the rest is ignored.
 pub const QUERY_CHARS_MAX: usize = 1_000;
-/// Characters of one tool that are indexed.
+/// Maximum length of the indexed text of one tool, in characters.
 const TEXT_CHARS_MAX: usize = 20_000;
 
-/// Words that say nothing about a tool.
+/// Stop words, which are not indexed.
 const STOP_WORDS: [&str; 32] = [
     "a", "an", "and", "are", "as", "at", "be", "by", "can", "for", "from", "i", "in", "is", "it",
     "its", "of", "on", "or", "that", "the", "this", "to", "use", "used", "using", "want", "when",
     "which", "will", "with", "you",
 ];
 
-/// Words of ids, prose and camelCase, lower-cased and stemmed.
+/// A tokenizer that splits ids, prose and camelCase into lower-case stems.
 struct Words(Stemmer);
 
 impl Tokenizer for Words {
@@ -82,7 +82,7 @@ impl SearchIndex {
         Self { engine, tools }
     }
 
-    /// The best `limit` tools for `query`, best first; tools of the same rank by their ids.
+    /// The best `limit` tools for `query`, best first. Tools of equal score are sorted by id.
     #[must_use]
     pub fn search(&self, query: &str, limit: usize) -> Vec<Arc<RegisteredTool>> {
         let query: String = query.chars().take(QUERY_CHARS_MAX).collect();
@@ -101,7 +101,8 @@ impl SearchIndex {
     }
 }
 
-/// What is indexed of a tool; what names it counts more than what describes it.
+/// The indexed text of a tool. Id and title are repeated, so that they weigh more than the
+/// description.
 fn text(tool: &RegisteredTool) -> String {
     let contract = tool.contract();
     let id = contract.tool_id.as_str();

@@ -1,8 +1,8 @@
-//! Text that shows one thing to a person and says another to a model.
+//! Detects text that shows one thing to a person and another to a model.
 //!
-//! Finds invisible characters, control sequences, names that look like other names, and markup
-//! that hides instructions. It judges text, never intent: an operator who has read a finding may
-//! approve the tool all the same.
+//! It finds invisible characters, control sequences, names that look like other names, and markup
+//! that hides instructions. It judges text, not intent: an operator may approve a tool despite its
+//! findings.
 //!
 //! Doc: registry.md#suspicious-text
 
@@ -15,16 +15,16 @@ use toolbooth_contracts::json::{Step, pointer};
 use unicode_security::MixedScript;
 use unicode_security::confusable_detection::skeleton;
 
-use crate::said::Said;
+use crate::source_claims::SourceClaims;
 
-/// Findings that one tool may have before the rest is left out.
+/// Maximum number of findings about one tool or item; the rest is omitted.
 const FINDINGS_MAX: usize = 20;
 /// Characters before and after a finding that are shown with it.
 const EXCERPT: usize = 24;
-/// White space in a row that pushes text out of sight.
+/// Maximum number of consecutive white-space characters; more of them push text out of view.
 const WHITE_SPACE_MAX: usize = 40;
 
-/// What is suspicious about a text.
+/// The kind of a suspicion.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -32,11 +32,11 @@ const WHITE_SPACE_MAX: usize = 40;
 pub enum SuspicionKind {
     /// Unicode tag characters, which mirror ASCII invisibly.
     TagCharacter,
-    /// Characters without width.
+    /// Zero-width characters.
     ZeroWidth,
-    /// Controls that reorder what is shown.
+    /// Bidirectional controls, which reorder displayed text.
     Bidirectional,
-    /// Variation selectors where they vary nothing.
+    /// Variation selectors, except for the text or emoji style of a symbol.
     VariationSelector,
     /// Escape sequences of a terminal.
     AnsiEscape,
@@ -44,14 +44,14 @@ pub enum SuspicionKind {
     ControlCharacter,
     /// A name that looks like another one.
     ConfusableName,
-    /// Markup or phrases that speak to a model past the reader.
+    /// Markup or phrases that address the model instead of the reader.
     HiddenInstruction,
-    /// White space that pushes text out of sight.
+    /// A run of white space that pushes text out of view.
     HiddenByWhiteSpace,
 }
 
 impl SuspicionKind {
-    /// The kind as records and people spell it.
+    /// The kind as written in records and messages.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -74,14 +74,14 @@ impl fmt::Display for SuspicionKind {
     }
 }
 
-/// One suspicious place of what a source says of a tool (code `suspicious-description`).
+/// One suspicious text in the claims of a source (code `suspicious-description`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Suspicion {
-    /// What it is.
+    /// The kind.
     pub kind: SuspicionKind,
-    /// Where: a field, with a JSON Pointer into a schema.
+    /// The field, with a JSON Pointer into it if it is not a text itself.
     pub place: String,
-    /// The text around it, with everything invisible made visible.
+    /// The text around it, with invisible characters escaped.
     pub shown: String,
 }
 
@@ -91,7 +91,7 @@ impl fmt::Display for Suspicion {
     }
 }
 
-/// What an invisible or active character is; `None` for every other one.
+/// The kind of an invisible or control character; `None` for every other one.
 fn kind_of(character: char, before: Option<char>, after: Option<char>) -> Option<SuspicionKind> {
     use SuspicionKind::{
         AnsiEscape, Bidirectional, ControlCharacter, TagCharacter, VariationSelector, ZeroWidth,
@@ -126,7 +126,8 @@ fn kind_of(character: char, before: Option<char>, after: Option<char>) -> Option
     }
 }
 
-/// The text with everything invisible or active written out, such as `⟨U+202E⟩`.
+/// The text with invisible and control characters escaped, such as `⟨U+202E⟩`. Line breaks and tabs
+/// stay.
 #[must_use]
 pub fn visible(text: &str) -> String {
     let characters: Vec<char> = text.chars().collect();
@@ -148,7 +149,7 @@ fn shown(characters: &[char], from: usize, to: usize) -> String {
     out
 }
 
-/// Tags and phrases that speak to a model past the reader, in lower case.
+/// Tags and phrases that address a model instead of the reader, in lower case.
 const HIDDEN: [&str; 37] = [
     "<!--",
     "<important",
@@ -189,7 +190,7 @@ const HIDDEN: [&str; 37] = [
     "display:none",
 ];
 
-/// Everything suspicious in a text, by kind and place in characters; each kind once.
+/// All kinds of suspicion in a text, each once, with an excerpt around its first place.
 fn in_text(text: &str) -> Vec<(SuspicionKind, String)> {
     let characters: Vec<char> = text.chars().collect();
     let mut found: Vec<(SuspicionKind, String)> = Vec::new();
@@ -214,7 +215,7 @@ fn in_text(text: &str) -> Vec<(SuspicionKind, String)> {
             white = 0;
         }
     }
-    // White space of any length is one blank; each character remembers where it stood.
+    // Each run of white space becomes one blank; `places` has the original place of each byte.
     let (mut lowered, mut places) = (String::new(), Vec::new());
     for (index, character) in characters.iter().enumerate() {
         let folded = if character.is_whitespace() {
@@ -236,8 +237,7 @@ fn in_text(text: &str) -> Vec<(SuspicionKind, String)> {
     found
 }
 
-/// Whether a name is not what it looks like: characters of several scripts in one name, or a name
-/// of another script that looks like ASCII.
+/// Whether a name mixes scripts, or looks like ASCII although it is of another script.
 fn disguised(name: &str) -> bool {
     if name.is_ascii() {
         return false;
@@ -247,9 +247,9 @@ fn disguised(name: &str) -> bool {
     !letters.is_empty() && !letters.is_ascii() && (!letters.is_single_script() || looks_ascii())
 }
 
-/// Everything suspicious in what a source says of a tool.
+/// All suspicious text in the claims of a source about a tool.
 #[must_use]
-pub fn of(said: &Said) -> Vec<Suspicion> {
+pub fn of(said: &SourceClaims) -> Vec<Suspicion> {
     let mut scan = Scan(Vec::new());
     scan.name(&said.name, "name");
     if let Some(title) = &said.title {
@@ -273,13 +273,13 @@ pub fn of(said: &Said) -> Vec<Suspicion> {
     scan.0
 }
 
-/// Everything suspicious in what a source says of a prompt, a resource or a template.
+/// All suspicious text in the document of a prompt, a resource or a template.
 #[must_use]
 pub fn of_document(document: &Map<String, Value>) -> Vec<Suspicion> {
     let mut scan = Scan(Vec::new());
     for (key, value) in document {
         match value {
-            // A URI has characters of one script, or it is written with escapes.
+            // URIs are checked as names: they percent-encode characters of other scripts.
             Value::String(name) if matches!(key.as_str(), "name" | "uri" | "uriTemplate") => {
                 scan.name(name, key);
             }
@@ -302,7 +302,7 @@ pub fn of_document(document: &Map<String, Value>) -> Vec<Suspicion> {
     scan.0
 }
 
-/// A name in which nothing can be hidden: most of them.
+/// Whether a name has only characters that need no check. Most names do.
 fn plain_name(name: &str) -> bool {
     name.len() <= 64
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b'$'))
@@ -354,11 +354,12 @@ impl Scan {
             Value::Object(members) => {
                 for (key, member) in members {
                     path.push(Step::Key(key.clone()));
-                    // The way to it is written out only where it is needed.
+                    // The path is rendered only for names that need the check.
                     if !plain_name(key) {
                         self.name(key, &format!("{field}{}", pointer(path)));
                     }
-                    // Below `properties` stand names again, and then schemas.
+                    // The members of `properties` and `$defs` are names, and their values are
+                    // schemas.
                     let holds_names = !names && matches!(key.as_str(), "properties" | "$defs");
                     self.value(member, field, path, holds_names);
                     path.pop();
@@ -369,13 +370,13 @@ impl Scan {
     }
 }
 
-/// What a name looks like, letter case and separators aside: names that look alike have the same
-/// look, and names that are the same but for case and separators the same spelling.
+/// The appearance of a name, without letter case and separators. Names that look alike have the
+/// same look. Names that differ only in case and separators have the same spelling.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Look {
-    /// What it looks like.
+    /// The skeleton of the spelling (Unicode Technical Standard 39).
     pub look: String,
-    /// How it is spelled.
+    /// The letters and digits in lower case.
     pub spelling: String,
 }
 
@@ -450,7 +451,7 @@ mod tests {
         };
         assert!(alike("list_items", "1ist_items") && alike("1ist-items", "list_items"));
         assert!(!alike("list_items", "list-items") && !alike("read", "READ"));
-        let said = Said {
+        let said = SourceClaims {
             name: "t".into(),
             title: None,
             description: None,

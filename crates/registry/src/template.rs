@@ -1,48 +1,49 @@
-//! Which URIs a URI template (RFC 6570) may stand for.
+//! Decides whether a URI may be an expansion of a URI template (RFC 6570).
 //!
-//! Expands nothing: it tells whether a URI could have come of a template. A template is taken
-//! apart once; each URI is then judged in time linear in its length.
+//! It expands nothing. A template is parsed once; each URI is then matched in time linear in its
+//! length.
 //!
 //! Path: 3. Doc: registry.md#prompts-and-resources
 
+use crate::error::TemplateError;
 use crate::normal::is_normal;
 
-/// Expressions that one template may have.
+/// Maximum number of expressions in one template.
 pub const EXPRESSIONS_MAX: usize = 64;
 
-/// How widely an expression is read.
+/// The set of texts that an expression matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// Every text may stand for every expression.
+    /// Every expression matches every text.
     Wide,
-    /// A simple expression stands for text without `/`, as servers match it.
+    /// A simple expression matches text without `/`, as servers match it.
     Narrow,
 }
 
-/// A template, taken apart.
+/// A parsed template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UriTemplate {
-    /// What it begins with.
+    /// The literal before the first expression.
     head: String,
     /// Gaps, each with the literal after it; only the last literal may be empty.
     rest: Vec<(Gap, String)>,
-    /// Whether its literals are as they stand in URIs in normal form.
+    /// Whether its literals are in the normal form of URIs.
     is_normal: bool,
 }
 
-/// One or more expressions in a row.
+/// One or more consecutive expressions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Gap {
-    /// Whether one of them stands for text with `/` in the narrow reading.
+    /// Whether one of them matches text with `/` in the narrow reading.
     slashes: bool,
 }
 
 impl UriTemplate {
-    /// Takes a template apart; a brace without its pair is a literal.
+    /// Parses a template; a brace without its pair is a literal.
     ///
     /// # Errors
-    /// A sentence, where it has more than [`EXPRESSIONS_MAX`] expressions.
-    pub fn parse(template: &str) -> Result<Self, String> {
+    /// [`TemplateError`], where it has more than [`EXPRESSIONS_MAX`] expressions.
+    pub fn parse(template: &str) -> Result<Self, TemplateError> {
         let (mut head, mut rest) = (String::new(), Vec::<(Gap, String)>::new());
         let (mut sample, mut expressions) = (String::new(), 0);
         let mut text = template;
@@ -50,7 +51,7 @@ impl UriTemplate {
             let Some((expression, after)) = from.split_once('}') else { break };
             expressions += 1;
             if expressions > EXPRESSIONS_MAX {
-                return Err(format!("it has more than {EXPRESSIONS_MAX} expressions"));
+                return Err(TemplateError::Expressions { expressions_max: EXPRESSIONS_MAX });
             }
             let slashes = expression.starts_with(['+', '#', '/', '.', ';', '?', '&']);
             sample.push_str(literal);
@@ -74,9 +75,9 @@ impl UriTemplate {
         Ok(Self { head, rest, is_normal })
     }
 
-    /// Whether a URI in normal form may have come of the template. The wide reading says so of
-    /// every URI where the template's own literals are not in normal form. The narrow reading may
-    /// deny it of a literal between two expressions that stand for `/`.
+    /// Whether a URI in normal form may be an expansion of the template. If the template's literals
+    /// are not in normal form, the wide reading accepts every URI. The narrow reading may miss a
+    /// match when a literal is between two expressions that match `/`.
     #[must_use]
     pub fn may_give(&self, uri: &str, reading: Reading) -> bool {
         if reading == Reading::Wide && !self.is_normal {
@@ -85,13 +86,15 @@ impl UriTemplate {
         self.matches(uri, reading, &mut |_| ())
     }
 
-    /// As [`UriTemplate::may_give`], by the literals alone; tells how many bytes it looks at.
+    /// As [`UriTemplate::may_give`], by the literals alone. Passes the number of examined bytes to
+    /// `looks_at`.
     fn matches(&self, uri: &str, reading: Reading, looks_at: &mut impl FnMut(usize)) -> bool {
         looks_at(self.head.len().min(uri.len()));
         let Some(mut left) = uri.strip_prefix(self.head.as_str()) else { return false };
         let may_hold =
             |gap: &Gap, text: &str| reading == Reading::Wide || gap.slashes || !text.contains('/');
-        // From the right as far as gaps are without slashes, so that the rest ends in a wide gap.
+        // From the right, up to the last gap that matches `/`, so that the remaining part ends in
+        // that gap.
         let mut gaps = self.rest.as_slice();
         while let Some(((gap, literal), before)) = gaps.split_last() {
             looks_at(literal.len().min(left.len()));
@@ -114,10 +117,11 @@ impl UriTemplate {
             if !may_hold(gap, held) {
                 return false;
             }
-            // Found here, it is what the rest must end in.
+            // The previous literal matches here, so the remaining part must end in it.
             left = head.get(..at + previous.len()).unwrap_or_default();
         }
-        // From the left: a literal that stands further left leaves more to the wide gap at the end.
+        // From the left: the leftmost match of a literal leaves the most text to the gap at the
+        // end.
         for (gap, literal) in gaps {
             let Some(at) = left.find(literal.as_str()) else {
                 looks_at(left.len());
@@ -195,7 +199,7 @@ mod tests {
         assert!(UriTemplate::parse(&"{v}".repeat(64)).is_ok());
     }
 
-    /// What the reading means, by trying everything.
+    /// The definition of the reading: tries every split.
     fn tried(rest: &[(Gap, String)], uri: &str, reading: Reading) -> bool {
         let Some(((gap, literal), more)) = rest.split_first() else { return uri.is_empty() };
         (0..=uri.len()).any(|at| {

@@ -1,4 +1,4 @@
-//! A tool as it stands in the registry: its contract, its compiled schemas, its digests.
+//! One registered tool: its contract, its compiled schemas and its digests.
 //!
 //! Path: 3. Doc: registry.md#in-memory
 
@@ -16,14 +16,14 @@ use toolbooth_contracts::schema_dialect::in_2020_12;
 use toolbooth_contracts::{Guard, ToolId};
 
 use crate::digest;
-use crate::said::Said;
+use crate::source_claims::SourceClaims;
 
 /// Where a contract comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
     /// The registry file.
     File,
-    /// Compiled in.
+    /// This program: the tool is compiled in.
     Builtin,
     /// A discovery command.
     Command(String),
@@ -32,13 +32,14 @@ pub enum Source {
 }
 
 impl Source {
-    /// Whether an operator wrote the contract, as against a source that was asked for its tools.
+    /// Whether the contract was made from a listing of the source. Contracts of the file and
+    /// compiled-in ones were not.
     #[must_use]
     pub fn is_discovered(&self) -> bool {
         matches!(self, Self::Command(_) | Self::Mcp(_))
     }
 
-    /// The name in configuration; the kind where there is none.
+    /// The name in configuration; `file` or `builtin` for the sources without a name.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -48,7 +49,7 @@ impl Source {
         }
     }
 
-    /// The source that is written as `text`.
+    /// Parses the form that `Display` writes; `None` for other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match (text, text.split_once(':')) {
@@ -72,7 +73,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// A tool with everything that is worked out once, when it is registered.
+/// A tool with all values that are computed once, at registration.
 #[derive(Debug)]
 pub struct RegisteredTool {
     contract: Arc<ToolContract>,
@@ -83,7 +84,7 @@ pub struct RegisteredTool {
     contract_digest: String,
     source_digest: String,
     warnings: Vec<ContractFinding>,
-    /// The schemas in draft 2020-12, where they are in an older one.
+    /// The schemas converted to draft 2020-12; `None` if they need no conversion or have none.
     shown_input: Option<Value>,
     shown_output: Option<Value>,
     listing_digest: u64,
@@ -93,7 +94,7 @@ impl RegisteredTool {
     /// A tool from an entry of either dialect.
     ///
     /// # Errors
-    /// Every finding of the guard, where the entry is no contract.
+    /// All findings of the guard, if the entry is not a valid contract.
     pub fn from_entry(
         entry: &Value,
         source: Source,
@@ -102,19 +103,21 @@ impl RegisteredTool {
         guard.examine(entry).map(|guarded| Self::new(guarded, source))
     }
 
-    /// A tool from what the guard has passed.
+    /// A tool from an entry that the guard accepted.
     #[must_use]
     pub fn new(guarded: Guarded, source: Source) -> Self {
         let Guarded { contract, warnings, input, output } = guarded;
         let contract_digest = digest::of_contract(&contract);
-        let source_digest = Said::of(&contract).digest();
+        let source_digest = SourceClaims::of(&contract).digest();
         // The guard refuses a contract without a target.
         let adapter =
             contract.execution.adapter().unwrap_or_else(|| AdapterId::Local(String::new()));
         let shown_input = in_2020_12(&contract.input_schema);
         let shown_output = in_2020_12(&contract.output_schema);
         let mut hasher = DefaultHasher::new();
-        Said { name: String::new(), ..Said::of(&contract) }.digest().hash(&mut hasher);
+        SourceClaims { name: String::new(), ..SourceClaims::of(&contract) }
+            .digest()
+            .hash(&mut hasher);
         let listing_digest = hasher.finish();
         Self {
             contract: Arc::new(contract),
@@ -175,51 +178,57 @@ impl RegisteredTool {
         &self.adapter
     }
 
-    /// SHA-256 of the canonical contract, in hex.
+    /// The *contract digest*: SHA-256 of the canonical contract, in hex.
     #[must_use]
     pub fn contract_digest(&self) -> &str {
         &self.contract_digest
     }
 
-    /// SHA-256 of what the source says, in hex.
+    /// The *source digest*: SHA-256 of the source's claims, in hex.
     #[must_use]
     pub fn source_digest(&self) -> &str {
         &self.source_digest
     }
 
-    /// The input schema as clients are shown it: in draft 2020-12.
+    /// The input schema as shown to clients: in draft 2020-12 if it can be converted.
     #[must_use]
     pub fn shown_input(&self) -> &Value {
         self.shown_input.as_ref().unwrap_or(&self.contract.input_schema)
     }
 
-    /// The output schema as clients are shown it: in draft 2020-12.
+    /// The output schema as shown to clients: in draft 2020-12 if it can be converted.
     #[must_use]
     pub fn shown_output(&self) -> &Value {
         self.shown_output.as_ref().unwrap_or(&self.contract.output_schema)
     }
 
-    /// Tells apart what clients are listed of tools: title, description, schemas, hints and the
-    /// rest. For comparisons within one process.
+    /// A hash of title, description, schemas, annotations and extra members. It is comparable
+    /// within one process only.
     #[must_use]
     pub fn listing_digest(&self) -> u64 {
         self.listing_digest
     }
 
-    /// What the guard warned of.
+    /// The warnings of the guard.
     #[must_use]
     pub fn warnings(&self) -> &[ContractFinding] {
         &self.warnings
     }
 
-    /// Everything that is wrong with the arguments, by the input schema.
+    /// All violations of the input schema by the arguments.
     #[must_use]
     pub fn argument_errors(&self, arguments: &Value) -> Vec<ArgumentError> {
         self.input.errors(arguments)
     }
 
-    /// Everything that is wrong with the structured result, by the output schema; `None` stands
-    /// for an absent one, which only a schema of `{}` accepts.
+    /// Whether the output schema constrains the structured result.
+    #[must_use]
+    pub fn judges_output(&self) -> bool {
+        !self.output.accepts_everything()
+    }
+
+    /// All violations of the output schema by the structured result. `None` means that there is no
+    /// structured result; only a schema that accepts everything allows that.
     #[must_use]
     pub fn output_errors(&self, structured: Option<&Value>) -> Vec<ArgumentError> {
         match structured {

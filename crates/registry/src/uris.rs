@@ -1,7 +1,8 @@
-//! Resource URIs on the wire: the server's own URI behind `toolbooth+SERVER:`, and back.
+//! Resource URIs on the wire: adds the prefix `toolbooth+SERVER:` to a server's own URI and removes
+//! it.
 //!
-//! Pure and reversible for every name of a server and every URI or URI template; what follows the
-//! prefix is the server's own text, untouched.
+//! Pure and reversible for every server name and every URI or URI template. The text after the
+//! prefix is the server's own, unchanged.
 //!
 //! Path: 3, 8. Doc: registry.md#resource-uris
 
@@ -12,31 +13,31 @@ use serde_json::Value;
 use crate::normal::MARK;
 pub use crate::normal::{is_normal, normal_form};
 
-/// How resource URIs of servers are shown.
+/// How resource URIs of servers are shown to clients.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResourceUris {
     bare: Option<String>,
 }
 
 impl ResourceUris {
-    /// URIs of all servers have their prefix, but for those of `bare`.
+    /// URIs of all servers get a prefix, except those of the server `bare`.
     #[must_use]
     pub fn new(bare: Option<String>) -> Self {
         Self { bare }
     }
 
-    /// The URI, or URI template, as clients are shown it.
+    /// The URI or URI template as shown to clients.
     #[must_use]
     pub fn to_wire(&self, server: &str, uri: &str) -> String {
-        // A bare URI that looks like one of ours would be read as another server's.
+        // A bare URI that begins with `toolbooth+` would be read as a URI of another server.
         if self.bare.as_deref() == Some(server) && !is_marked(uri) {
             return uri.to_owned();
         }
         format!("{MARK}{}:{uri}", encoded(server))
     }
 
-    /// The server of a URI that a client sent, and the server's own URI; `None` where it is none
-    /// of ours and no server has bare ones.
+    /// The server of a client's URI, and the server's own URI. `None` for an invalid prefix, and
+    /// for a URI without prefix unless one server has bare URIs.
     #[must_use]
     pub fn of_wire<'u>(&self, uri: &'u str) -> Option<(String, &'u str)> {
         if is_marked(uri) {
@@ -46,7 +47,8 @@ impl ResourceUris {
         self.bare.clone().map(|server| (server, uri))
     }
 
-    /// Maps the URIs of a content block: of a `resource_link`, and of an embedded `resource`.
+    /// Maps the URI of a `resource_link` or embedded `resource` block to its form on the wire.
+    /// Other blocks stay unchanged.
     pub fn map_block(&self, server: &str, block: &mut Value) {
         let place = match block.get("type").and_then(Value::as_str) {
             Some("resource_link") => block.get_mut("uri"),
@@ -59,13 +61,13 @@ impl ResourceUris {
     }
 }
 
-/// Whether a URI begins with the mark; letter case does not count in a scheme (RFC 3986, 3.1).
+/// Whether a URI begins with the prefix; schemes are case-insensitive (RFC 3986, 3.1).
 fn is_marked(uri: &str) -> bool {
     uri.get(..MARK.len()).is_some_and(|head| head.eq_ignore_ascii_case(MARK))
 }
 
-/// A server's name in characters that a scheme may have and that no parser changes: what is not
-/// `a-z`, `0-9` or `-` becomes `.` and two hex digits.
+/// A server's name in characters that schemes allow and that no parser changes. Each byte outside
+/// `a-z`, `0-9` and `-` becomes `.` and two hex digits.
 fn encoded(server: &str) -> String {
     let mut out = String::with_capacity(server.len());
     for byte in server.bytes() {
@@ -78,7 +80,7 @@ fn encoded(server: &str) -> String {
     out
 }
 
-/// The name of a server; `None` for a text that no name is written as.
+/// The name of a server; `None` for text that `encoded` never gives.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -125,7 +127,7 @@ mod tests {
         assert_eq!(uris.to_wire("other", "file:///a"), "toolbooth+other:file:///a");
         assert_eq!(uris.of_wire("file:///a"), Some(("files".into(), "file:///a")));
         assert_eq!(uris.of_wire("toolbooth+other:x:y"), Some(("other".into(), "x:y")));
-        // Of a gateway behind this one.
+        // The URI of a gateway that is upstream of this one.
         let nested = uris.to_wire("files", "toolbooth+other:x:y");
         assert_eq!(nested, "toolbooth+files:toolbooth+other:x:y");
         assert_eq!(uris.of_wire(&nested), Some(("files".into(), "toolbooth+other:x:y")));
@@ -154,7 +156,7 @@ mod tests {
             let uris = ResourceUris::new(bare.then(|| server.clone()));
             let wire = uris.to_wire(&server, &uri);
             prop_assert_eq!(uris.of_wire(&wire), Some((server.clone(), uri.as_str())));
-            // A parser that lowers the scheme changes nothing of the prefix.
+            // A parser that lower-cases the scheme does not change the prefix.
             if wire.starts_with(MARK) {
                 let (scheme, _) = wire.split_once(':').unwrap();
                 prop_assert_eq!(scheme.to_ascii_lowercase(), scheme);

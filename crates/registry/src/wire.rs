@@ -1,4 +1,4 @@
-//! Names on the wire: short names that every client takes, exact and never reassigned.
+//! Names on the wire: short names that every client accepts and that are never reassigned.
 //!
 //! Path: 3. Doc: front-doors.md#names-on-the-wire
 
@@ -11,51 +11,53 @@ use crate::discovered::tool_id;
 use crate::items::RegisteredItem;
 use crate::tool::{RegisteredTool, Source};
 
-/// Longest name on the wire.
+/// Maximum length of a short name, in bytes.
 pub const WIRE_NAME_MAX: usize = 64;
 
 /// How ids become names.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Naming {
     /// `[A-Za-z_][A-Za-z0-9_-]{0,63}`.
     #[default]
     Short,
-    /// Ids as they are.
+    /// The ids, unchanged.
     Native,
 }
 
 /// Whether the name of an upstream tool begins with its server's.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Prefix {
     /// Always.
     #[default]
     Always,
-    /// Only where two sources have a tool of the same name.
+    /// Only if the tool's own name is taken or several sources have it.
     Conflict,
-    /// Never: whoever comes later gets a suffix.
+    /// Never; a later tool of the same name gets a suffix.
     Never,
 }
 
-/// A tool that wants a name.
+/// A tool or prompt that needs a name.
 #[derive(Debug, Clone, Copy)]
 pub struct WireCandidate<'t> {
     /// Its id.
     pub id: &'t str,
-    /// Its name at its source, for tools of servers that have their server's name before it.
+    /// Its name at its server, if the id consists of the server's name and this name.
     pub bare: Option<&'t str>,
 }
 
 impl<'t> WireCandidate<'t> {
-    /// The candidate that a prompt is, among prompts.
+    /// The candidate of a prompt. Prompts have a name space of their own.
     #[must_use]
     pub fn of_prompt(prompt: &'t RegisteredItem) -> Self {
         Self { id: prompt.id(), bare: Some(prompt.key()) }
     }
 
-    /// The candidate that a tool is.
+    /// The candidate of a tool.
     #[must_use]
     pub fn of(tool: &'t RegisteredTool) -> Self {
-        // A tool that an operator renamed has the name that he gave it.
+        // A tool that an operator renamed is named by its new id, so it has no bare name.
         let bare = match tool.source() {
             Source::Mcp(server) => {
                 let id = tool_id(&format!("{server}.{}", tool.target()));
@@ -67,28 +69,29 @@ impl<'t> WireCandidate<'t> {
     }
 }
 
-/// All names that were ever given, as they are kept from run to run.
+/// All names that were ever assigned, in the form that is stored between runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GivenNames {
-    /// How names were made.
+    /// The naming scheme of `names`.
     #[serde(default)]
     scheme: String,
-    /// The name of each tool.
+    /// The current name of each tool, by id.
     #[serde(default)]
     names: BTreeMap<String, String>,
-    /// The tool of each name that was ever given.
+    /// The tool id of each name that was ever assigned.
     #[serde(default)]
     ever: BTreeMap<String, String>,
 }
 
 impl GivenNames {
-    /// Whether no name was ever given.
+    /// Whether no name was ever assigned.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ever.is_empty()
     }
 
-    /// Reads what was kept, also in its first form, a plain map from ids to names.
+    /// Reads the stored form, or its first version, a plain map from ids to names. `None` if the
+    /// text is neither.
     #[must_use]
     pub fn read(text: &[u8]) -> Option<Self> {
         if let Ok(names) = serde_json::from_slice::<BTreeMap<String, String>>(text) {
@@ -108,7 +111,7 @@ fn scheme(prefix: Prefix) -> String {
     format!("short, prefix {prefix}")
 }
 
-/// Which name belongs to which tool. A name that was given once is never given to another tool.
+/// The wire name of each tool. A name is never reassigned to another tool.
 #[derive(Debug, Clone, Default)]
 pub struct WireNames {
     naming: Naming,
@@ -117,8 +120,8 @@ pub struct WireNames {
 }
 
 impl WireNames {
-    /// Names that were given before. Where they were made in another way, tools get new ones;
-    /// the old ones are still understood, and never given to another tool.
+    /// Continues with the names in `given`. If they have another naming scheme, tools get new
+    /// names. The old names still resolve to their tools and are never reassigned.
     #[must_use]
     pub fn new(naming: Naming, prefix: Prefix, mut given: GivenNames) -> Self {
         if given.scheme != scheme(prefix) {
@@ -128,7 +131,7 @@ impl WireNames {
         Self { naming, prefix, given }
     }
 
-    /// The same names, and new ones for the candidates that have none yet.
+    /// A copy with new names for the candidates that have no name yet.
     #[must_use]
     pub fn with<'i>(&self, candidates: impl Iterator<Item = WireCandidate<'i>>) -> Self {
         let mut next = self.clone();
@@ -141,7 +144,8 @@ impl WireNames {
         for bare in fresh.iter().filter_map(|one| one.bare) {
             *wanted.entry(short(bare)).or_default() += 1;
         }
-        // Ids that are names already keep themselves; the others follow in a stable order.
+        // Ids that are valid names come first and keep themselves; the others follow in a stable
+        // order.
         fresh.sort_unstable_by_key(|one| (short(one.id) != *one.id, one.id));
         for one in fresh {
             let base = match (self.prefix, one.bare) {
@@ -172,17 +176,18 @@ impl WireNames {
         (8..=digest.len().min(WIRE_NAME_MAX - 2))
             .map(|length| suffixed(base, digest.get(..length).unwrap_or_default()))
             .find(|name| self.is_free(name, id))
-            // 62 hex digits of two different ids are never alike.
+            // Digests of two different ids do not agree in 62 hex digits.
             .unwrap_or_else(|| base.to_owned())
     }
 
-    /// The name of the tool, its id where it has none.
+    /// The name of the tool; its id if no name was assigned.
     #[must_use]
     pub fn name_of<'n>(&'n self, tool_id: &'n str) -> &'n str {
         self.given.names.get(tool_id).map_or(tool_id, String::as_str)
     }
 
-    /// The tool that is called by `name`: by name first, by id only where no name equals it.
+    /// The id of the tool with this name. A text that was never assigned as a name is taken as an
+    /// id.
     #[must_use]
     pub fn tool_id<'n>(&'n self, name: &'n str) -> &'n str {
         match self.naming {
@@ -191,14 +196,14 @@ impl WireNames {
         }
     }
 
-    /// Every name that was ever given; to be kept for the next run.
+    /// All names that were ever assigned. The caller stores them for the next run.
     #[must_use]
     pub fn given(&self) -> &GivenNames {
         &self.given
     }
 }
 
-/// The short name of an id, before collisions are looked at.
+/// The short name of an id, before collisions are resolved.
 #[must_use]
 pub fn short(id: &str) -> String {
     let mut name: String = id
@@ -297,8 +302,8 @@ mod tests {
             && characters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
     }
 
-    /// Ten thousand different ids of few characters, so that many make the same name; some of
-    /// them are longer than a name may be.
+    /// Ten thousand different ids of few characters, so that many have the same short name. Some
+    /// are longer than a name may be.
     fn many(seed: u64) -> Vec<String> {
         let mut state = seed;
         let mut random = |below: usize| {
@@ -313,7 +318,7 @@ mod tests {
         }
         let mut ids: Vec<String> = ids.into_iter().collect();
         ids.sort_unstable();
-        // A shuffle, by the same chance.
+        // A shuffle by the same random numbers.
         for at in (1..ids.len()).rev() {
             ids.swap(at, random(at + 1));
         }
@@ -335,12 +340,12 @@ mod tests {
                 prop_assert!(fits(name), "{}", name);
                 prop_assert_eq!(names.tool_id(name), *id);
             }
-            // The order in which they come in one go does not matter.
+            // The order of ids in one batch does not matter.
             let mut backwards = all.clone();
             backwards.reverse();
             let again = WireNames::default().with(plain(&backwards));
             prop_assert_eq!(again.given(), names.given());
-            // And what was given stays, whoever comes later.
+            // Assigned names stay when more ids follow.
             let (one, two) = all.split_at(split);
             let early = WireNames::default().with(plain(one));
             let late = early.with(plain(two));

@@ -10,12 +10,12 @@ use toolbooth_contracts::Caller;
 
 use crate::peer::PeerOwner;
 
-/// Why no caller was authenticated.
+/// The reason why a request was not authenticated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotAuthenticated(pub String);
 
-/// The connection that a request came over, as it was when it was accepted.
+/// The connection of a request, as it was when it was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connection {
     /// The client's address.
@@ -29,10 +29,10 @@ pub struct Connection {
 /// Authenticates requests.
 #[async_trait]
 pub trait Authenticator: Send + Sync {
-    /// The caller.
+    /// Names the caller of the request.
     ///
     /// # Errors
-    /// [`NotAuthenticated`], with a sentence that may be shown.
+    /// [`NotAuthenticated`], with a sentence that the client may see.
     async fn authenticate(
         &self,
         request: &Parts,
@@ -41,12 +41,13 @@ pub trait Authenticator: Send + Sync {
 }
 
 /// Authenticates the local user by the connection alone.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Loopback {
-    /// Loopback connections of the user that runs the gateway.
+    /// Accepts loopback connections of the user that runs the gateway.
     #[default]
     SameUser,
-    /// Every loopback connection, whichever user of this machine made it.
+    /// Accepts loopback connections of every user of this machine.
     Any,
 }
 
@@ -73,7 +74,7 @@ impl Authenticator for Loopback {
     }
 }
 
-/// The user at the command line or at the other end of standard input.
+/// The caller of the command line and of the stdio front door: the local user.
 #[must_use]
 pub fn local_user() -> Caller {
     Caller::local()

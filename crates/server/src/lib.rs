@@ -1,38 +1,40 @@
 #![doc = include_str!("../README.md")]
 
 pub mod auth;
+mod error;
 pub mod http;
 pub mod mcp;
 pub mod peer;
 
 use std::sync::Arc;
 
-use toolbooth_proxy::{AsyncCalls, Catalogue, RecordRoom, ToolProxy};
+use toolbooth_proxy::{AsyncCalls, Catalogue, ToolProxy};
 
-/// What the front doors open onto.
+/// The services behind the front doors.
 #[derive(Clone)]
-pub struct House {
-    /// The way to tools.
+pub struct Gateway {
+    /// The proxy that every call passes.
     pub proxy: ToolProxy,
-    /// Calls that are handed over now and run later.
+    /// The queue of asynchronous calls.
     pub calls: AsyncCalls,
-    /// What was written down, for operators.
-    pub records: RecordRoom,
-    /// What callers may see.
+    /// The tools, prompts and resources that callers may see.
     pub catalogue: Arc<Catalogue>,
-    /// What MCP clients are listed.
+    /// The listing mode of `tools/list`.
     pub listing: Listing,
-    /// The words by which a request says that its model was given strict declarations; nulls that
-    /// these made possible are dropped then.
+    /// The `toolbooth/dialect` in `_meta` of a model that was given strict declarations. Nulls that
+    /// only these declarations made possible are then removed from its arguments.
     pub strict_dialect: &'static str,
 }
 
-/// What MCP clients are listed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub use error::ServeError;
+
+/// The listing mode of `tools/list`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Listing {
     /// Every tool that the caller may see.
     #[default]
     All,
-    /// Two tools, by which agents find and call the others.
+    /// `search_tools` and `call_tool`, which find and call the other tools.
     Search,
 }

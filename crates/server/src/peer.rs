@@ -7,7 +7,7 @@
 
 use std::net::SocketAddr;
 
-/// The owner of the socket at the other end of a connection, as the kernel named it when the
+/// The owner of the socket at the other end of a connection, as the kernel reported it when the
 /// connection was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerOwner {
@@ -23,7 +23,7 @@ pub enum PeerOwner {
 /// Finds the owner of the socket at the other end of a connection.
 pub trait PeerOwners: Send + Sync {
     /// The owner of the socket whose own address is `peer` and whose remote address is `local`.
-    /// Every doubt is [`PeerOwner::Unknown`]. Must not block: it is asked in the accept loop.
+    /// In doubt [`PeerOwner::Unknown`]. Must not block: the accept loop calls it.
     fn owner(&self, peer: SocketAddr, local: SocketAddr) -> PeerOwner;
 }
 
@@ -52,8 +52,8 @@ impl PeerOwners for SocketDiagnostics {
             return PeerOwner::Unknown;
         }
         let mut held = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Taken out, and put back only after an answer: one that comes late must not be read as
-        // the answer to the next question.
+        // Put back only after an answer, so that a late answer is not read as that of the next
+        // look-up.
         let asked = held.take().map_or_else(linux::open, Ok).and_then(|socket| {
             let found = linux::ask(socket.as_fd(), peer, local)?;
             Ok((socket, found))
@@ -72,7 +72,7 @@ impl PeerOwners for SocketDiagnostics {
     }
 }
 
-/// An IPv4 address that is mapped into IPv6, as the IPv4 address that it is.
+/// Turns an IPv4-mapped IPv6 address into its IPv4 address.
 #[cfg(target_os = "linux")]
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
@@ -103,12 +103,12 @@ mod linux {
     pub(super) fn open() -> Result<OwnedFd> {
         let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
         let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, Some(SOCK_DIAG))?;
-        // A connected netlink socket takes messages of the kernel (port 0) only.
+        // A connected netlink socket receives only messages of the kernel (port 0).
         rustix::net::connect(&socket, &SocketAddrNetlink::new(0, 0))?;
         Ok(socket)
     }
 
-    /// The socket with exactly these addresses; `None` where the kernel knows none.
+    /// The socket with exactly these addresses; `None` if the kernel knows none.
     pub(super) fn ask(
         socket: BorrowedFd<'_>,
         peer: SocketAddr,
@@ -120,7 +120,7 @@ mod linux {
             family: if peer.is_ipv4() { AF_INET } else { AF_INET6 },
             protocol: IPPROTO_TCP,
             extensions: ExtensionFlags::empty(),
-            // Ignored in an exact look-up; the state is judged when the answer is there.
+            // The kernel ignores it in an exact look-up; `judge` checks the state.
             states: StateFlags::all(),
             socket_id: SocketId {
                 source_port: peer.port(),
@@ -137,7 +137,7 @@ mod linux {
         message.serialize(&mut bytes);
         rustix::net::send(socket, &bytes, SendFlags::empty())?;
 
-        // The kernel has answered by now, so that there is nothing to wait for.
+        // The kernel answers during `send`, so the answer is already there.
         let mut answer = [0; ANSWER_BYTES_MAX];
         let (_, length) = rustix::net::recv(socket, &mut answer[..], RecvFlags::DONTWAIT)?;
         let answer = answer.get(..length).ok_or(ErrorKind::InvalidData)?;
@@ -155,7 +155,7 @@ mod linux {
         }
     }
 
-    /// Judges a socket that the kernel found.
+    /// Derives the owner from a socket that the kernel found.
     pub(super) fn judge(
         found: &InetResponseHeader,
         peer: SocketAddr,
@@ -165,10 +165,10 @@ mod linux {
         let id = &found.socket_id;
         let own = canonical(SocketAddr::new(id.source_address, id.source_port));
         let remote = canonical(SocketAddr::new(id.destination_address, id.destination_port));
-        // Where no connection fits, the kernel may name a listener on the same port.
+        // If no connection matches, the kernel may report a listener on the same port.
         let is_peer = own == peer && remote == local;
-        // Once its process has closed a socket, the kernel says inode 0 and user 0 of it. A peer
-        // that has closed at least one direction is no longer ESTABLISHED.
+        // After its process has closed a socket, the kernel reports inode 0 and user 0 for it. A
+        // peer that has closed at least one direction is no longer ESTABLISHED.
         if !is_peer || found.state != TCP_ESTABLISHED || found.inode == 0 {
             return PeerOwner::Unknown;
         }
@@ -212,7 +212,7 @@ mod linux {
             for state in [4, 5, 6, 8, 10] {
                 assert_eq!(judged(state, 1_000, 7, 1_000), PeerOwner::Unknown, "{state}");
             }
-            // A closed socket has user 0, which is no proof for a gateway that is root.
+            // A closed socket has user 0, which proves nothing to a gateway that runs as root.
             assert_eq!(judged(TCP_ESTABLISHED, 0, 0, 0), PeerOwner::Unknown);
             let elsewhere = SocketAddr::from(([127, 0, 0, 1], 4_001));
             let one = found(TCP_ESTABLISHED, 1_000, 7);
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn an_answer_that_is_lost_does_not_serve_the_next_question() {
         let diagnostics = SocketDiagnostics::default();
-        // A descriptor that is no netlink socket stands for one that broke.
+        // A descriptor that is not a netlink socket stands in for a broken one.
         let (broken, _) = std::os::unix::net::UnixStream::pair().unwrap();
         *diagnostics.socket.lock().unwrap() = Some(broken.into());
         let (_client, server, peer) = pair("127.0.0.1:0", "127.0.0.1");

@@ -1,42 +1,37 @@
-//! How records are kept: as the canonical JSON that is digested, compressed where it is large.
+//! Reads the bodies of records from the columns `body` and `zbody`, in the formats of all versions.
 //!
 //! Doc: records.md#stores
 
 use toolbooth_audit::LedgerError;
 
-/// From so many bytes on a record is compressed; smaller ones gain nothing.
-#[cfg(feature = "postgres")]
-const LARGE: usize = 4 << 10;
-/// The fastest level that is worth its while for JSON.
-#[cfg(feature = "postgres")]
-const LEVEL: i32 = 3;
-/// Most bytes that a record may have when it is unpacked: larger than any that was written.
-const UNPACKED_MAX: usize = 256 << 20;
+use crate::shorten;
 
-/// A record as it is stored: its text, or nothing and its compressed form.
-#[cfg(feature = "postgres")]
-pub(crate) fn pack(text: &str) -> Result<(&str, Option<Vec<u8>>), LedgerError> {
-    if text.len() < LARGE {
-        return Ok((text, None));
+/// Maximum bytes of an unpacked record; no written record is that large.
+const UNPACKED_MAX: usize = 256 << 20;
+/// The first byte of a zstd frame (RFC 8878, 3.1.1). No other format of a record begins with it.
+const ZSTD: u8 = 0x28;
+
+/// The text of a record from its columns `body` and `zbody`.
+pub(crate) fn unpack(text: String, packed: Option<Vec<u8>>) -> Result<String, LedgerError> {
+    match packed {
+        None => Ok(text),
+        Some(_) if !text.is_empty() => Err(crate::corrupt("a record", &"it is there in two forms")),
+        Some(packed) if packed.first() == Some(&ZSTD) => decompress(&packed),
+        Some(short) => shorten::unpack(&short),
     }
-    let packed = zstd::bulk::compress(text.as_bytes(), LEVEL)
-        .map_err(|error| crate::corrupt("a record that is written", &error))?;
-    Ok(("", Some(packed)))
 }
 
-/// The text of a stored record.
-pub(crate) fn unpack(text: String, packed: Option<Vec<u8>>) -> Result<String, LedgerError> {
-    let Some(packed) = packed else { return Ok(text) };
-    let size = zstd::bulk::Decompressor::upper_bound(&packed).unwrap_or(UNPACKED_MAX);
+fn decompress(packed: &[u8]) -> Result<String, LedgerError> {
+    let size = zstd::bulk::Decompressor::upper_bound(packed).unwrap_or(UNPACKED_MAX);
     if size > UNPACKED_MAX {
         return Err(crate::corrupt("a record", &"it says that it is larger than any record"));
     }
-    let bytes = zstd::bulk::decompress(&packed, size)
-        .map_err(|error| crate::corrupt("a record", &error))?;
+    let bytes =
+        zstd::bulk::decompress(packed, size).map_err(|error| crate::corrupt("a record", &error))?;
     String::from_utf8(bytes).map_err(|error| crate::corrupt("a record", &error))
 }
 
-/// A record, read.
+/// Unpacks and parses a record; `what` names it in the error.
 #[cfg(feature = "postgres")]
 pub(crate) fn read<T: serde::de::DeserializeOwned>(
     what: &str,

@@ -1,9 +1,16 @@
 #![doc = include_str!("../README.md")]
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod body;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod digits;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod pruned;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod share;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod shorten;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

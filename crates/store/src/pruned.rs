@@ -1,4 +1,4 @@
-//! What decides which events go when a log is shortened, for all stores.
+//! Decides which events pruning may remove from a log, for all stores.
 //!
 //! Doc: records.md#retention
 
@@ -10,7 +10,7 @@ use toolbooth_audit::pruning::{self, Gone};
 use toolbooth_audit::reads::PrunedLog;
 use toolbooth_contracts::event::AuditEventKind;
 
-/// The members of an event that decide whether it goes.
+/// The members of an event that decide whether it may be removed.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Told {
@@ -23,23 +23,23 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// `None` where the event cannot be read: it is evidence, and stays.
+    /// `None` if the event cannot be parsed: it is evidence, and stays.
     pub(crate) fn of(event: &str) -> Option<Self> {
         serde_json::from_str(event).ok()
     }
 
-    /// Whether it is old enough and of a kind that goes once it accounts for nothing.
+    /// Whether the event is older than `before` and of a kind that pruning may remove.
     pub(crate) fn may_go(&self, before: &str) -> bool {
         self.time.as_str() < before && !pruning::stays(self.event)
     }
 
-    /// The receipt that it accounts for.
+    /// The id of the receipt that the event accounts for.
     pub(crate) fn receipt(&self) -> Option<&str> {
         self.receipt_digest.as_ref().and(self.receipt_id.as_deref())
     }
 }
 
-/// The time and the text of a checkpoint's event; `None` for other events.
+/// The time and the checkpoint of a `CHECKPOINT` event; `None` for other events and invalid notes.
 pub(crate) fn checkpoint(event: &str) -> Option<(String, Checkpoint)> {
     let told = Told::of(event).filter(|told| told.event == AuditEventKind::Checkpoint)?;
     let event: Value = serde_json::from_str(event).ok()?;
@@ -47,7 +47,8 @@ pub(crate) fn checkpoint(event: &str) -> Option<(String, Checkpoint)> {
     Some((told.time, Checkpoint::of_note(note).ok()?))
 }
 
-/// What is gone of a log, as an earlier version has kept it.
+/// The removed subtrees of a log whose beginning an earlier version pruned. `None` if the peaks do
+/// not match the size.
 pub(crate) fn parts(log: &PrunedLog) -> Option<Vec<Gone>> {
     let (mut seq, mut parts) = (0, Vec::new());
     let mut sizes = (0..u64::BITS).rev().map(|bit| 1 << bit).filter(|size| log.size & size != 0);

@@ -1,11 +1,11 @@
-//! Several processes on one SQLite file: what one knows of its claims, and what is searched.
+//! Tests several writers on one SQLite file: claims that another writer changes, and searches.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use toolbooth_audit::LedgerReads;
 use toolbooth_audit::conformance::{moment, request, settlement};
 use toolbooth_audit::ledger::{Claimed, Ledger};
 use toolbooth_audit::reads::{EventFilter, LogFilter};
-use toolbooth_audit::verify::{self, Known};
+use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_contracts::Effect;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
@@ -23,7 +23,7 @@ async fn what_others_did_to_a_claim_is_seen_when_it_is_settled() {
     let mode = IdempotencyMode::Keyed;
     let claimed = first.claim(request("a", mode, &["k"], "x")).await.unwrap();
     let Claimed::Fresh(claim) = claimed else { panic!("fresh") };
-    // Somebody took the lock of a writer that lives, and it is taken for lost.
+    // Without its lock file, the live writer is taken for lost.
     std::fs::remove_file(folder.path().join("writers/one.lock")).unwrap();
     assert_eq!(second.sweep(moment(5)).await.unwrap().len(), 1);
     let settled = first.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
@@ -37,14 +37,14 @@ async fn what_others_did_to_a_claim_is_seen_when_it_is_settled() {
         .map(|placed| placed.event.body.event)
         .collect();
     assert!(kinds.contains(&AuditEventKind::ToolSettledLate), "{kinds:?}");
-    assert!(verify::store(&first, Known::default()).await.unwrap().ok);
+    assert!(verify::store(&first, TrustAnchors::default()).await.unwrap().ok);
 }
 
 #[tokio::test]
 async fn searching_tells_the_newest_by_time_also_after_its_file_was_made_anew() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (open(folder.path(), "one"), open(folder.path(), "two"));
-    // The log of the first writer goes on after that of the second.
+    // The events of both writers alternate.
     for n in 1..=6 {
         let mut event = EventBody::new(AuditEventKind::Paused, moment(n * 1_000).text);
         event.tool_name = Some("tool.one".into());

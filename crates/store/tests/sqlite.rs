@@ -1,4 +1,5 @@
-//! The SQLite ledger: the suite, several writers on one file, tampering, newer versions.
+//! Tests the SQLite ledger: the conformance suite, several writers on one file, tampering,
+//! migrations.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::sync::Arc;
@@ -9,10 +10,10 @@ use toolbooth_audit::conformance::{moment, request, settlement, suite};
 use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Prune, PruneKind, Pruned};
 use toolbooth_audit::queue::{CallQueue, QueuedCall};
 use toolbooth_audit::reads::{EventFilter, Include, LogFilter, ReceiptFilter};
-use toolbooth_audit::verify::Known;
+use toolbooth_audit::verify::TrustAnchors;
 use toolbooth_audit::{LedgerReads, verify};
 use toolbooth_contracts::contract::IdempotencyMode;
-use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::json::JsonText;
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_contracts::{ContentBlock, Effect, ErrorCode};
 use toolbooth_store::sqlite::{
@@ -41,8 +42,8 @@ async fn two_writers_share_keys_and_a_lost_one_leaves_a_doubt() {
     let Claimed::Fresh(_claim) = first.claim(request("a", mode, &["k"], "x")).await.unwrap() else {
         panic!("fresh")
     };
-    let twin = second.claim(request("b", mode, &["k"], "x")).await.unwrap();
-    assert!(matches!(twin, Claimed::InFlight { settled: None, .. }), "{twin:?}");
+    let duplicate = second.claim(request("b", mode, &["k"], "x")).await.unwrap();
+    assert!(matches!(duplicate, Claimed::InFlight { settled: None, .. }), "{duplicate:?}");
     assert!(second.sweep(moment(5)).await.unwrap().is_empty(), "the first writer lives");
     drop(first);
     let swept = second.sweep(moment(6)).await.unwrap();
@@ -54,7 +55,7 @@ async fn two_writers_share_keys_and_a_lost_one_leaves_a_doubt() {
     );
     let again = second.claim(request("c", mode, &["k"], "x")).await.unwrap();
     assert!(matches!(again, Claimed::InDoubt { .. }), "{again:?}");
-    assert!(verify::store(&second, Known::default()).await.unwrap().ok);
+    assert!(verify::store(&second, TrustAnchors::default()).await.unwrap().ok);
 }
 
 #[tokio::test]
@@ -80,10 +81,10 @@ async fn many_callers_share_commits_and_one_key_runs_once() {
         ran += task.await.unwrap();
     }
     assert_eq!(ran, 1);
-    assert!(verify::store(&*ledger, Known::default()).await.unwrap().ok);
+    assert!(verify::store(&*ledger, TrustAnchors::default()).await.unwrap().ok);
 }
 
-/// A body as it may be stored: as it is.
+/// A body that is stored without encoding.
 fn plain(text: &str) -> Vec<u8> {
     [&[0], text.as_bytes()].concat()
 }
@@ -254,7 +255,7 @@ async fn tampering_with_the_file_is_found() {
         let claimed = ledger.claim(request("b", mode, &["kb"], "x")).await.unwrap();
         let Claimed::Fresh(claim) = claimed else { panic!("fresh") };
         ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.unwrap();
-        assert!(verify::store(&ledger, Known::default()).await.unwrap().ok);
+        assert!(verify::store(&ledger, TrustAnchors::default()).await.unwrap().ok);
         let page = ledger.log_page(None, 100, Include::Records).await.unwrap();
         let events: Vec<(i64, String)> = page
             .iter()
@@ -273,7 +274,7 @@ async fn tampering_with_the_file_is_found() {
                 (of, kind)
             }
         };
-        let report = verify::store(&ledger, Known::default()).await.unwrap();
+        let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
         assert!(report.problems.iter().any(|problem| problem.kind == kind), "{of}: {report:?}");
     }
 }
@@ -307,12 +308,12 @@ async fn an_approval_is_believed_by_its_event_and_not_by_its_row() {
         };
         let asked = ledger.claim(asks("a")).await.unwrap();
         assert!(matches!(asked, Claimed::ApprovalRequired { .. }), "{asked:?}");
-        assert!(verify::store(&ledger, Known::default()).await.unwrap().ok);
+        assert!(verify::store(&ledger, TrustAnchors::default()).await.unwrap().ok);
         let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
         assert_eq!(connection.execute(sql, []).unwrap(), 1, "{sql}");
-        let report = verify::store(&ledger, Known::default()).await.unwrap();
+        let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
         assert!(report.problems.iter().any(|problem| problem.kind == kind), "{sql}: {report:?}");
-        // Whatever somebody wrote into the row, the tool does not run.
+        // The tool does not run, regardless of the change to the row.
         let again = ledger.claim(asks("b")).await;
         assert!(!matches!(again, Ok(Claimed::Fresh(_))), "{sql}: {again:?}");
     }
@@ -350,14 +351,17 @@ async fn a_queued_call_and_its_result_are_believed_by_their_events() {
         ledger.take(Vec::new()).await.unwrap().unwrap();
         ledger.finish("local", "done", "{}".into(), moment(2)).await.unwrap();
         ledger.enqueue(call("waits", "{}"), 10).await.unwrap();
-        let known = || Known { digester: Some(ledger.digester().clone()), ..Known::default() };
+        let known = || TrustAnchors {
+            digester: Some(ledger.digester().clone()),
+            ..TrustAnchors::default()
+        };
         let report = verify::store(&ledger, known()).await.unwrap();
         assert!(report.ok, "{report:?}");
         let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
         assert_eq!(connection.execute(sql, []).unwrap(), 1, "{sql}");
         let report = verify::store(&ledger, known()).await.unwrap();
         assert!(report.problems.iter().any(|one| one.kind == "call-changed"), "{sql}: {report:?}");
-        // Neither is a forged call run, nor a forged result given.
+        // A forged call is not run, and a forged result is not returned.
         let served = CallQueue::queued(&ledger, "local", "done").await;
         assert_eq!(served.is_ok(), is_served, "{sql}: {served:?}");
         let taken = ledger.take(Vec::new()).await.unwrap();
@@ -378,11 +382,6 @@ async fn checkpointed(ledger: &SqliteLedger) {
     }
 }
 
-async fn checkpointed_again(ledger: &SqliteLedger) {
-    ledger.note(vec![EventBody::new(AuditEventKind::Paused, moment(5).text)]).await.unwrap();
-    ledger.checkpoint(Due::NOW, moment(6)).await.unwrap().unwrap();
-}
-
 #[tokio::test]
 async fn a_result_is_stored_once_and_either_record_is_kept_without_the_other() {
     for first in [PruneKind::Receipts, PruneKind::Logs] {
@@ -395,8 +394,8 @@ async fn a_result_is_stored_once_and_either_record_is_kept_without_the_other() {
             let own = Arc::get_mut(&mut settled).unwrap();
             let text = format!("what the agent was given: {}", "grüße ".repeat(20));
             own.result.as_mut().unwrap().content = vec![ContentBlock::text(text)];
-            let output = serde_json::to_value(own.result.as_ref().unwrap()).unwrap();
-            Arc::make_mut(&mut own.log).output = Some(output);
+            let output = serde_json::to_string(own.result.as_ref().unwrap()).unwrap();
+            Arc::make_mut(&mut own.log).output = JsonText::parse(output).ok();
             ledger.settle(settled).await.unwrap();
         }
         let shared = |of: &str| -> i64 {
@@ -408,7 +407,7 @@ async fn a_result_is_stored_once_and_either_record_is_kept_without_the_other() {
         let filter = || LogFilter { limit: 10, ..LogFilter::default() };
         let before = ledger.agent_logs(filter()).await.unwrap();
         assert!(before.iter().all(|log| log.output.is_some()), "{before:?}");
-        let sound = verify::store(&ledger, Known::default()).await.unwrap();
+        let sound = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
         assert!(sound.ok, "{sound:?}");
         let prune = Prune { kind: first, before: moment(9).text, at: moment(10) };
         ledger.prune(prune).await.unwrap();
@@ -424,41 +423,9 @@ async fn a_result_is_stored_once_and_either_record_is_kept_without_the_other() {
                 assert!(receipt.result.is_some());
             }
         }
-        let sound = verify::store(&ledger, Known::default()).await.unwrap();
+        let sound = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
         assert!(sound.ok, "{sound:?}");
     }
-}
-
-#[tokio::test]
-async fn a_pruned_log_still_verifies_and_still_shows_tampering() {
-    let folder = tempfile::tempdir().unwrap();
-    let ledger = open(folder.path(), "one");
-    checkpointed(&ledger).await;
-    for kind in [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events] {
-        let prune = Prune { kind, before: moment(9).text, at: moment(10) };
-        while ledger.prune(prune.clone()).await.unwrap() != Pruned::default() {}
-    }
-    let sound = verify::store(&ledger, Known::default()).await.unwrap();
-    assert!(sound.ok, "{sound:?}");
-    let gone = ledger.gone_page(None, 100).await.unwrap();
-    assert!(!gone.is_empty(), "{gone:?}");
-    // A log that prunes itself again and again, its own words about that included.
-    for _ in 0..3 {
-        checkpointed_again(&ledger).await;
-        let prune = Prune { kind: PruneKind::Events, before: moment(99).text, at: moment(10) };
-        while ledger.prune(prune.clone()).await.unwrap() != Pruned::default() {}
-        let sound = verify::store(&ledger, Known::default()).await.unwrap();
-        assert!(sound.ok, "{sound:?}");
-    }
-    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
-    connection
-        .execute(
-            "UPDATE gone SET root = zeroblob(32) WHERE place = (SELECT min(place) FROM gone)",
-            [],
-        )
-        .unwrap();
-    let report = verify::store(&ledger, Known::default()).await.unwrap();
-    assert_eq!(report.problems[0].kind, "checkpoint-differs", "{report:?}");
 }
 
 #[tokio::test]
@@ -485,7 +452,16 @@ async fn a_database_that_was_put_back_is_refused_until_somebody_accepts_it() {
         matches!(&refused, Err(OpenError::RolledBack { writer, found: 0, .. }) if writer == "two"),
         "{refused:?}"
     );
-    let known = || Known { keys: vec![key.clone()], notes: vec![note.clone()], ..Known::default() };
+    // A backup of it is no way around that.
+    let backup = folder.path().join("backup");
+    sqlite::backup(&data, &backup).unwrap();
+    let refused = sqlite::open(&backup, "three", SqliteOptions::default(), &moment(6));
+    assert!(matches!(refused, Err(OpenError::RolledBack { .. })), "{refused:?}");
+    let known = || TrustAnchors {
+        keys: vec![key.clone()],
+        notes: vec![note.clone()],
+        ..TrustAnchors::default()
+    };
     let reads = SqliteReads::open(&file).unwrap();
     let report = verify::store(&reads, known()).await.unwrap();
     assert_eq!(report.problems[0].kind, "missing", "{report:?}");
@@ -513,10 +489,10 @@ async fn a_store_that_is_dropped_leaves_one_file_at_rest() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..20 {
         let ledger = open(folder.path(), &format!("writer-{round}"));
-        assert!(verify::store(&ledger, Known::default()).await.unwrap().ok);
+        assert!(verify::store(&ledger, TrustAnchors::default()).await.unwrap().ok);
         ledger.close(moment(round)).await.unwrap();
         drop(ledger);
-        // SQLite removes its log with the last connection, the readers' included.
+        // SQLite removes the WAL when the last connection closes, readers included.
         assert!(!folder.path().join("toolbooth.db-wal").exists());
     }
 }
@@ -587,12 +563,13 @@ async fn a_database_that_goes_away_under_a_gateway_is_refused() {
             assert!(told.contains("removed or replaced"), "{name} {replaced}: {told}");
             assert!(ledger.healthy().await.is_err(), "{name} {replaced}");
         }
-        // Once it is back, so is the store: nothing was written meanwhile, and nothing lost.
+        // The store works again once the file is back: nothing was written meanwhile, and nothing
+        // was lost.
         std::fs::rename(&aside, &file).unwrap();
         let settled = settlement(claim, mode, Effect::Completed, None);
         assert_eq!(ledger.settle(settled).await.unwrap().state, ClaimState::Succeeded);
         assert!(ledger.healthy().await.is_ok());
-        let report = verify::store(&ledger, Known::default()).await.unwrap();
+        let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
         assert!(report.ok, "{name} {replaced}: {report:?}");
     }
 }
@@ -610,13 +587,13 @@ async fn a_damaged_page_is_found_at_start_and_named_by_verification() {
     ledger.close(moment(9)).await.unwrap();
     drop(ledger);
     let file = folder.path().join(DATABASE);
-    // Without free pages, of which nobody would miss the content.
+    // `VACUUM` removes free pages, whose damage no check would find.
     Connection::open(&file).unwrap().execute_batch("VACUUM").unwrap();
     let whole = std::fs::read(&file).unwrap();
     let pages = whole.len() / 4096;
     assert!(pages > 20);
     let mut named = 0;
-    // Without the first one it is no database.
+    // The first page stays: without it the file is no database.
     for page in 1..pages {
         let mut bytes = whole.clone();
         bytes[page * 4096..(page + 1) * 4096].fill(0xAA);
@@ -624,7 +601,7 @@ async fn a_damaged_page_is_found_at_start_and_named_by_verification() {
         let refused = sqlite::open(folder.path(), "two", SqliteOptions::default(), &moment(10));
         assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{page}: {refused:?}");
         let reads = SqliteReads::open(&file).unwrap();
-        if let Err(error) = verify::store(&reads, Known::default()).await {
+        if let Err(error) = verify::store(&reads, TrustAnchors::default()).await {
             named += usize::from(error.to_string().contains("table `"));
         }
     }
@@ -660,7 +637,7 @@ async fn a_writer_that_is_missing_is_found_by_the_checkpoints_of_others() {
     third.close(moment(3)).await.unwrap();
     let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
     let reads = SqliteReads::open(&folder.path().join(DATABASE)).unwrap();
-    assert!(verify::store(&reads, Known::default()).await.unwrap().ok);
+    assert!(verify::store(&reads, TrustAnchors::default()).await.unwrap().ok);
     connection
         .execute_batch(
             "DELETE FROM events WHERE place >> 40 = (SELECT no FROM writers WHERE writer = 'one');
@@ -668,12 +645,12 @@ async fn a_writer_that_is_missing_is_found_by_the_checkpoints_of_others() {
              DELETE FROM writers WHERE writer = 'one'",
         )
         .unwrap();
-    let report = verify::store(&reads, Known::default()).await.unwrap();
+    let report = verify::store(&reads, TrustAnchors::default()).await.unwrap();
     assert!(report.problems.iter().all(|p| p.kind == "missing" && p.writer == "one"), "{report:?}");
     assert!(!report.ok);
 }
 
-/// A store that an earlier version has written, in a folder of its own.
+/// A copy of a store that an earlier version has written.
 fn fixture(version: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let from =
@@ -688,10 +665,25 @@ fn fixture(version: &str) -> tempfile::TempDir {
 async fn a_database_of_the_first_version_is_brought_up_to_date() {
     let folder = fixture("version-1");
     let ledger = open(folder.path(), "later");
-    let report = verify::store(&ledger, Known::default()).await.unwrap();
+    let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
     assert!(report.ok, "{report:?}");
     let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(9) };
     assert_eq!(ledger.prune(prune).await.unwrap().removed, 3);
+}
+
+#[tokio::test]
+async fn events_of_a_writer_without_a_row_take_no_place_of_the_next_writer() {
+    let folder = fixture("version-2");
+    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+    let removed =
+        connection.execute("DELETE FROM writers WHERE writer <> 'writer-two'", []).unwrap();
+    assert!(removed > 0);
+    drop(connection);
+    let ledger = open(folder.path(), "later");
+    let events = ledger.events(EventFilter { limit: 1_000, ..EventFilter::default() }).await;
+    let writers: std::collections::BTreeSet<String> =
+        events.unwrap().into_iter().map(|placed| placed.event.writer).collect();
+    assert!(writers.contains("later") && writers.len() > removed, "{writers:?}");
 }
 
 #[tokio::test]
@@ -700,18 +692,18 @@ async fn a_log_that_an_earlier_version_has_shortened_is_taken_over() {
     let ledger = open(folder.path(), "later");
     let gone = ledger.gone_page(None, 100).await.unwrap();
     assert!(gone.iter().map(|(_, part)| part.size).sum::<u64>() > 40, "{gone:?}");
-    let report = verify::store(&ledger, Known::default()).await.unwrap();
+    let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
     assert!(report.ok, "{report:?}");
-    // Pruning goes on from there.
+    // Pruning continues from there.
     for kind in [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events] {
         let prune = Prune { kind, before: moment(9).text, at: moment(20) };
         while ledger.prune(prune.clone()).await.unwrap() != Pruned::default() {}
-        let report = verify::store(&ledger, Known::default()).await.unwrap();
+        let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
         assert!(report.ok, "{kind:?}: {report:?}");
     }
     let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
     connection.execute("UPDATE gone SET root = zeroblob(32) WHERE size = 64", []).unwrap();
-    let report = verify::store(&ledger, Known::default()).await.unwrap();
+    let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
     assert!(!report.ok, "what is gone is under a signed root");
 }
 
@@ -727,10 +719,10 @@ async fn a_database_of_the_second_version_is_brought_up_to_date() {
     assert!(matches!(refused, Err(OpenError::OtherKey { .. })), "{refused:?}");
     std::fs::write(&key, own).unwrap();
     let ledger = open(folder.path(), "later");
-    let report = verify::store(&ledger, Known::default()).await.unwrap();
+    let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
     assert!(report.ok && report.events == 35, "{report:?}");
-    // What was claimed is claimed: a tombstone, a receipt with a large result, a doubt, one whose
-    // writer is dead, one that waits.
+    // All claims are still known: a tombstone, a receipt with a large result, a doubt, a claim of a
+    // dead writer, a waiting one.
     let of = |call: &str, mode, key: &str, args: &str| request(call, mode, &[key], args);
     let pruned = format!("{:064x}", 1);
     let again = ledger.claim(of("t", IdempotencyMode::OnKey, &pruned, "other")).await.unwrap();
@@ -738,18 +730,18 @@ async fn a_database_of_the_second_version_is_brought_up_to_date() {
     let again = ledger.claim(of("r", IdempotencyMode::OnKey, "key-0", "x")).await.unwrap();
     let Claimed::Replay { receipt, .. } = again else { panic!("{again:?}") };
     let result = receipt.result.unwrap();
-    assert_eq!(result.content[0].0["text"], "large ".repeat(2_000));
+    assert_eq!(result.content[0].as_text().unwrap(), "large ".repeat(2_000));
     for (call, key) in [("d", "doubt-key"), ("l", "left")] {
         let again = ledger.claim(of(call, IdempotencyMode::Keyed, key, "x")).await.unwrap();
         assert!(matches!(again, Claimed::InDoubt { .. }), "{key}: {again:?}");
     }
     let swept = ledger.sweep(moment(200)).await.unwrap();
     assert_eq!(swept.len(), 2, "one ran and one waited when their writer died: {swept:?}");
-    // What waited was accounted for by nothing, and is from now on.
+    // The queued call had no event before the migration, and has one now.
     let waiting = CallQueue::queued(&ledger, "local", "queued").await.unwrap().unwrap();
     assert!(waiting.request == "{}" && waiting.queued_by.is_some());
     assert_eq!(ledger.take(Vec::new()).await.unwrap().unwrap().call_id, "queued");
-    // What was written can be read and searched.
+    // The migrated records can be read and searched.
     let filter = ReceiptFilter { limit: 100, ..ReceiptFilter::default() };
     assert_eq!(ledger.receipts(filter).await.unwrap().0.len(), 9);
     let filter = EventFilter { call: Some("doubt".into()), limit: 10, ..EventFilter::default() };
@@ -760,7 +752,7 @@ async fn a_database_of_the_second_version_is_brought_up_to_date() {
     let last = logs.last().unwrap();
     assert_eq!(ledger.agent_log(&last.id).await.unwrap().as_ref(), Some(last));
     ledger.checkpoint(Due::NOW, moment(201)).await.unwrap().unwrap();
-    let report = verify::store(&ledger, Known::default()).await.unwrap();
+    let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
     assert!(report.ok, "{report:?}");
 }
 
@@ -789,7 +781,7 @@ async fn a_digest_key_is_added_and_the_old_one_still_known() {
     let again = ledger.claim(again).await.unwrap();
     assert!(matches!(again, Claimed::Replay { arguments_differ: false, .. }), "{again:?}");
     drop(ledger);
-    // Another key, or one less, would let keyed calls run again.
+    // A different or missing key would let keyed calls run again.
     let both = std::fs::read_to_string(&file).unwrap();
     for swapped in ["cd".repeat(32), "ab".repeat(32), text.clone()] {
         std::fs::write(&file, swapped).unwrap();

@@ -1,5 +1,5 @@
-//! Each column of each table of a SQLite store is changed in turn, each row removed and doubled:
-//! verification finds it.
+//! Tests that verification finds each changed column, and each removed or added row, of a SQLite
+//! store.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeSet;
@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 use toolbooth_audit::conformance::{every_kind_of_row, moment};
-use toolbooth_audit::verify::{self, Known};
+use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_store::sqlite::{self, DATABASE, SqliteOptions, SqliteReads, StoreFolder};
 
-/// What may be changed without verification noticing, and why.
+/// Columns that may change without verification noticing, and why.
 const UNSEEN: [(&str, &str, &str); 11] = [
     ("stale", "*", "blocks of logs that pruning looks at again"),
     ("writers", "pruned", "how far pruning has come; it removes only what its event says"),
@@ -22,9 +22,9 @@ const UNSEEN: [(&str, &str, &str); 11] = [
     ("queue", "place", "the order in which calls are taken"),
     ("queue", "worker", "who has it is told by its claim; one that is taken again runs no more"),
     ("queue", "deliveries", "how often it was taken"),
-    ("queue", "cancel", "a wish; what came of the call is in its receipt"),
+    ("queue", "cancel", "a request to cancel; the outcome of the call is in its receipt"),
 ];
-/// Rows that may be there or not without verification noticing, and why.
+/// Rows that may be added or removed without verification noticing, and why.
 const UNSEEN_ROWS: [(&str, &str, &str); 2] = [
     ("digest_keys", "again", "a key too many keeps the gateway from starting, and says so"),
     ("queue", "row 0 is removed", "a call that was answered may be forgotten"),
@@ -79,7 +79,7 @@ fn others(value: &Value) -> Vec<Value> {
     all.filter(|other| other != value).collect()
 }
 
-/// One tampering: what is said of it, and its statement.
+/// One change to the database: its description and its statement.
 struct Tampering {
     table: String,
     column: String,
@@ -130,7 +130,7 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
     })
     .await;
     let digester = StoreFolder::create(folder.path()).unwrap().digester(false).unwrap();
-    let known = || Known { digester: Some(digester.clone()), ..Known::default() };
+    let known = || TrustAnchors { digester: Some(digester.clone()), ..TrustAnchors::default() };
     let original = folder.path().join(DATABASE);
     let connection = Connection::open(&original).unwrap();
     let sound = verify::store(&SqliteReads::open(&original).unwrap(), known()).await.unwrap();
@@ -146,7 +146,7 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
         changing.pragma_update(None, "writable_schema", true).unwrap();
         let changed = changing.execute(sql, rusqlite::params_from_iter(values));
         drop(changing);
-        // What the table itself does not take is not a change.
+        // A statement that the table rejects changes nothing.
         if changed.unwrap_or(0) > 0 {
             tried += 1;
             covered.insert((table.clone(), column.clone()));
@@ -196,7 +196,7 @@ async fn a_receipt_that_holds_a_key_is_not_removed_with_its_key() {
     );
     removed.unwrap();
     let reads = SqliteReads::open(&database).unwrap();
-    let report = verify::store(&reads, Known::default()).await.unwrap();
+    let report = verify::store(&reads, TrustAnchors::default()).await.unwrap();
     let found = |problem: &verify::Problem| problem.kind == "receipt-missing";
     assert!(report.problems.iter().any(found), "{report:?}");
 }

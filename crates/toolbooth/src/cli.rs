@@ -514,6 +514,9 @@ pub(crate) struct EventFilterArgs {
     /// Of this agent.
     #[arg(long)]
     pub(crate) agent: Option<String>,
+    /// Of this caller.
+    #[arg(long)]
+    pub(crate) caller: Option<String>,
     /// With this status.
     #[arg(long, value_parser = ["succeeded", "failed", "denied", "not_configured"])]
     pub(crate) status: Option<String>,
@@ -534,40 +537,53 @@ pub(crate) struct EventFilterArgs {
     pub(crate) limit: usize,
 }
 
+/// Which agent logs.
+#[derive(Debug, Args)]
+pub(crate) struct LogFilterArgs {
+    /// Of this tool.
+    #[arg(long)]
+    pub(crate) tool: Option<String>,
+    /// Of this agent.
+    #[arg(long)]
+    pub(crate) agent: Option<String>,
+    /// Of this caller.
+    #[arg(long)]
+    pub(crate) caller: Option<String>,
+    /// With this error code.
+    #[arg(long)]
+    pub(crate) code: Option<String>,
+    /// Of this turn.
+    #[arg(long)]
+    pub(crate) turn: Option<u64>,
+    /// Of this phase.
+    #[arg(long)]
+    pub(crate) phase: Option<String>,
+    /// Of this epic.
+    #[arg(long)]
+    pub(crate) epic: Option<String>,
+    /// Of this call.
+    #[arg(long)]
+    pub(crate) call: Option<String>,
+    /// Only errors (`true`), or only successes (`false`).
+    #[arg(long)]
+    pub(crate) error: Option<bool>,
+    /// From this time on: RFC 3339, or so long ago, such as `1h` or `7d`.
+    #[arg(long)]
+    pub(crate) since: Option<String>,
+    /// Before this time.
+    #[arg(long)]
+    pub(crate) until: Option<String>,
+    /// At most so many; the newest.
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) limit: usize,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Logs {
     /// Prints agent logs, oldest first.
     Query {
-        /// Of this tool.
-        #[arg(long)]
-        tool: Option<String>,
-        /// Of this agent.
-        #[arg(long)]
-        agent: Option<String>,
-        /// Of this turn.
-        #[arg(long)]
-        turn: Option<u64>,
-        /// Of this phase.
-        #[arg(long)]
-        phase: Option<String>,
-        /// Of this epic.
-        #[arg(long)]
-        epic: Option<String>,
-        /// Of this call.
-        #[arg(long)]
-        call: Option<String>,
-        /// Only errors (`true`), or only successes (`false`).
-        #[arg(long)]
-        error: Option<bool>,
-        /// From this time on: RFC 3339, or so long ago, such as `1h` or `7d`.
-        #[arg(long)]
-        since: Option<String>,
-        /// Before this time.
-        #[arg(long)]
-        until: Option<String>,
-        /// At most so many; the newest.
-        #[arg(long, default_value_t = 1_000)]
-        limit: usize,
+        #[command(flatten)]
+        filter: Box<LogFilterArgs>,
         #[command(flatten)]
         shown: Shown,
     },
@@ -587,6 +603,9 @@ pub(crate) enum Receipts {
         /// Of this tool.
         #[arg(long)]
         tool: Option<String>,
+        /// Of this caller.
+        #[arg(long)]
+        caller: Option<String>,
         /// Of this call.
         #[arg(long)]
         call: Option<String>,
@@ -634,7 +653,7 @@ pub(crate) enum Receipts {
     },
     /// Shows one receipt.
     Show {
-        /// The receipt's id.
+        /// The receipt's id or its call's, or how one of them begins.
         id: String,
         #[command(flatten)]
         shown: Shown,

@@ -7,39 +7,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use toolbooth_adapters::builtin;
-use toolbooth_adapters::command::{CallLine, CommandExecutor, CommandSettings, CommandSource};
-use toolbooth_adapters::endpoint::{Endpoint, NotConfigured};
-use toolbooth_adapters::handlers::Handlers;
 use toolbooth_adapters::launcher::Launcher;
-use toolbooth_adapters::mcp::McpServer;
 use toolbooth_adapters::{declarations, secret_rules};
 use toolbooth_audit::LedgerReads;
 use toolbooth_contracts::agent_log::LogLevel;
-use toolbooth_contracts::contract::{
-    AdapterId, BUILTIN_RUNTIME, GATEWAY_RUNTIME, HANDLERS_RUNTIME, TIMEOUT_MS_DEFAULT,
-};
+use toolbooth_contracts::contract::{GATEWAY_RUNTIME, TIMEOUT_MS_DEFAULT};
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::port::Upstream;
 use toolbooth_contracts::secret::SecretShapes;
-use toolbooth_contracts::{Executor, Guard, ToolId, ToolPattern, Witness};
+use toolbooth_contracts::{ExecutionLog, Executor, Guard, ToolId, ToolPattern};
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{
-    AsyncCalls, Catalogue, Clock, Executors, IdSource, Intent, Keeping, Limits, OutputRule,
-    OwnTools, Parts, PinStore, READ_RESULT, RecordRoom, Results, SourceEntry, SystemClock,
-    SystemIds, ToolProxy, UnkeptPins, UpstreamEntry, Upstreams, World, Worlds, own_tools,
+    AsyncCalls, Catalogue, Clock, Executors, IdSource, Limits, OwnTools, Parts, PayloadRetention,
+    PinStore, READ_RESULT, Results, SystemClock, SystemIds, ToolProxy, UnkeptPins, UpstreamEntry,
+    Upstreams, World, WorldSettings, Worlds, own_tools,
 };
-use toolbooth_registry::discovered::{SourcePolicy, ToolSettings};
-use toolbooth_registry::lock::{Approvals, Lock, LockFile, NewTools, Suspicious, locked_id};
+use toolbooth_registry::lock::{Approvals, Lock, LockFile, locked_id};
 use toolbooth_registry::wire::{GivenNames, Naming, Prefix};
 use toolbooth_registry::{RegisteredTool, Source, WireNames, file};
-use toolbooth_server::{House, Listing};
+use toolbooth_server::{Gateway, Listing};
 use toolbooth_store::sqlite::StoreFolder;
 
 use crate::config::lock::LockMode;
-use crate::config::{self, Config, Loaded, LockUse, ToolDefaults};
+use crate::config::{self, Config, Loaded, LockUse};
+use crate::executors::Adapters;
 use crate::failure::Failure;
-use crate::{reach, records};
+use crate::{executors, records};
 
 /// The file that remembers names on the wire.
 const WIRE_NAMES: &str = "wire-names.json";
@@ -56,7 +49,7 @@ pub(crate) struct Frame {
     /// Tools of other sources that the registry file has taken the place of.
     pub(crate) replaced: Vec<(ToolId, Source)>,
     /// Ways out that were refused to processes of many calls, by source.
-    refusals: Vec<(String, Witness)>,
+    refusals: Vec<(String, ExecutionLog)>,
     executors: Executors,
     upstreams: Upstreams,
     own: Arc<OwnTools>,
@@ -65,7 +58,7 @@ pub(crate) struct Frame {
 }
 
 /// A composed gateway.
-pub(crate) struct Gateway {
+pub(crate) struct Runtime {
     pub(crate) frame: Frame,
     pub(crate) proxy: ToolProxy,
     pub(crate) reads: Arc<dyn LedgerReads>,
@@ -144,7 +137,7 @@ pub(crate) fn say_lock(frame: &Frame) {
     if frame.catalogue.sources().next().is_none() {
         return;
     }
-    match &frame.worlds.now().approvals.lock {
+    match &frame.worlds.now().approvals().lock {
         Lock::Off => crate::note(
             "the lock is off: all discovered tools are accepted as their sources describe them",
         ),
@@ -208,18 +201,17 @@ impl Frame {
         config.sandbox.check()?;
         crate::commands::check_retention(&loaded)?;
         let guard = Guard::new(shapes());
-        let mut world = World::new(policy);
-        world.approvals = Arc::new(approvals(&loaded)?);
-        world.names = wire_names(&loaded)?;
-        world.prompt_names = kept_names(&loaded, PROMPT_NAMES)?;
-        world.uris = config::toolsets::uris(config)?;
-        world.toolsets = Arc::new(config::toolsets::toolsets(config)?);
-        world.unmet = unmet(config);
-        let launcher = reach::launcher(&loaded)?;
-        let mut refusals = vec![("handlers".to_owned(), Witness::default())];
-        let of_handlers = refusals.first().map(|(_, witness)| witness.clone()).unwrap_or_default();
-        let (builtins, mut entries) = builtin::tools(reach::builtin_settings(&loaded, &launcher)?);
-        let searching = config.mcp.listing == config::Listing::Search;
+        let mut world = World::new(policy).with_settings(WorldSettings {
+            approvals: approvals(&loaded)?,
+            names: wire_names(&loaded)?,
+            prompt_names: kept_names(&loaded, PROMPT_NAMES)?,
+            uris: config::toolsets::uris(config)?,
+            toolsets: config::toolsets::toolsets(config)?,
+            unmet: unmet(config),
+        });
+        let launcher = executors::launcher(&loaded)?;
+        let (mut adapters, mut entries) = Adapters::build(&loaded, &launcher)?;
+        let searching = config.mcp.listing == Listing::Search;
         entries.extend(own_tools(config.results.shorten(), searching));
         let own = Arc::new(OwnTools::default());
         let tools: Result<Vec<RegisteredTool>, _> = entries
@@ -229,103 +221,25 @@ impl Frame {
         let tools = tools.map_err(|findings| {
             Failure::configuration(format!("a built-in tool is not a contract: {findings:?}"))
         })?;
-        world.registry.replace_source(&Source::Builtin, tools);
+        world.replace_source(&Source::Builtin, tools);
         let mut replaced = Vec::new();
         if let Some((name, text)) = read_registry(&loaded)? {
             let loaded = file::load(&text, &name, &guard).map_err(|error| rejected(&error))?;
-            replaced = world.registry.replace_source(&Source::File, loaded.tools).replaced;
+            replaced = world.replace_source(&Source::File, loaded.tools).replaced;
             for (id, source) in &replaced {
                 tracing::warn!(tool.id = %id, was = %source, now = "file", "a tool is replaced");
             }
         }
-        let known: Vec<&str> = world.registry.iter().map(|tool| tool.id().as_str()).collect();
+        let known: Vec<&str> = world.registry().iter().map(|tool| tool.id().as_str()).collect();
         config::toolsets::check_tools(config, &known)?;
-        let folders = reach::handler_folders(&loaded)?;
-        let handlers: Arc<dyn Executor> = Arc::new(
-            Handlers::new(folders, reach::levels(config), launcher.clone())
-                .with_witness(of_handlers),
-        );
-        let mut executors = Executors::default()
-            .with(AdapterId::Local(BUILTIN_RUNTIME.to_owned()), Arc::new(builtins))
-            .with(AdapterId::Local(HANDLERS_RUNTIME.to_owned()), Arc::clone(&handlers))
-            .with(
-                AdapterId::Local(GATEWAY_RUNTIME.to_owned()),
-                Arc::clone(&own) as Arc<dyn Executor>,
-            );
-        for (name, runtime) in &config.runtimes {
-            let executor = match runtime.kind {
-                config::RuntimeKind::Handlers => Arc::clone(&handlers),
-                config::RuntimeKind::Command => {
-                    let settings = reach::command_runtime(&loaded, name, runtime)?;
-                    Arc::new(CommandExecutor::new(settings, launcher.clone()))
-                }
-            };
-            executors = executors.with(AdapterId::Local(name.clone()), executor);
-        }
-        for (name, said) in &config.endpoints {
-            let executor: Arc<dyn Executor> = match reach::endpoint(&loaded, name, said)? {
-                Ok(settings) => Arc::new(Endpoint::new(settings)),
-                Err(reason) => Arc::new(NotConfigured::new(reason)),
-            };
-            executors = executors.with(AdapterId::Endpoint(name.clone()), executor);
-        }
-        let mut sources = Vec::new();
-        let mut upstreams = Upstreams::default().with(UpstreamEntry {
+        adapters.add_local(GATEWAY_RUNTIME, Arc::clone(&own) as Arc<dyn Executor>);
+        adapters.add_upstream(UpstreamEntry {
             upstream: Arc::clone(&own) as Arc<dyn Upstream>,
             timeout: Duration::from_millis(TIMEOUT_MS_DEFAULT),
             per_caller: false,
         });
-        for (name, pair) in &config.commands {
-            if pair.enabled == Some(false) {
-                continue;
-            }
-            let tools = reach::command_tools(&loaded, name, pair)?;
-            let id = Source::Command(name.clone());
-            let adapter = AdapterId::Local(id.to_string());
-            let settings = CommandSettings {
-                line: CallLine::Named(tools.call.clone()),
-                error_text: tools.error_text,
-                sandbox: tools.sandbox.clone(),
-                levels: reach::levels(config),
-            };
-            let executor = CommandExecutor::new(settings, launcher.clone());
-            executors = executors.with(adapter, Arc::new(executor));
-            let mut policy = source_policy(config, &pair.defaults, &pair.overrides);
-            policy.tools.clone_from(&pair.tools);
-            policy.deny.clone_from(&pair.deny);
-            policy.rename.clone_from(&pair.rename);
-            let source = Arc::new(CommandSource::new(tools, launcher.clone()));
-            sources.push(SourceEntry { id, source, policy, verify_calls: false });
-        }
-        for (name, server) in &config.servers {
-            if server.enabled == Some(false) {
-                continue;
-            }
-            let settings = reach::server_settings(&loaded, name, server)?;
-            let refused = Witness::default();
-            refusals.push((format!("mcp:{name}"), refused.clone()));
-            let upstream = McpServer::new(settings, launcher.clone(), refused);
-            executors = executors
-                .with(AdapterId::Mcp(name.clone()), Arc::clone(&upstream) as Arc<dyn Executor>);
-            let mut policy = source_policy(config, &server.defaults, &server.overrides);
-            policy.settings.timeout_ms = server.timeout_ms.or(policy.settings.timeout_ms);
-            policy.tools.clone_from(&server.tools);
-            policy.deny.clone_from(&server.deny);
-            policy.rename.clone_from(&server.rename);
-            upstreams = upstreams.with(UpstreamEntry {
-                upstream: Arc::clone(&upstream) as Arc<dyn Upstream>,
-                timeout: Duration::from_millis(
-                    policy.settings.timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT),
-                ),
-                per_caller: server.isolation == config::Isolation::Caller
-                    || server.credentials == config::Credentials::Caller,
-            });
-            let verify_calls = server.verify == config::Verify::Call;
-            let id = Source::Mcp(name.clone());
-            sources.push(SourceEntry { id, source: upstream, policy, verify_calls });
-        }
-        let registry = std::mem::take(&mut world.registry);
-        let worlds = Worlds::new(world.with_registry(registry));
+        let Adapters { executors, sources, upstreams, refusals } = adapters;
+        let worlds = Worlds::new(world.with_names());
         let pins: Arc<dyn PinStore> = match loaded.lock_use {
             LockUse::Pin => Arc::new(loaded.pins()),
             LockUse::Look | LockUse::Write => Arc::new(UnkeptPins),
@@ -352,7 +266,7 @@ impl Frame {
     }
 }
 
-impl Gateway {
+impl Runtime {
     /// The whole gateway over a frame; begins a log in the store.
     pub(crate) async fn build(frame: Frame) -> Result<Self, Failure> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
@@ -363,28 +277,29 @@ impl Gateway {
             worlds: Arc::clone(&frame.worlds),
             catalogue: Some(Arc::clone(&frame.catalogue)),
             ledger: opened.ledger,
+            reads: Some(Arc::clone(&opened.reads)),
             executors: frame.executors.clone(),
             upstreams: frame.upstreams.clone(),
             clock: Arc::clone(&clock),
             ids,
             shapes: shapes(),
             limits: limits(config),
-            keeping: keeping(config),
+            retention: retention(config),
         });
         frame.own.connect(&frame.catalogue, Arc::clone(&opened.reads));
         let calls = AsyncCalls::new(proxy.clone(), opened.queue, Arc::clone(&opened.reads));
-        let gateway = Self { frame, proxy, reads: opened.reads, calls, clock };
-        gateway.tend().await?;
-        Ok(gateway)
+        let runtime = Self { frame, proxy, reads: opened.reads, calls, clock };
+        runtime.maintain().await?;
+        Ok(runtime)
     }
 
     /// Keeps the lease, finds lost writers, and hands a checkpoint outside where one was signed.
-    pub(crate) async fn tend(&self) -> Result<(), Failure> {
+    pub(crate) async fn maintain(&self) -> Result<(), Failure> {
         self.note_refusals().await;
         let loaded = &self.frame.loaded;
         let note = self
             .proxy
-            .tend(records::due(&loaded.config))
+            .maintain(records::due(&loaded.config))
             .await
             .map_err(|error| Failure::store(error.to_string()))?;
         records::hand_outside(loaded, note.as_deref());
@@ -404,16 +319,12 @@ impl Gateway {
         Ok(())
     }
 
-    pub(crate) fn house(&self) -> House {
-        let listing = match self.frame.loaded.config.mcp.listing {
-            config::Listing::All => Listing::All,
-            config::Listing::Search => Listing::Search,
-        };
+    pub(crate) fn gateway(&self) -> Gateway {
+        let listing = self.frame.loaded.config.mcp.listing;
         let catalogue = Arc::clone(&self.frame.catalogue);
         let strict_dialect = declarations::STRICT_DIALECT;
         let calls = self.calls.clone();
-        let records = RecordRoom::new(Arc::clone(&self.reads));
-        House { proxy: self.proxy.clone(), calls, records, catalogue, listing, strict_dialect }
+        Gateway { proxy: self.proxy.clone(), calls, catalogue, listing, strict_dialect }
     }
 
     /// Writes down that a registry was loaded or refused, and which tools it replaced.
@@ -489,8 +400,8 @@ impl Gateway {
 
     /// Writes down which ways out were refused to processes that belong to no call.
     async fn note_refusals(&self) {
-        for (source, witness) in &self.frame.refusals {
-            for refusal in witness.take().egress {
+        for (source, execution_log) in &self.frame.refusals {
+            for refusal in execution_log.take().egress {
                 let mut facts = serde_json::to_value(refusal).unwrap_or_default();
                 if let Some(facts) = facts.as_object_mut() {
                     facts.insert("source".to_owned(), json!(source));
@@ -521,10 +432,11 @@ fn authorizer(config: &Config) -> Result<Authorizer, Failure> {
     let flags =
         FeatureFlags { mcp_tools: config.flags.mcp_tools, tools_policy: config.flags.tools_policy }
             .overridden(variable)
-            .map_err(Failure::configuration)?;
+            .map_err(|error| Failure::configuration(error.to_string()))?;
     let whitelist = match variable("TOOL_WHITELIST").filter(|list| !list.is_empty()) {
         Some(list) => Whitelist::parse(&list)
-            .map_err(|message| Failure::configuration(message).at("the variable TOOL_WHITELIST"))?,
+            .map_err(|error| Failure::configuration(error.to_string()))
+            .map_err(|failure| failure.at("the variable TOOL_WHITELIST"))?,
         None => config.policy.whitelist.clone().map_or_else(Whitelist::all, Whitelist::only),
     };
     let mut callers = BTreeMap::new();
@@ -534,8 +446,8 @@ fn authorizer(config: &Config) -> Result<Authorizer, Failure> {
             .iter()
             .map(|grant| Grant::parse(grant))
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|message| {
-                Failure::configuration(message).at(format!("callers.{name}.grants"))
+            .map_err(|error| {
+                Failure::configuration(error.to_string()).at(format!("callers.{name}.grants"))
             })?;
         let rights = CallerRights {
             matches: caller.matches.clone(),
@@ -559,10 +471,7 @@ fn limits(config: &Config) -> Limits {
         in_flight_max: proxy.in_flight_max.unwrap_or(standard.in_flight_max),
         argument_bytes_max: proxy.argument_bytes_max.unwrap_or(standard.argument_bytes_max),
         result_bytes_max: proxy.result_bytes_max.unwrap_or(standard.result_bytes_max),
-        output: match proxy.output {
-            config::Output::Warn => OutputRule::Warn,
-            config::Output::Enforce => OutputRule::Enforce,
-        },
+        output: proxy.output,
         input_patience: proxy
             .input_patience_ms
             .map_or(standard.input_patience, Duration::from_millis),
@@ -573,31 +482,23 @@ fn limits(config: &Config) -> Limits {
 }
 
 /// What is kept of payloads.
-fn keeping(config: &Config) -> Keeping {
-    let results = |results: config::Results| match results {
-        config::Results::Keep => Results::Keep,
-        config::Results::Digest => Results::Digest,
-    };
+fn retention(config: &Config) -> PayloadRetention {
     let logs = config.audit.tools.iter().map(|(tool, level)| (tool.clone(), *level));
     let receipts = &config.receipts;
-    let kept = receipts.tools.iter().map(|(tool, own)| (tool.clone(), results(*own)));
+    let kept = receipts.tools.iter().map(|(tool, own)| (tool.clone(), *own));
     // What a read gives stands in the receipt that it reads.
     let read = ToolPattern::try_from(READ_RESULT.to_owned()).ok();
     let logs = logs.chain(read.clone().map(|read| (read, LogLevel::Digest)));
     let kept = kept.chain(read.map(|read| (read, Results::Digest)));
     let shown = config.results.tools.iter().map(|(tool, bytes)| (tool.clone(), *bytes));
     let inline_bytes = config.results.inline_bytes();
-    let intent = |intent: config::Intent| match intent {
-        config::Intent::Durable => Intent::Durable,
-        config::Intent::Relaxed => Intent::Relaxed,
-    };
     let proxy = &config.proxy;
-    let intents = proxy.intents.iter().map(|(tool, own)| (tool.clone(), intent(*own)));
-    Keeping::default()
+    let intents = proxy.intents.iter().map(|(tool, own)| (tool.clone(), *own));
+    PayloadRetention::default()
         .with_log(config.audit.log, logs.collect())
-        .with_results(results(receipts.results), kept.collect())
+        .with_results(receipts.results, kept.collect())
         .with_inline_bytes(inline_bytes, shown.collect())
-        .with_intent(intent(proxy.intent), intents.collect())
+        .with_intent(proxy.intent, intents.collect())
 }
 
 /// Permissions whose requirement is not there.
@@ -626,14 +527,8 @@ pub(crate) fn approvals(loaded: &Loaded) -> Result<Approvals, Failure> {
     let discovery = &loaded.config.discovery;
     Ok(Approvals {
         lock: read_lock(loaded)?,
-        new_tools: match discovery.new_tools {
-            config::NewTools::Deny => NewTools::Deny,
-            config::NewTools::Allow => NewTools::Allow,
-        },
-        suspicious: match discovery.suspicious {
-            config::Suspicious::Quarantine => Suspicious::Quarantine,
-            config::Suspicious::Warn => Suspicious::Warn,
-        },
+        new_tools: discovery.new_tools,
+        suspicious: discovery.suspicious,
     })
 }
 
@@ -698,32 +593,6 @@ pub(crate) fn read_lock_file(loaded: &Loaded) -> Result<Option<LockFile>, Failur
     }
 }
 
-fn tool_settings(settings: &ToolDefaults) -> ToolSettings {
-    ToolSettings {
-        timeout_ms: settings.timeout_ms,
-        trust_level: settings.trust_level.clone(),
-        rate_limit_per_min: settings.rate_limit_per_min,
-        permissions: settings.permissions.clone(),
-        idempotency: settings.idempotency,
-        read_only: settings.read_only,
-    }
-}
-
-fn source_policy(
-    config: &Config,
-    own: &ToolDefaults,
-    overrides: &BTreeMap<String, ToolDefaults>,
-) -> SourcePolicy {
-    SourcePolicy {
-        settings: tool_settings(own).or(&tool_settings(&config.discovery.defaults)),
-        overrides: overrides
-            .iter()
-            .map(|(name, settings)| (name.clone(), tool_settings(settings)))
-            .collect(),
-        ..SourcePolicy::default()
-    }
-}
-
 /// The names on the wire that were given so far, and how further ones are made.
 pub(crate) fn wire_names(loaded: &Loaded) -> Result<WireNames, Failure> {
     kept_names(loaded, WIRE_NAMES)
@@ -732,15 +601,7 @@ pub(crate) fn wire_names(loaded: &Loaded) -> Result<WireNames, Failure> {
 /// The names that a file keeps, and how further ones are made.
 fn kept_names(loaded: &Loaded, file: &str) -> Result<WireNames, Failure> {
     let config = &loaded.config;
-    let naming = match config.mcp.names {
-        config::Names::Short => Naming::Short,
-        config::Names::Native => Naming::Native,
-    };
-    let prefix = match config.mcp.prefix {
-        config::Prefix::Always => Prefix::Always,
-        config::Prefix::Conflict => Prefix::Conflict,
-        config::Prefix::Never => Prefix::Never,
-    };
+    let (naming, prefix) = (config.mcp.names, config.mcp.prefix);
     if naming == Naming::Native && prefix != Prefix::Always {
         return Err(Failure::configuration("`prefix` is about short names; ids stay as they are")
             .at("mcp.prefix")
@@ -762,10 +623,10 @@ fn remembered_names(loaded: &Loaded, file: &str) -> GivenNames {
 /// Keeps the names on the wire, so that no name is ever given to another tool or prompt.
 pub(crate) fn remember_names(frame: &Frame) {
     let world = frame.worlds.now();
-    remember(frame, WIRE_NAMES, world.names.given());
+    remember(frame, WIRE_NAMES, world.names().given());
     // Without prompts there is nothing to keep.
-    if !world.prompt_names.given().is_empty() {
-        remember(frame, PROMPT_NAMES, world.prompt_names.given());
+    if !world.prompt_names().given().is_empty() {
+        remember(frame, PROMPT_NAMES, world.prompt_names().given());
     }
 }
 

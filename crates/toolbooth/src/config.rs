@@ -13,12 +13,19 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::{Table, Value};
+use toolbooth_adapters::command::ErrorText;
+use toolbooth_adapters::handlers::Language;
 use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::agent_log::LogLevel;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::secret::SecretRef;
 use toolbooth_contracts::trust::TrustLevel;
+use toolbooth_proxy::{Intent, OutputRule, Results};
+use toolbooth_registry::lock::{NewTools, Suspicious};
+use toolbooth_registry::wire::{Naming, Prefix};
+use toolbooth_server::Listing;
+use toolbooth_server::auth::Loopback;
 
 use crate::config::lock::LockMode;
 use crate::failure::Failure;
@@ -93,6 +100,9 @@ pub(crate) struct Config {
 pub(crate) struct Store {
     /// When an answer is given.
     pub(crate) durability: Durability,
+    /// Bytes that the SQLite database and its index may take, at least 16777216; absent = what the
+    /// file system has, but for a reserve.
+    pub(crate) bytes_max: Option<u64>,
     /// A PostgreSQL database for several replicas; absent = SQLite in the data folder.
     pub(crate) url: Option<Setting>,
     /// The digest key of such a store, the same for all replicas: 64 hex digits.
@@ -131,17 +141,6 @@ impl ShownResults {
     pub(crate) fn shorten(&self) -> bool {
         self.inline_bytes() > 0 || self.tools.values().any(|bytes| *bytes > 0)
     }
-}
-
-/// What a receipt keeps of a result.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Results {
-    /// The result, for replay.
-    #[default]
-    Keep,
-    /// Its digest.
-    Digest,
 }
 
 /// Agent logs and checkpoints.
@@ -232,7 +231,7 @@ pub(crate) struct Proxy {
     /// Bytes of a result.
     pub(crate) result_bytes_max: Option<usize>,
     /// What a result that does not fit its schema means.
-    pub(crate) output: Output,
+    pub(crate) output: OutputRule,
     /// When a tool starts that an operator marked `readOnly`: once its claim is durable, or at once.
     /// Calls with a key always wait.
     pub(crate) intent: Intent,
@@ -250,75 +249,18 @@ pub(crate) struct Proxy {
     pub(crate) workers: Option<usize>,
 }
 
-/// When a tool starts that changes nothing.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Intent {
-    /// Once its claim is durable.
-    #[default]
-    Durable,
-    /// At once.
-    Relaxed,
-}
-
-/// What a result that does not fit its schema means.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Output {
-    /// A warning.
-    #[default]
-    Warn,
-    /// A refusal.
-    Enforce,
-}
-
 /// The MCP front door.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Mcp {
     /// How tools are named on the wire.
-    pub(crate) names: Names,
+    pub(crate) names: Naming,
     /// Whether names of upstream tools begin with their server's.
     pub(crate) prefix: Prefix,
     /// What `tools/list` gives.
     pub(crate) listing: Listing,
     /// The server whose resource URIs are shown as they are, without its name before them.
     pub(crate) bare_uris: Option<String>,
-}
-
-/// Whether names of upstream tools begin with their server's.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Prefix {
-    /// Always.
-    #[default]
-    Always,
-    /// Where two servers have a tool of the same name.
-    Conflict,
-    /// Never; whoever comes later gets a suffix.
-    Never,
-}
-
-/// What `tools/list` gives.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Listing {
-    /// Every tool.
-    #[default]
-    All,
-    /// `search_tools` and `call_tool`, by which agents find and call the others.
-    Search,
-}
-
-/// How tools are named on the wire.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Names {
-    /// Letters, digits, `_` and `-`, at most 64.
-    #[default]
-    Short,
-    /// Ids as they are.
-    Native,
 }
 
 /// The HTTP front door.
@@ -328,7 +270,7 @@ pub(crate) struct Http {
     /// Where to listen.
     pub(crate) listen: Option<String>,
     /// Whose loopback connections call without credentials.
-    pub(crate) loopback: LoopbackCallers,
+    pub(crate) loopback: Loopback,
     /// Connections at once; absent = 16384, or what the limit of open files allows.
     pub(crate) connections_max: Option<usize>,
     /// Time for a request's head from its first byte, in milliseconds.
@@ -345,17 +287,6 @@ pub(crate) struct Http {
     pub(crate) sessions_per_caller_max: Option<usize>,
     /// How long an MCP session may be idle, in milliseconds.
     pub(crate) session_idle_ms: Option<u64>,
-}
-
-/// Whose loopback connections call without credentials.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum LoopbackCallers {
-    /// Those of the user that runs the gateway.
-    #[default]
-    SameUser,
-    /// Those of every user of this machine.
-    Any,
 }
 
 /// What a door of its own shows: never more than the caller may see.
@@ -537,16 +468,6 @@ pub(crate) enum RuntimeKind {
     Command,
 }
 
-/// The language of handlers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Language {
-    /// JavaScript.
-    Node,
-    /// Python.
-    Python,
-}
-
 /// The domains of a runtime.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
@@ -613,17 +534,6 @@ pub(crate) struct CommandPair {
     pub(crate) sandbox: Option<sandbox::Sandbox>,
 }
 
-/// What an agent sees of a command that fails.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum ErrorText {
-    /// Exit code or signal, and standard output.
-    #[default]
-    Safe,
-    /// Standard error too.
-    Full,
-}
-
 /// How sources are asked.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -637,28 +547,6 @@ pub(crate) struct Discovery {
     pub(crate) new_tools: NewTools,
     /// What becomes of suspicious text that nobody has approved.
     pub(crate) suspicious: Suspicious,
-}
-
-/// What becomes of tools that neither the lock nor a pin names.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum NewTools {
-    /// They are quarantined.
-    #[default]
-    Deny,
-    /// They are taken.
-    Allow,
-}
-
-/// What becomes of suspicious text that nobody has approved.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Suspicious {
-    /// Its tool is quarantined.
-    #[default]
-    Quarantine,
-    /// Its tool is taken, with a warning.
-    Warn,
 }
 
 /// What trust levels mean.

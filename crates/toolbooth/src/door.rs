@@ -4,11 +4,10 @@
 
 use std::time::Duration;
 
-use toolbooth_server::auth::Loopback;
 use toolbooth_server::http::{BODY_BYTES_MAX, DESCRIPTORS_RESERVED, Limits, connections_fitting};
 use toolbooth_server::mcp::SessionLimits;
 
-use crate::config::{Http, LoopbackCallers};
+use crate::config::Http;
 use crate::failure::Failure;
 
 /// The largest setting of sessions; each takes about a kilobyte.
@@ -17,13 +16,6 @@ const SESSIONS_MAX: usize = 1_000_000;
 /// What `loopback = "any"` risks, for operators.
 pub(crate) const ANY_USER: &str =
     "`[http] loopback = \"any\"`: every user of this machine may call as the local user";
-
-pub(crate) fn authenticator(http: &Http) -> Loopback {
-    match http.loopback {
-        LoopbackCallers::SameUser => Loopback::SameUser,
-        LoopbackCallers::Any => Loopback::Any,
-    }
-}
 
 /// The limits that are set, and the defaults of the others.
 ///

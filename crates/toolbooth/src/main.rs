@@ -5,12 +5,12 @@ mod commands;
 mod compose;
 mod config;
 mod door;
+mod executors;
 mod failure;
 mod files;
 mod import;
 mod output;
 mod pins;
-mod reach;
 mod records;
 mod schemas;
 mod terminal;
@@ -22,6 +22,10 @@ use clap::Parser;
 use cli::{Cli, Command};
 use failure::{FAILED, Failure, USAGE};
 use output::Format;
+
+/// What is allocated by a caller is freed by the writer: few allocators do that well.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The hidden word by which this program runs itself as a worker.
 pub(crate) const WORKER: &str = "__worker";

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use toolbooth_proxy::{FirstListing, PinStore, Pinned};
+use toolbooth_proxy::{FirstListing, PinError, PinStore, Pinned};
 use toolbooth_registry::lock::LockFile;
 use toolbooth_store::sqlite::StoreFolder;
 
@@ -122,7 +122,7 @@ impl PinFile {
 
 #[async_trait]
 impl PinStore for PinFile {
-    async fn pin(&self, listing: FirstListing) -> Result<Pinned, String> {
+    async fn pin(&self, listing: FirstListing) -> Result<Pinned, PinError> {
         let pins = self.clone();
         let pinning = tokio::task::spawn_blocking(move || {
             // Pins that this process knows and that are gone were removed while it runs.
@@ -137,9 +137,9 @@ impl PinStore for PinFile {
             Ok(Ok((pins, (tools, items)))) => Ok(Pinned { pins, tools, items }),
             Ok(Err(failure)) => {
                 let place = failure.path.map(|path| format!(" ({path})")).unwrap_or_default();
-                Err(format!("{}{place}", failure.message))
+                Err(PinError::Store(format!("{}{place}", failure.message).into()))
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(PinError::Store(error.into())),
         }
     }
 }
@@ -237,6 +237,6 @@ mod tests {
         }
         std::fs::remove_file(pins.path()).unwrap();
         let gone = pins.pin(listing("t", "Reads.", &known)).await.unwrap_err();
-        assert!(gone.contains("gone") && !pins.path().exists(), "{gone}");
+        assert!(gone.to_string().contains("gone") && !pins.path().exists(), "{gone}");
     }
 }

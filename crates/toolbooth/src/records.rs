@@ -55,7 +55,7 @@ pub(crate) fn due(config: &Config) -> Due {
 
 /// A secret of the configuration that is a key. Looking it up may take a while.
 async fn key(loaded: &Loaded, reference: &SecretRef, place: &str) -> Result<[u8; 32], Failure> {
-    let location = crate::reach::location(loaded, reference);
+    let location = crate::executors::location(loaded, reference);
     let looking = tokio::task::spawn_blocking(move || secrets::resolve_key(&location));
     let found = looking.await.map_err(|error| Failure::configuration(error.to_string()))?;
     found.map_err(|error| Failure::configuration(error.to_string()).at(place.to_owned()))
@@ -73,11 +73,14 @@ async fn signer(loaded: &Loaded) -> Result<Option<Signer>, Failure> {
 /// The URL of a store for several replicas, where the configuration names one.
 async fn url(loaded: &Loaded) -> Result<Option<SecretString>, Failure> {
     let Some(url) = &loaded.config.store.url else { return Ok(None) };
-    let url = crate::reach::setting(loaded, url);
+    let url = crate::executors::setting(loaded, url);
     let looking = tokio::task::spawn_blocking(move || url.resolve());
     let found = looking.await.map_err(|error| Failure::configuration(error.to_string()))?;
     found.map(Some).map_err(|error| Failure::configuration(error.to_string()).at("store.url"))
 }
+
+/// The smallest bound of a store: some thousand calls.
+const BYTES_MAX_LEAST: u64 = 16 << 20;
 
 /// Opens the store for writing and begins the log of a writer.
 pub(crate) async fn open(
@@ -105,8 +108,16 @@ pub(crate) async fn open(
         config::Durability::Process => Durability::Process,
         config::Durability::Full => Durability::Full,
     };
+    let bytes_max = store.bytes_max;
+    if let Some(bytes) = bytes_max.filter(|bytes| *bytes < BYTES_MAX_LEAST) {
+        return Err(Failure::configuration(format!(
+            "a store of {bytes} bytes is too small to be of use"
+        ))
+        .at("store.bytes_max")
+        .hint(format!("at least {BYTES_MAX_LEAST} bytes")));
+    }
     let folder = loaded.data.clone();
-    let options = SqliteOptions { durability, signer, accept_restored };
+    let options = SqliteOptions { durability, signer, bytes_max, accept_restored };
     let opening = tokio::task::spawn_blocking(move || sqlite::open(&folder, &writer, options, &at));
     let opened = opening.await.map_err(|error| Failure::store(error.to_string()))?;
     opened.map(Records::of).map_err(|error| {
@@ -127,6 +138,11 @@ async fn open_postgres(
     if loaded.config.store.durability != config::Durability::Full {
         return Err(Failure::configuration("a store with `url` is always durable in full")
             .at("store.durability"));
+    }
+    if loaded.config.store.bytes_max.is_some() {
+        return Err(Failure::configuration("`bytes_max` is for stores without `url`")
+            .at("store.bytes_max")
+            .hint("bound the disk of a PostgreSQL server there; take the setting out"));
     }
     let Some(reference) = &loaded.config.store.digest_key else {
         return Err(Failure::configuration(

@@ -1,5 +1,7 @@
-//! Toolbooth's crates inside another program: contracts, registry, policy, audit and proxy, with
-//! an executor of our own and the records in memory. No server, no MCP, no files.
+//! Shows Toolbooth's crates as a library in another program.
+//!
+//! Uses contracts, registry, policy, audit and proxy, with an executor of its own and the records
+//! in memory. No server, no MCP, no files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +21,7 @@ use toolbooth_proxy::{
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
-/// Our tool: counts the orders that it was given.
+/// The tool: counts the orders that it places.
 #[derive(Default)]
 struct Orders(AtomicU64);
 
@@ -27,7 +29,7 @@ struct Orders(AtomicU64);
 impl Executor for Orders {
     async fn execute(&self, _dispatch: Dispatch, _conversation: Conversation) -> Outcome {
         let id = self.0.fetch_add(1, Ordering::Relaxed) + 1;
-        Outcome::Done(ToolOutput::data(json!({ "orderId": id })))
+        Outcome::Done(ToolOutput::data(&json!({ "orderId": id })))
     }
 
     async fn readiness(&self, _contract: &ToolContract, _probe: bool) -> Readiness {
@@ -59,13 +61,14 @@ async fn main() {
         worlds: Worlds::new(World::new(policy).with_registry(registry)),
         catalogue: None,
         ledger: Arc::clone(&ledger) as _,
+        reads: None,
         executors: Executors::default().with(AdapterId::Local("shop".into()), Arc::clone(&orders) as _),
         clock: Arc::new(clock),
         ids: Arc::new(SystemIds),
         shapes: Default::default(),
         limits: Limits::default(),
         upstreams: Default::default(),
-        keeping: Default::default(),
+        retention: Default::default(),
     });
 
     let call = async |arguments: &str| {

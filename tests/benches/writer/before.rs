@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+pub(crate) use toolbooth_audit::verify::Known as TrustAnchors;
 use toolbooth_audit::LedgerReads;
 use toolbooth_audit::claim::KeyRules;
 use toolbooth_audit::ledger::{ClaimRequest, Ledger, Moment};

@@ -1,6 +1,7 @@
-//! What the bare writer of a store costs: 64 callers, two durable points for each call, without the
-//! path; and what verification costs. One measurement a run, as a line of JSON, so that two releases
-//! can take turns.
+//! Measures the cost of a store's bare writer, and of verification.
+//!
+//! 64 callers make two durable commits for each call, without the path. Each run prints one
+//! measurement as a line of JSON, so that two releases can take turns.
 //!
 //! `cargo xtask compare-records REVISION` builds this beside an earlier release, and prints ratios.
 #![allow(missing_docs)]
@@ -15,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use toolbooth_audit::checkpoint::Due;
-use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Settlement};
-use toolbooth_audit::verify::{self, Known};
+use toolbooth_audit::ledger::{Claim, ClaimRequest, Claimed, Ledger, Settlement};
+use toolbooth_audit::verify;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
@@ -25,7 +26,7 @@ use toolbooth_contracts::{ContentBlock, Effect, Status};
 use toolbooth_proxy::{Clock, IdSource, SystemClock, SystemIds};
 use toolbooth_tests::postgres::Postgres;
 
-/// What the requests of a claim have in common in both releases.
+/// Builds a claim request from the members that both releases have; the caller adds the others.
 macro_rules! claim_request {
     ($at:expr, $dispatched:expr, $sync:expr $(, $member:ident: $value:expr)*) => {
         ClaimRequest {
@@ -54,10 +55,10 @@ macro_rules! claim_request {
 use claim_request;
 
 const CALLERS: usize = 64;
-/// What is not measured: connections, files and caches come up.
+/// The time before the measurement, while connections, files and caches come up.
 const WARM: Duration = Duration::from_secs(1);
 
-/// What is the same for every call.
+/// The parts that are the same for every call.
 struct Call {
     claim: ClaimRequest,
     content: Vec<ContentBlock>,
@@ -95,7 +96,10 @@ impl Call {
                 receipt_id: None,
                 caller: "local".into(),
                 input: serde_json::from_str(&text).ok(),
-                output: Some(json!({ "content": [{ "type": "text", "text": text }] })),
+                output: serde_json::from_value(
+                    json!({ "content": [{ "type": "text", "text": text }] }),
+                )
+                .ok(),
                 duration_ms: 1.5,
                 is_error: false,
                 error_code: None,
@@ -108,19 +112,21 @@ impl Call {
         }
     }
 
-    /// Two dependent commits; gives how long each took.
-    async fn run(&self, ledger: &dyn Ledger, clock: &SystemClock) -> [Duration; 2] {
+    /// A claim request with new ids.
+    fn claim(&self, clock: &SystemClock) -> ClaimRequest {
         let (call_id, receipt_id) = (SystemIds.next(), SystemIds.next());
         let at = clock.now();
         let mut claim = self.claim.clone();
         claim.dispatched.time.clone_from(&at.text);
         claim.dispatched.call_id = Some(call_id.clone());
-        claim.receipt_id.clone_from(&receipt_id);
-        claim.call_id.clone_from(&call_id);
+        claim.receipt_id = receipt_id;
+        claim.call_id = call_id;
         claim.at = at;
-        let began = Instant::now();
-        let Ok(Claimed::Fresh(claim)) = ledger.claim(claim).await else { panic!("fresh") };
-        let claimed = began.elapsed();
+        claim
+    }
+
+    /// The settlement of a claim.
+    fn settlement(&self, claim: Claim, call_id: String, clock: &SystemClock) -> Settlement {
         let at = clock.now();
         let mut terminal = self.terminal.clone();
         terminal.time.clone_from(&at.text);
@@ -128,11 +134,11 @@ impl Call {
         let log = AgentLog {
             id: SystemIds.next(),
             call_id,
-            receipt_id: Some(receipt_id),
+            receipt_id: Some(claim.receipt_id().to_owned()),
             timestamp: at.text.clone(),
             ..self.log.clone()
         };
-        let settlement = Settlement {
+        Settlement {
             claim,
             mode: IdempotencyMode::None,
             status: Status::Succeeded,
@@ -155,14 +161,36 @@ impl Call {
             events: Vec::new(),
             terminal,
             sync: self.sync,
-        };
+        }
+    }
+
+    /// Makes two dependent commits and returns the time of each.
+    async fn run(&self, ledger: &dyn Ledger, clock: &SystemClock) -> [Duration; 2] {
+        let request = self.claim(clock);
+        let call_id = request.call_id.clone();
+        let began = Instant::now();
+        let Ok(Claimed::Fresh(claim)) = ledger.claim(request).await else { panic!("fresh") };
+        let claimed = began.elapsed();
+        let settlement = self.settlement(claim, call_id, clock);
         let began = Instant::now();
         ledger.settle(Arc::new(settlement)).await.expect("settles");
         [claimed, began.elapsed()]
     }
+
+    /// CPU seconds to make the requests of one call, without a ledger.
+    fn making(&self) -> f64 {
+        const CALLS: u32 = 30_000;
+        let (clock, used) = (SystemClock::default(), cpu());
+        for _ in 0..CALLS {
+            let request = std::hint::black_box(self.claim(&clock));
+            let claim = Claim::granted(request.receipt_id.clone(), 1, 1);
+            std::hint::black_box(self.settlement(claim, request.call_id.clone(), &clock));
+        }
+        (cpu() - used) / f64::from(CALLS)
+    }
 }
 
-/// Seconds of CPU that this process has used.
+/// CPU seconds that this process has used so far.
 fn cpu() -> f64 {
     const TICKS_A_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").expect("stat");
@@ -175,6 +203,7 @@ fn cpu() -> f64 {
 async fn drive(ledger: Arc<dyn Ledger>, time: Duration) -> serde_json::Value {
     let (call, calls) = (Arc::new(Call::new(true)), Arc::new(AtomicU64::new(0)));
     let all = Arc::new(AtomicU64::new(0));
+    let making = call.making();
     let began = Instant::now();
     let end = began + WARM + time;
     let tasks: Vec<_> = (0..CALLERS)
@@ -209,6 +238,7 @@ async fn drive(ledger: Arc<dyn Ledger>, time: Duration) -> serde_json::Value {
     json!({
         "callsPerSecond": calls / time,
         "cpuMicrosPerCall": used / calls * 1e6,
+        "storeMicrosPerCall": (used / calls - making) * 1e6,
         "commitP50Ms": at(0.5),
         "commitP99Ms": at(0.99),
         "allCalls": all.load(Ordering::Relaxed),
@@ -239,7 +269,7 @@ async fn postgres(time: Duration) -> serde_json::Value {
     line
 }
 
-/// Fills a store with events and their records, and verifies it, as often as is asked.
+/// Fills a store with events and their records, and verifies it `runs` times.
 async fn verification(events: u64, runs: usize) {
     let folder = tempfile::tempdir().expect("a folder");
     let (ledger, reads) = release::sqlite_reads(folder.path());
@@ -262,7 +292,7 @@ async fn verification(events: u64, runs: usize) {
     }
     for _ in 0..runs {
         let (began, used) = (Instant::now(), cpu());
-        let report = verify::store(&*reads, Known::default()).await.expect("reads");
+        let report = verify::store(&*reads, release::TrustAnchors::default()).await.expect("reads");
         assert!(report.ok, "{:?}", report.problems.first());
         let line = json!({
             "events": report.events,
@@ -270,7 +300,7 @@ async fn verification(events: u64, runs: usize) {
             "cpuSeconds": cpu() - used,
         });
         println!("{line}");
-        // The other release takes its turn.
+        // Waits for the turn of the other release.
         let mut turn = String::new();
         let _ = std::io::stdin().read_line(&mut turn);
     }

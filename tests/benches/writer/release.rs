@@ -1,4 +1,4 @@
-//! What the releases that are compared call differently: this one.
+//! Makes the calls whose API differs between the compared releases, in this release.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,12 +7,17 @@ use toolbooth_audit::LedgerReads;
 use toolbooth_audit::claim::KeyRules;
 use toolbooth_audit::ledger::{ClaimRequest, Ledger, Moment};
 use toolbooth_audit::note::Signer;
+pub(crate) use toolbooth_audit::verify::TrustAnchors;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::EventBody;
 use toolbooth_proxy::{Clock, SystemClock};
 use toolbooth_store::postgres::{self, PostgresOptions};
 use toolbooth_store::sqlite::{self, Durability, SqliteOptions};
+
+/// The allocator of the released program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 pub(crate) fn claim(at: Moment, dispatched: EventBody, sync: bool) -> ClaimRequest {
     super::claim_request!(at, dispatched, sync, relaxed: false)

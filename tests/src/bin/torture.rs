@@ -1,4 +1,6 @@
-//! Runs the faults of `toolbooth_tests::torture`, whole; `cargo xtask torture` builds and starts it.
+//! Runs the fault scenarios of `toolbooth_tests::torture` in full.
+//!
+//! `cargo xtask torture` builds and starts this program.
 
 use toolbooth_tests::{child_kills, torture};
 

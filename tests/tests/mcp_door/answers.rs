@@ -1,4 +1,4 @@
-//! The form of answers over HTTP: plain JSON where nothing came before them, else a stream.
+//! Tests the form of answers over HTTP: JSON, or a stream if notifications come before them.
 //!
 //! Path: 10. Doc: front-doors.md#answers
 
@@ -40,7 +40,7 @@ fn where_nothing_came_before_it_an_answer_is_plain_json() {
     let (place, _stage) = staged("[results]\ninline_bytes = 0\n");
     let gateway = place.serve();
     let session = Session::begin(&gateway);
-    // A client that could be told of progress, and is not.
+    // The client asks for progress, but the tool reports none.
     let params = json!({ "name": "stage_large", "arguments": { "length": LENGTH },
         "_meta": { "progressToken": "t" } });
     for accept in [BOTH, "application/json", "*/*"] {
@@ -87,7 +87,7 @@ fn an_answer_is_a_stream_from_the_first_progress_on() {
         let last = std::iter::from_fn(|| answer.event()).last().unwrap();
         assert_eq!(text(&last), "done k", "the answer is the last");
 
-        // A client that takes no events misses them, and gets its answer.
+        // A client that does not accept events gets only the answer.
         let sent = call(is_modern, &session, "application/json", &params);
         let mut actor = stage.next();
         (0..3).for_each(|_| actor.go());
@@ -156,6 +156,6 @@ fn a_call_of_no_tool_and_a_malformed_call_differ_by_their_words() {
         request(1, "tools/call", json!({})).to_string().as_bytes(),
     )
     .answer();
-    // What could be read is answered with 200 before 2026-07-28, whatever it says.
+    // Before 2026-07-28 the status of this error is 200.
     assert_eq!((answer.status, answer.json()["error"]["code"].as_i64()), (200, Some(-32_602)));
 }

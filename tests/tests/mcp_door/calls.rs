@@ -1,4 +1,4 @@
-//! Calls in progress: ids, progress, cancellation, and clients that go.
+//! Tests calls in progress: ids, progress, cancellation, and clients that disconnect.
 //!
 //! Path: 1, 7, 9, 10. Doc: front-doors.md#progress, front-doors.md#cancellation
 
@@ -46,12 +46,12 @@ fn an_id_in_use_is_refused_and_its_request_goes_on_over_http() {
     let first = session.post(&request(1, "tools/call", waiting("first")));
     let mut actor = stage.next();
     for method in ["tools/call", "ping"] {
-        let twin = session.post(&request(1, method, waiting("twin"))).answer();
-        assert_eq!(twin.status, 400);
-        let twin = twin.json();
-        assert_eq!((code(&twin), &twin["id"]), (-32_600, &json!(1)), "{twin}");
+        let duplicate = session.post(&request(1, method, waiting("duplicate"))).answer();
+        assert_eq!(duplicate.status, 400);
+        let duplicate = duplicate.json();
+        assert_eq!((code(&duplicate), &duplicate["id"]), (-32_600, &json!(1)), "{duplicate}");
     }
-    // Text is not a number, and another session is another client.
+    // The id "1" is not the id 1, and another session has ids of its own.
     assert_eq!(session.post(&request("1", "ping", json!({}))).answer().status, 200);
     let other = Session::begin(&gateway);
     assert_eq!(other.post(&request(1, "ping", json!({}))).answer().status, 200);
@@ -59,7 +59,7 @@ fn an_id_in_use_is_refused_and_its_request_goes_on_over_http() {
     assert_eq!(text(&first.answer().json()), "done first");
     assert_eq!(session.post(&request(1, "ping", json!({}))).answer().status, 200, "free again");
 
-    // Requests of the modern era share no session: each is answered where it was asked.
+    // Requests of the modern era share no session, so equal ids do not conflict.
     let all = ["one", "two"].map(|key| {
         let sent = post_modern(&gateway.address, &modern(1, "tools/call", waiting(key)));
         (key, sent, stage.next())
@@ -70,7 +70,7 @@ fn an_id_in_use_is_refused_and_its_request_goes_on_over_http() {
         assert_eq!(text(&sent.answer().json()), format!("done {key}"));
     }
     gateway.stop();
-    assert!(place.records("twin").logs.is_empty(), "what was refused called no tool");
+    assert!(place.records("duplicate").logs.is_empty(), "what was refused called no tool");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn an_id_in_use_is_refused_and_its_request_goes_on_over_stdio() {
         let _twin = peer.begin(1, "tools/list", json!({}));
         let (Peer::ModernPipe(pipe) | Peer::LegacyPipe(pipe)) = &mut peer else { continue };
         let refused = pipe.message().unwrap();
-        // With its id it would be taken for the answer to the first.
+        // An error with this id would pass for the answer to the first request.
         assert_eq!((code(&refused), &refused["id"]), (-32_600, &Value::Null), "{refused}");
         let text_id = peer.ask("1", "tools/list", json!({}));
         assert!(text_id["result"]["tools"].is_array(), "{text_id}");
@@ -128,8 +128,8 @@ fn progress_comes_in_order_before_the_answer_and_never_after_it() {
     }
 }
 
-/// The answer of a call whose tool reports `late` after it: that may overtake it on its way to the
-/// gateway, and is dropped else.
+/// The answer of a call whose tool reports the progress `late` after it. The report may overtake
+/// the answer on its way to the gateway; otherwise it is dropped.
 fn answer_after(peer: &mut Peer, pending: &mut Pending, late: f64) -> Value {
     let message = peer.next(pending);
     if message["params"]["progress"].as_f64() == Some(late) { peer.next(pending) } else { message }
@@ -233,7 +233,7 @@ fn cancelling_what_is_not_in_progress_changes_nothing() {
     let gateway = place.serve();
     for mut peer in Peer::all(&place, &gateway) {
         if matches!(peer, Peer::ModernHttp(_)) {
-            continue; // There the end of the stream cancels; a notification is taken and left.
+            continue; // There the end of the stream cancels, and the notification has no effect.
         }
         let pending = peer.begin(1, "tools/call", waiting(peer.name()));
         let mut actor = stage.next();
@@ -252,7 +252,7 @@ fn cancelling_what_is_not_in_progress_changes_nothing() {
                 Peer::ModernHttp(_) => (),
             }
         }
-        // An unknown notification is left alone too.
+        // Unknown notifications are ignored too.
         if let Peer::ModernPipe(pipe) | Peer::LegacyPipe(pipe) = &mut peer {
             pipe.send(&notification("notifications/of-a-later-time", json!({})));
             pipe.send(&json!({ "jsonrpc": "2.0", "method": "notifications/cancelled" }));
@@ -272,7 +272,7 @@ fn a_cancellation_that_races_with_the_answer_harms_nothing() {
             let key = format!("race {round} {}", peer.name());
             let pending = peer.begin(round, "tools/call", waiting(&key));
             let mut actor = stage.next();
-            // Which of both comes first is nobody's choice.
+            // The order in which both reach the gateway is not determined.
             if round % 2 == 0 {
                 actor.go();
                 peer.cancel(pending);
@@ -281,7 +281,7 @@ fn a_cancellation_that_races_with_the_answer_harms_nothing() {
                 actor.go();
             }
         }
-        // Each call has one end, and the client is served.
+        // Each call has exactly one end, and the client is still served.
         peer.assert_served("races");
         for round in 0..20 {
             let (error, event, receipts) =
@@ -326,7 +326,7 @@ fn the_body_of_a_call_whose_client_hung_up_stays_in_the_budget() {
     let sent = session.post_padded(&request(1, "tools/call", waiting("held")), LARGE);
     let mut actor = stage.next();
     wait_until_closed(&gateway, sent.hang_up());
-    // The call goes on, and holds what it was sent with.
+    // The call goes on, and its bytes stay in the budget.
     let ping = request(2, "ping", json!({}));
     assert_eq!(session.post_padded(&ping, LARGE).answer().status, 503);
     actor.go();

@@ -1,4 +1,4 @@
-//! What clients are told by themselves: changes of what they may see, and nothing else.
+//! Tests the notifications of changes: each client gets those of its own view only.
 //!
 //! Path: 10. Doc: front-doors.md#changes
 
@@ -25,7 +25,7 @@ fn registry(tools: &[(&str, &str)]) -> String {
     json!({ "version": "1.0.0", "tools": tools }).to_string()
 }
 
-/// `os.hidden` is denied to every caller, `other.*` is beyond the whitelist.
+/// A place in which `os.hidden` is denied to every caller and the whitelist excludes `other.*`.
 fn place() -> Place {
     let place = Place::new();
     place
@@ -38,8 +38,8 @@ fn place() -> Place {
     place
 }
 
-/// Writes a registry, and waits until the gateway has it: it holds `other.NEW` for the first time, a
-/// tool that may not be called, which is told apart from one that is not there.
+/// Writes a registry, and waits until the gateway has read it. Then a call of the new tool
+/// `other.NEW` is denied by policy, no longer unknown.
 fn publish(place: &Place, gateway: &Gateway, new: &str, tools: &[(&str, &str)]) {
     let new = format!("other.{new}");
     let mut all = tools.to_vec();
@@ -57,7 +57,7 @@ fn listen(gateway: &Gateway, id: impl Into<Value>, notifications: Value) -> Answ
     post_modern(&gateway.address, &message).answer()
 }
 
-/// The methods of all that a stream tells until it ends.
+/// All messages of a stream until its end.
 fn rest(mut stream: Answer) -> Vec<Value> {
     std::iter::from_fn(|| stream.event()).collect()
 }
@@ -79,7 +79,7 @@ fn a_change_is_told_to_those_who_see_it() {
         assert_eq!(first["method"], "notifications/subscriptions/acknowledged", "{first}");
     }
     let mut pipe = Pipe::session(&place, LEGACY);
-    // Nobody sees a change of a hidden tool, nor one of a tool beyond the whitelist.
+    // No client sees changes of a hidden tool, or of one that the whitelist excludes.
     publish(&place, &gateway, "a", &[("os.seen", "1"), ("os.hidden", "2")]);
     publish(&place, &gateway, "b", &[("os.seen", "1")]);
     publish(&place, &gateway, "c", &[("os.seen", "2")]);
@@ -96,7 +96,7 @@ fn a_change_is_told_to_those_who_see_it() {
     assert_eq!(listening.event().unwrap()["method"], TOOLS);
     assert_eq!(pipe.message().unwrap()["method"], TOOLS);
 
-    // Two changes were seen, and told twice.
+    // There were two visible changes, and two notifications of them.
     assert_eq!(session.delete().status, 204);
     assert_eq!(rest(get), Vec::<Value>::new());
     let (said, exit, words) = pipe.finish();
@@ -139,7 +139,7 @@ fn a_listen_stream_says_what_it_tells_and_under_which_id() {
             "{first}"
         );
     }
-    // A resource that there is none of is not told of.
+    // The acknowledgement leaves out an unknown resource.
     let asked = json!({ "toolsListChanged": true, "resourceSubscriptions": ["file:///none"] });
     let first = listen(&gateway, 1, asked).event().unwrap();
     assert_eq!(first["params"]["notifications"], json!({ "toolsListChanged": true }), "{first}");
@@ -182,7 +182,7 @@ fn listening_over_stdio_ends_when_it_is_cancelled() {
     pipe.send(&modern(1, "tools/list", json!({})));
     assert!(pipe.message().unwrap()["result"].is_object(), "requests are served meanwhile");
     pipe.send(&notification("notifications/cancelled", json!({ "requestId": "cancelled" })));
-    // Its id is free again when it has ended.
+    // The id is free again when the stream has ended.
     let fresh = modern("cancelled", "tools/list", json!({}));
     until("the stream ends", || {
         pipe.send(&fresh);

@@ -1,4 +1,4 @@
-//! Cursors of listings: good for the listing that gave them, refused elsewhere.
+//! Tests cursors of listings: valid for the listing that issued them, refused elsewhere.
 //!
 //! Path: 1. Doc: front-doors.md#cursors
 

@@ -1,5 +1,4 @@
-//! What belongs to one era only: methods, revisions, sessions; and refusals, which are JSON-RPC in
-//! both.
+//! Tests the methods, revisions and sessions of each era, and that refusals are JSON-RPC in both.
 //!
 //! Path: 1. Doc: front-doors.md#mcp
 
@@ -47,7 +46,7 @@ fn methods_that_an_era_does_not_have_are_not_found() {
     let mut modern_pipe = Pipe::start(&place);
     for method in only_legacy.iter().chain(&nobodys[..]) {
         let message = modern(1, method, json!({}));
-        // A method without text has no header that says it; another refusal is right as well.
+        // No header can repeat such a method, so other refusals are valid as well.
         if !method.is_empty() && *method != "\u{0}" {
             let sent = toolbooth_tests::mcp::post_modern(&gateway.address, &message);
             let answer = sent.answer();
@@ -86,7 +85,7 @@ fn each_era_says_which_revisions_there_are() {
         ("2025-03-26", "2025-03-26"),
         ("2025-06-18", "2025-06-18"),
         (LEGACY, LEGACY),
-        // What begins with `initialize` is of the era with sessions.
+        // `initialize` begins a session, so the answer is a legacy revision.
         (MODERN, LEGACY),
         ("1999-01-01", LEGACY),
         ("", LEGACY),
@@ -121,7 +120,7 @@ fn each_era_says_which_revisions_there_are() {
             "{refused}"
         );
     }
-    // What a request has to say.
+    // The required members of `_meta`.
     for missing in ["protocolVersion", "clientCapabilities"] {
         let mut message = modern(1, "tools/list", json!({}));
         let meta = message["params"]["_meta"].as_object_mut().unwrap();
@@ -131,7 +130,7 @@ fn each_era_says_which_revisions_there_are() {
         let answer = answer.json();
         assert_eq!((code(&answer), &answer["id"]), (-32_602, &json!(1)), "{missing}: {answer}");
     }
-    // A version in the head alone, of no era.
+    // An unknown version in the head alone.
     let session = Session::begin(&gateway);
     let ping = request(1, "ping", json!({})).to_string();
     let headers = [("Mcp-Session-Id", session.id.as_str()), ("MCP-Protocol-Version", "1999-01-01")];

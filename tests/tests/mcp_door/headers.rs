@@ -1,4 +1,4 @@
-//! Headers that repeat the body, and hidden tools, of which they tell nothing.
+//! Tests headers that repeat the body, and that they reveal nothing of hidden tools.
 //!
 //! Path: 1, 3. Doc: front-doors.md#headers
 
@@ -31,7 +31,7 @@ fn place() -> Place {
     place
 }
 
-/// The arguments and the name of a call, with the headers that are changed: `None` leaves one out.
+/// Calls a tool with changed headers, of which `None` leaves one out. Returns status and answer.
 fn tried(
     gateway: &Gateway,
     name: &str,
@@ -206,7 +206,7 @@ fn text_that_looks_like_base64_is_told_from_it() {
     for (argument, header, agrees) in [
         ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?=", true),
         ("=?base64?literal?=", "=?base64?literal?=", false),
-        // The markers are written in one way.
+        // The markers are case-sensitive.
         ("=?BASE64?bm9yZA==?=", "=?BASE64?bm9yZA==?=", true),
         ("nord", "=?BASE64?bm9yZA==?=", false),
         ("line\nend", "=?base64?bGluZQplbmQ=?=", true),
@@ -236,7 +236,7 @@ fn headers_of_a_notification_agree_with_it_too() {
     }
 }
 
-/// An answer without what differs by chance.
+/// The status, the head without its date, and the body of an answer.
 fn whole(
     gateway: &Gateway,
     name: &str,

@@ -1,5 +1,6 @@
-//! The MCP front door of the real gateway against bytes, in both eras, over HTTP and stdio: what is
-//! malformed, out of turn, too large or abandoned.
+//! Tests the MCP front door of the real gateway with bytes, in both eras, over HTTP and stdio.
+//!
+//! Messages are malformed, out of order, too large or abandoned.
 //!
 //! Path: 1, 10. Doc: front-doors.md#mcp
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
@@ -31,7 +32,7 @@ fn staged(settings: &str) -> (Place, Stage) {
     (place, stage)
 }
 
-/// Looks again and again until something is so.
+/// Polls until `fits` holds; panics with `what` after a deadline.
 fn until(what: &str, mut fits: impl FnMut() -> bool) {
     let began = Instant::now();
     while !fits() {
@@ -40,7 +41,7 @@ fn until(what: &str, mut fits: impl FnMut() -> bool) {
     }
 }
 
-/// The code of an error; 0 where there is none.
+/// The code of an error; 0 without an error.
 fn code(answer: &Value) -> i64 {
     answer["error"]["code"].as_i64().unwrap_or_default()
 }

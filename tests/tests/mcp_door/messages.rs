@@ -1,5 +1,4 @@
-//! Bytes that are no message, or an odd one: each is answered as JSON-RPC has it, and what comes
-//! after it is served.
+//! Tests invalid and odd messages: each gets its JSON-RPC error, and the next message is served.
 //!
 //! Path: 1. Doc: front-doors.md#messages
 
@@ -14,7 +13,7 @@ use crate::code;
 
 const DEPTH: usize = 100_000;
 
-/// A call whose arguments are the given JSON, in the words of one era.
+/// A call in one era, with the given JSON as its arguments.
 fn call(is_modern: bool, arguments: &str) -> Vec<u8> {
     let params = json!({ "name": "calculator", "arguments": "HERE" });
     let message =
@@ -26,7 +25,7 @@ fn deep(inside: &str) -> String {
     format!("{}{inside}{}", "[".repeat(DEPTH), "]".repeat(DEPTH))
 }
 
-/// Bytes, the code of the answer, and its id.
+/// A name, the bytes, the code of the answer, and its id.
 fn malformed() -> Vec<(&'static str, Vec<u8>, i64, Value)> {
     let text = |text: &str| text.as_bytes().to_vec();
     vec![
@@ -229,12 +228,12 @@ fn a_message_that_is_too_long_is_refused_by_its_id() {
                     "tools/call",
                     json!({ "name": "calculator", "arguments": { "expression": long } }),
                 ));
-                // What is sent at once after it is not lost with it.
+                // A message that follows at once is not lost.
                 pipe.send(&modern(2, "tools/list", json!({})));
                 let answer = pipe.message().unwrap();
                 assert_eq!((code(&answer), &answer["id"]), (-32_600, &json!("long")), "{answer}");
                 assert!(pipe.answer(2)["result"]["tools"].is_array());
-                // Without an id in its beginning, and without a line end before another message.
+                // Long lines without an id in their beginning.
                 pipe.write(format!("{}\n", " ".repeat(9_000_000)).as_bytes());
                 pipe.write(format!("{}\n", "[".repeat(9_000_000)).as_bytes());
             }
@@ -256,7 +255,7 @@ fn blank_lines_and_foreign_line_ends_say_nothing() {
     }
 }
 
-/// A batch with requests, a notification, an answer, and what is no message.
+/// A batch with requests, a notification, an answer, and an invalid message.
 fn mixed() -> Value {
     json!([
         request(1, "ping", json!({})),
@@ -320,8 +319,8 @@ fn a_batch_whose_client_hangs_up_stays_in_hand() {
     let sent = session.post(&json!([request(1, "tools/call", params)]));
     let mut actor = stage.next();
     sent.hang_up();
-    let twin = session.post(&request(1, "ping", json!({}))).answer().json();
-    assert_eq!(code(&twin), -32_600, "its id is in use: {twin}");
+    let duplicate = session.post(&request(1, "ping", json!({}))).answer().json();
+    assert_eq!(code(&duplicate), -32_600, "its id is in use: {duplicate}");
     assert_eq!(session.delete().status, 204);
     assert_eq!(actor.line(), "cancelled", "the end of the session reaches it");
     gateway.stop();
@@ -363,7 +362,7 @@ fn batches_are_refused_in_every_other_revision() {
     refused(&pipe.message().unwrap(), "modern over stdio");
     pipe.send(&json!([initialize(1, BATCHES)]));
     refused(&pipe.message().unwrap(), "a session begins without a batch");
-    // A batch of a session that is not there.
+    // A batch without a session.
     let answer = post(&gateway.address, &[], batch.to_string().as_bytes()).answer();
     assert_eq!(answer.status, 400);
     refused(&answer.json(), "no session");

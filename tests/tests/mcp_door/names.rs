@@ -1,4 +1,4 @@
-//! Names of tools on the wire: of 128 characters, with dots, and two that collide.
+//! Tests names of tools on the wire: of 128 characters, with dots, and with collisions.
 //!
 //! Path: 3. Doc: front-doors.md#names-on-the-wire
 
@@ -10,7 +10,7 @@ use toolbooth_tests::mcp::Peer;
 
 const MAX: usize = 128;
 
-/// Ids that are odd in one way or another, each with a program that says it.
+/// Unusual ids, each of a tool that prints it.
 fn ids() -> Vec<String> {
     let long = |end: &str| format!("os.{}{end}", "x".repeat(MAX - 3 - end.len()));
     ["a.b_c", "a_b.c", "a.b.c", "a/b.c", "os.-", "os.with-dash", "os.UPPER", "os.upper"]
@@ -49,7 +49,7 @@ fn listed(peer: &mut Peer) -> Vec<String> {
     tools.iter().map(name).filter(|name| !builtin.contains(&name.as_str())).collect()
 }
 
-/// What is behind each name; each id must be behind one.
+/// Checks that the names reach all tools.
 fn assert_all_reached(peer: &mut Peer, names: &[String]) {
     let mut said = BTreeSet::new();
     for name in names {
@@ -75,7 +75,7 @@ fn short_names_fit_every_client_and_reach_their_own_tool() {
             assert!(fits, "{name}");
         }
         assert_all_reached(&mut peer, &names);
-        // An id that is no name of another reaches its own tool as well.
+        // An id reaches its own tool too, unless it is the name of another.
         for id in ids() {
             let answer = peer.call(2, &id, json!({}));
             assert_eq!(crate::text(&answer).trim(), id, "{}: {answer}", peer.name());

@@ -1,4 +1,4 @@
-//! Large results: the beginning and a link, and the rest for the caller whose result it is.
+//! Tests large results: clients get the beginning and a link, by which they read the rest.
 //!
 //! Doc: execution.md#large-results, configuration.md#results
 
@@ -108,7 +108,7 @@ fn a_tool_set_that_names_reading_reads_by_link_too() {
     let read = ask("big", "resources/read", json!({ "uri": uri }));
     let whole = read["result"]["contents"][0]["text"].as_str().unwrap();
     assert_eq!(whole.len(), LENGTH);
-    // The other set does not have the tool that gave the result.
+    // The other set does not contain the tool of the result.
     let params = json!({ "name": "read_result", "arguments": { "result": uri } });
     let hidden = ask("small", "tools/call", params);
     assert_eq!(hidden["result"]["isError"], true, "{hidden}");

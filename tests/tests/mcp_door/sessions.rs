@@ -1,6 +1,7 @@
-//! Sessions of the legacy era over HTTP: how they end, how many there may be, and what they leave.
+//! Tests sessions of the legacy era over HTTP: their ends, their limits and their memory.
 //!
-//! Sessions of another caller cannot be tried here: every client of this machine's user is `local`.
+//! Sessions of another caller cannot be tested here: every client of this machine's user is
+//! `local`.
 //!
 //! Path: 1. Doc: front-doors.md#sessions
 
@@ -40,7 +41,8 @@ fn an_ended_session_is_gone_and_its_calls_are_cancelled() {
     assert_eq!(records.logs[0]["errorCode"], "cancelled");
     assert_eq!(records.receipts[0]["errorCode"], "cancelled", "{:?}", records.receipts);
     while stream.line().is_some() {}
-    // Whoever still waits for the call is told its end, or the end of the connection.
+    // The client of the cancelled call gets an answer or a closed connection; this test needs
+    // neither.
     drop(sent);
     for answer in [
         session.delete(),
@@ -69,7 +71,7 @@ fn idle_sessions_end_and_busy_ones_do_not() {
     let stream = listening.get();
     assert_eq!(stream.status, 200);
     let idle = Session::begin(&gateway);
-    // Looking at it is a use of it: between two looks there is more than the time it may be idle.
+    // A ping uses the session, so pings are further apart than the time that it may be idle.
     until("an idle session ends", || {
         std::thread::sleep(Duration::from_millis(300));
         idle.ping() == 404
@@ -96,13 +98,13 @@ fn a_caller_with_too_many_sessions_loses_the_longest_idle_one() {
     let listening = Session::begin(&gateway);
     let mut streams = vec![listening.get()];
     let (first, second) = (Session::begin(&gateway), Session::begin(&gateway));
-    // What began first has been used last.
+    // The first session is used last.
     assert_eq!(second.ping(), 200);
     assert_eq!(first.ping(), 200);
     let third = Session::begin(&gateway);
     assert_eq!((first.ping(), second.ping(), third.ping()), (200, 404, 200));
     assert_eq!((calling.ping(), listening.ping()), (200, 200), "never one that is in use");
-    // Where all are in use there is none to end.
+    // If all are in use, none can be ended.
     streams.extend([first.get(), third.get()]);
     let refused =
         post(&gateway.address, &[], initialize(1, LEGACY).to_string().as_bytes()).answer();
@@ -128,7 +130,7 @@ fn the_gateway_bounds_the_sessions_of_all() {
     let status = answer.status;
     let answer = answer.json();
     if status == 200 {
-        // The caller's own idle session may make room for it.
+        // An idle session of the caller may end instead.
         assert_eq!([one.ping(), other.ping()].iter().filter(|status| **status == 404).count(), 1);
     } else {
         assert_eq!((status, code(&answer)), (503, -32_000), "{answer}");
@@ -158,12 +160,12 @@ fn the_second_stream_of_a_session_takes_over() {
             "input_schema":{"type":"object"},"output_schema":{},"execution":{"localRuntimeId":"builtin"}}]}"#);
     assert_eq!(second.event().unwrap()["method"], "notifications/tools/list_changed");
     assert_eq!(session.ping(), 200);
-    // The end of the first has not ended the second.
+    // The end of the first stream has not ended the second.
     assert_eq!(session.delete().status, 204);
     assert_eq!(second.event(), None);
 }
 
-/// A connection that is used again and again.
+/// A connection that is reused.
 struct Connection {
     address: String,
     stream: BufReader<TcpStream>,
@@ -176,7 +178,7 @@ impl Connection {
         Self { address: gateway.address.clone(), stream: BufReader::new(stream) }
     }
 
-    /// The status of an answer, and the session that it names.
+    /// Sends a request; returns the status of the answer, and the session that it names.
     fn ask(&mut self, method: &str, session: Option<&str>, body: &str) -> (u16, Option<String>) {
         let session = session.map(|id| format!("Mcp-Session-Id: {id}\r\n")).unwrap_or_default();
         let request = format!(
@@ -228,25 +230,31 @@ fn open_and_drop(gateway: &Gateway, sessions: usize) {
     });
 }
 
-/// Memory of the gateway's process that is in use, in KiB.
+/// Resident memory of the gateway's process, in KiB.
 fn resident(gateway: &Gateway) -> i64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// What ten thousand sessions may leave behind: 200 bytes each, for what an allocator keeps.
+/// The memory that ten thousand sessions may leave: 200 bytes each, which an allocator may keep.
 const ALLOWANCE_KIB: i64 = 2_000;
+/// Repetitions: an allocator takes memory only now and then, but leaked sessions add to it each
+/// time.
+const ROUNDS: usize = 4;
 
 #[test]
 fn ten_thousand_sessions_leave_the_memory_where_it_was() {
     let place = Place::new();
     let gateway = place.serve();
     open_and_drop(&gateway, 10_000);
-    let first = resident(&gateway);
-    open_and_drop(&gateway, 10_000);
-    let second = resident(&gateway);
-    println!("{first} KiB, then {second} KiB");
-    assert!(second - first <= ALLOWANCE_KIB, "{first} KiB, then {second} KiB");
+    let mut measured = vec![resident(&gateway)];
+    let stays = (0..ROUNDS).any(|_| {
+        let before = measured.last().copied().unwrap();
+        open_and_drop(&gateway, 10_000);
+        measured.push(resident(&gateway));
+        measured.last().unwrap() - before <= ALLOWANCE_KIB
+    });
+    assert!(stays, "KiB after each ten thousand sessions: {measured:?}");
     assert_eq!(Session::begin(&gateway).ping(), 200);
 }

@@ -1,4 +1,4 @@
-//! Standard output carries messages and nothing else, also where all else goes wrong.
+//! Tests that standard output carries messages only, even if everything else fails.
 //!
 //! Path: 1, 10. Doc: front-doors.md#mcp
 
@@ -48,7 +48,7 @@ fn standard_output_is_the_protocol_alone() {
     for id in 4..=7 {
         pipe.answer(id);
     }
-    // Each line has been read as JSON; what is left is of the protocol as well.
+    // Each line was read as JSON; the remaining ones must be messages of the protocol too.
     let (rest, exit, words) = pipe.finish();
     assert_eq!(exit, Some(0), "{words}");
     for message in rest {

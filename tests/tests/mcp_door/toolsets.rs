@@ -1,4 +1,4 @@
-//! Tool sets at the door: one gateway, several small lists.
+//! Tests tool sets at the MCP door.
 //!
 //! Doc: front-doors.md#tool-sets
 

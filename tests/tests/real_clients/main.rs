@@ -1,11 +1,12 @@
-//! Real clients of both eras against the real gateway, with real servers behind it, over HTTP and
-//! stdio; servers and gateways that start again while clients are connected.
+//! Tests real clients of both eras against the real gateway with real servers, over HTTP and stdio.
+//!
+//! Also tests restarts of servers and gateways while clients are connected.
 //!
 //! Path: 1, 7, 10. Doc: front-doors.md#mcp
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
-mod house;
 mod restarts;
+mod setup;
 
 use std::process::{Command, Output, Stdio};
 
@@ -14,7 +15,7 @@ use toolbooth_tests::mcp::{LEGACY, MODERN};
 use toolbooth_tests::stage::{Actor, PATIENCE, Stage};
 use toolbooth_tests::{Gateway, binary};
 
-use self::house::{Client, House};
+use self::setup::{Client, Setup};
 
 const LEGACY_MODE: Mode = ("legacy", LEGACY);
 const MODERN_MODE: Mode = (MODERN, MODERN);
@@ -35,7 +36,7 @@ fn until(what: &str, mut fits: impl FnMut() -> bool) {
     }
 }
 
-/// All that a client does with tools.
+/// Checks everything that a client does with tools.
 fn work(of: &str, client: &mut Client, stage: &Stage) {
     let names = client.names("tools");
     for name in ["calculator", "echo", "test_simple_text", "wait"] {
@@ -76,22 +77,22 @@ fn work(of: &str, client: &mut Client, stage: &Stage) {
         assert_eq!(text(&told["results"][n]), format!("done {n}"), "{of}: {told}");
     }
 
-    // In both directions at once.
+    // A large argument and a large result in one call.
     let told = client.call("echo", json!({ "message": { "repeat": LARGE } }));
     let length = &told["result"]["content"][0]["text"]["length"];
     assert_eq!(*length, LARGE + "Echo: ".len(), "{of}: a large argument: {told}");
 }
 
-/// What a client is told to do first: how to negotiate, and the revision that comes of it.
+/// A client's mode of negotiation, and the revision that must come of it.
 type Mode = (&'static str, &'static str);
 
-/// The one that is meant of URIs or names, which a gateway shows with a prefix or as they are.
+/// The URI or name that ends with `own`; a gateway may show it with a prefix.
 fn meant(names: &[String], own: &str) -> String {
     let found = names.iter().find(|name| name.ends_with(own));
     found.unwrap_or_else(|| panic!("{own} is not listed: {names:?}")).clone()
 }
 
-/// All that a client does with resources, prompts and completion.
+/// Checks everything that a client does with resources, prompts and completion.
 fn read(of: &str, client: &mut Client) {
     let uris = client.names("resources");
     let uri = meant(&uris, "test://static-text");
@@ -107,13 +108,14 @@ fn read(of: &str, client: &mut Client) {
     assert!(contents["text"].as_str().is_some_and(|text| text.contains("123")), "{of}: {told}");
     let none = uri.replace("static-text", "none");
     let told = client.step(&json!({ "do": "read", "uri": none }));
-    // The bridge speaks the newer era to the gateway, and hands its code on to an older client.
+    // The bridge uses the modern era with the gateway, and forwards its error code to a legacy
+    // client.
     let is_bridged = of == "mcp-remote auto";
     let code = if client.protocol == LEGACY && !is_bridged { -32_002 } else { -32_602 };
     assert_eq!(told["error"]["code"], code, "{of}: {told}");
     assert_eq!(told["error"]["data"]["uri"], none, "{of}: {told}");
 
-    // The bridge answers this by itself where it translates, and asks nobody.
+    // When the bridge translates, it answers this itself, without a request to the gateway.
     if !is_bridged {
         let watched = meant(&uris, "test://watched-resource");
         let told = client.step(&json!({ "do": "subscribe", "uri": watched }));
@@ -147,7 +149,7 @@ fn read(of: &str, client: &mut Client) {
     }
 }
 
-/// A tool hears that its client has cancelled.
+/// Checks that a cancellation reaches the tool.
 fn cancel(of: &str, client: &mut Client, stage: &Stage) {
     client.step(
         &json!({ "do": "begin", "key": "k", "name": "wait", "arguments": { "key": "cancelled" } }),
@@ -159,14 +161,14 @@ fn cancel(of: &str, client: &mut Client, stage: &Stage) {
 }
 
 fn over_http(library: &str, modes: &[Mode]) {
-    let Some(house) = House::whole() else { return };
-    let gateway = house.place.serve();
+    let Some(setup) = Setup::whole() else { return };
+    let gateway = setup.place.serve();
     for (mode, protocol) in modes {
-        let mut client = house.open_http(library, mode, &gateway);
+        let mut client = setup.open_http(library, mode, &gateway);
         assert_eq!(client.protocol, *protocol);
         let of = format!("{library} {mode} over HTTP");
-        work(&of, &mut client, &house.stage);
-        cancel(&of, &mut client, &house.stage);
+        work(&of, &mut client, &setup.stage);
+        cancel(&of, &mut client, &setup.stage);
         read(&of, &mut client);
         client.close();
     }
@@ -174,13 +176,13 @@ fn over_http(library: &str, modes: &[Mode]) {
 }
 
 fn over_stdio(library: &str, modes: &[Mode]) {
-    let Some(house) = House::whole() else { return };
+    let Some(setup) = Setup::whole() else { return };
     for (mode, protocol) in modes {
-        let mut client = house.open_command(library, mode, &json!([binary(), "stdio"]));
+        let mut client = setup.open_command(library, mode, &json!([binary(), "stdio"]));
         assert_eq!(client.protocol, *protocol);
         let of = format!("{library} {mode} over stdio");
-        work(&of, &mut client, &house.stage);
-        cancel(&of, &mut client, &house.stage);
+        work(&of, &mut client, &setup.stage);
+        cancel(&of, &mut client, &setup.stage);
         read(&of, &mut client);
         client.close();
     }
@@ -210,12 +212,12 @@ fn fastmcp_works_over_stdio() {
 /// between the eras.
 #[test]
 fn the_bridge_from_stdio_to_http_works_in_both_eras() {
-    let Some(house) = House::whole() else { return };
-    let gateway = house.place.serve();
+    let Some(setup) = Setup::whole() else { return };
+    let gateway = setup.place.serve();
     for protocol in ["legacy", "auto"] {
         let command = json!([
-            house.set_up.node,
-            house.set_up.remote,
+            setup.set_up.node,
+            setup.set_up.remote,
             gateway.url(),
             "--silent",
             "--allow-http",
@@ -224,23 +226,23 @@ fn the_bridge_from_stdio_to_http_works_in_both_eras() {
             "--protocol",
             protocol
         ]);
-        let mut client = house.open_command("mcp", "legacy", &command);
+        let mut client = setup.open_command("mcp", "legacy", &command);
         assert_eq!(client.protocol, LEGACY);
         let of = format!("mcp-remote {protocol}");
-        work(&of, &mut client, &house.stage);
-        // Where it translates it posts the cancellation and keeps the stream of the call, which says
-        // nothing in the modern era: there the end of the stream cancels.
+        work(&of, &mut client, &setup.stage);
+        // When it translates, the bridge posts the cancellation and keeps the stream of the call
+        // open. That has no effect in the modern era, in which the end of the stream cancels.
         if protocol == "legacy" {
-            cancel(&of, &mut client, &house.stage);
+            cancel(&of, &mut client, &setup.stage);
         }
         read(&of, &mut client);
         client.close();
     }
 }
 
-impl House {
-    /// One run of the inspector's command line; it does one thing and ends. It cannot report
-    /// progress, cancel, subscribe, complete, or call several tools at once.
+impl Setup {
+    /// Runs the inspector's command line for one request. It cannot report progress, cancel,
+    /// subscribe, complete, or call several tools at once.
     fn inspect(
         &self,
         era: &str,
@@ -268,21 +270,21 @@ impl House {
     }
 }
 
-/// The exit code of the inspector for a tool that fails, and for one that is not there.
+/// The exit code of the inspector for a failed tool, and for an unknown one.
 const TOOL_FAILED: Option<i32> = Some(5);
 
 #[test]
 fn the_inspector_works_in_both_eras() {
-    let Some(house) = House::whole() else { return };
-    let gateway = house.place.serve();
+    let Some(setup) = Setup::whole() else { return };
+    let gateway = setup.place.serve();
     for era in ["legacy", "modern"] {
         for gateway in [Some(&gateway), None] {
             let call = |name: &str, more: &[&str]| {
                 let mut words = vec!["--method", "tools/call", "--tool-name", name];
                 words.extend(more);
-                house.inspect(era, gateway, &words)
+                setup.inspect(era, gateway, &words)
             };
-            let (listed, exit) = house.inspect(era, gateway, &["--method", "tools/list"]);
+            let (listed, exit) = setup.inspect(era, gateway, &["--method", "tools/list"]);
             let tools = listed["result"]["tools"].as_array().unwrap_or_else(|| panic!("{listed}"));
             assert!(exit == Some(0) && tools.iter().any(|tool| tool["name"] == "echo"), "{listed}");
             let (told, exit) = call("echo", &["--tool-arg", "message=hi"]);
@@ -304,21 +306,21 @@ fn the_inspector_works_in_both_eras() {
             let length = told["result"]["content"][0]["text"].as_str().map(str::len);
             assert_eq!((length, exit), (Some(LARGE), Some(0)), "{era}");
 
-            let (told, exit) = house.inspect(era, gateway, &["--method", "resources/list"]);
+            let (told, exit) = setup.inspect(era, gateway, &["--method", "resources/list"]);
             let all = told["result"]["resources"].as_array().unwrap_or_else(|| panic!("{told}"));
             let uris: Vec<String> =
                 all.iter().map(|own| own["uri"].as_str().unwrap().to_owned()).collect();
             assert_eq!(exit, Some(0), "{told}");
             let uri = meant(&uris, "test://static-text");
             let (told, exit) =
-                house.inspect(era, gateway, &["--method", "resources/read", "--uri", &uri]);
+                setup.inspect(era, gateway, &["--method", "resources/read", "--uri", &uri]);
             assert_eq!(
                 (&told["result"]["contents"][0]["uri"], exit),
                 (&json!(uri), Some(0)),
                 "{era}: {told}"
             );
             let words = ["--method", "prompts/get", "--prompt-name", "test_simple_prompt"];
-            let (told, exit) = house.inspect(era, gateway, &words);
+            let (told, exit) = setup.inspect(era, gateway, &words);
             assert!(told["result"]["messages"].is_array() && exit == Some(0), "{era}: {told}");
         }
     }

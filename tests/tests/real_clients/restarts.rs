@@ -1,4 +1,4 @@
-//! Servers and gateways that start again while clients are connected.
+//! Tests restarts of servers and gateways while clients are connected.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
@@ -7,16 +7,16 @@ use std::process::Command;
 use serde_json::{Value, json};
 use toolbooth_tests::binary;
 
-use crate::house::{Client, Fixture, House};
+use crate::setup::{Client, Fixture, Setup};
 use crate::{AUTO, LEGACY_MODE, MODERN_MODE, text, until};
 
-/// A server over HTTP starts again at its address; `era` says which eras it knows.
+/// Restarts a server over HTTP at its address; `era` names the eras that it supports.
 fn server_starts_again(era: &str) {
-    let Some(mut house) = House::with_fixture(era) else { return };
-    let gateway = house.place.serve();
+    let Some(mut setup) = Setup::with_fixture(era) else { return };
+    let gateway = setup.place.serve();
     let mut clients: Vec<Client> = [LEGACY_MODE, MODERN_MODE]
         .iter()
-        .map(|(mode, _)| house.open_http("mcp", mode, &gateway))
+        .map(|(mode, _)| setup.open_http("mcp", mode, &gateway))
         .collect();
     let mut ask = |of: &str| {
         clients
@@ -32,21 +32,21 @@ fn server_starts_again(era: &str) {
     };
     let is_well = |told: &Value| text(told).contains("simple text");
     assert!(ask("before").iter().all(is_well));
-    // It starts again between two calls; the first call after it may be lost, no other.
-    let port = house.fixture.as_ref().unwrap().port();
-    house.fixture = None;
-    house.fixture = Some(Fixture::start(&house.set_up.node, port, era));
+    // After a restart between two calls only the first call may fail.
+    let port = setup.fixture.as_ref().unwrap().port();
+    setup.fixture = None;
+    setup.fixture = Some(Fixture::start(&setup.set_up.node, port, era));
     let first = ask("the first call after it");
     assert!(first.iter().any(is_well), "at most one call is lost: {first:?}");
     assert!(ask("the second").iter().all(is_well));
-    // It is away for a while.
-    house.fixture = None;
+    // The server is stopped for a while.
+    setup.fixture = None;
     for told in ask("while it is away") {
         assert_eq!(told["result"]["isError"], true, "{told}");
         assert!(told["result"]["_meta"]["toolbooth/errorCode"].is_string(), "{told}");
         assert!(!text(&told).is_empty(), "a sentence: {told}");
     }
-    house.fixture = Some(Fixture::start(&house.set_up.node, port, era));
+    setup.fixture = Some(Fixture::start(&setup.set_up.node, port, era));
     until("it is called again", || ask("after it").iter().all(is_well));
 }
 
@@ -62,13 +62,13 @@ fn a_server_with_sessions_may_start_again() {
 
 #[test]
 fn a_server_that_dies_costs_the_calls_that_it_had() {
-    let Some(house) = House::small() else { return };
-    let gateway = house.place.serve();
+    let Some(setup) = Setup::small() else { return };
+    let gateway = setup.place.serve();
     for (mode, _) in &[LEGACY_MODE, MODERN_MODE] {
-        let mut client = house.open_http("mcp", mode, &gateway);
+        let mut client = setup.open_http("mcp", mode, &gateway);
         for round in 0..2 {
             client.step(&json!({ "do": "begin", "key": "k", "name": "wait", "arguments": { "key": "lost" } }));
-            house.stage.next();
+            setup.stage.next();
             let told = client.call("die", json!({}));
             assert_eq!(told["result"]["isError"], true, "{mode} {round}: {told}");
             let told = client.step(&json!({ "do": "finish", "key": "k" }));
@@ -83,8 +83,8 @@ fn a_server_that_dies_costs_the_calls_that_it_had() {
 
 #[test]
 fn a_gateway_over_http_may_start_again() {
-    let Some(house) = House::small() else { return };
-    let mut gateway = house.place.serve();
+    let Some(setup) = Setup::small() else { return };
+    let mut gateway = setup.place.serve();
     let address = gateway.address.clone();
     let sum = json!({ "expression": "6*7" });
     for (library, (mode, _)) in [
@@ -95,28 +95,28 @@ fn a_gateway_over_http_may_start_again() {
         ("fastmcp", AUTO),
     ] {
         let of = format!("{library} {mode}");
-        let mut patient = house.open_http(library, mode, &gateway);
-        let mut hasty = house.open_http(library, mode, &gateway);
+        let mut patient = setup.open_http(library, mode, &gateway);
+        let mut hasty = setup.open_http(library, mode, &gateway);
         for client in [&mut patient, &mut hasty] {
             assert_eq!(text(&client.call("calculator", sum.clone())), "42", "{of}");
         }
         gateway.stop();
         let told = hasty.call("calculator", sum.clone());
         assert_clear(&of, &told);
-        gateway = house.place.serve_at(&address, &[]);
+        gateway = setup.place.serve_at(&address, &[]);
         let told = patient.call("calculator", sum.clone());
         if mode == "legacy" {
             assert_clear(&of, &told);
         } else {
             assert_eq!(text(&told), "42", "{of}: without a session nothing is lost: {told}");
         }
-        let mut fresh = house.open_http(library, mode, &gateway);
+        let mut fresh = setup.open_http(library, mode, &gateway);
         assert_eq!(text(&fresh.call("calculator", sum.clone())), "42", "{of} anew");
         fresh.close();
     }
 }
 
-/// An error that came at once, in words.
+/// Checks that there is an error with a message, and no timeout.
 fn assert_clear(of: &str, told: &Value) {
     assert!(told["error"]["message"].as_str().is_some_and(|text| !text.is_empty()), "{of}: {told}");
     assert_ne!(told["error"]["type"], "TimeoutError", "{of}: {told}");
@@ -124,22 +124,22 @@ fn assert_clear(of: &str, told: &Value) {
 
 #[test]
 fn a_gateway_over_stdio_that_dies_is_told_and_started_anew() {
-    let Some(house) = House::small() else { return };
+    let Some(setup) = Setup::small() else { return };
     let command = json!([binary(), "stdio"]);
     for (library, (mode, _)) in [("mcp", LEGACY_MODE), ("mcp", MODERN_MODE), ("fastmcp", AUTO)] {
         let of = format!("{library} {mode}");
-        let mut client = house.open_command(library, mode, &command);
+        let mut client = setup.open_command(library, mode, &command);
         client.step(
             &json!({ "do": "begin", "key": "k", "name": "wait", "arguments": { "key": "lost" } }),
         );
-        house.stage.next();
+        setup.stage.next();
         let children = client.children();
         assert_eq!(children.len(), 1, "{of}: the gateway");
         assert!(Command::new("kill").arg("-KILL").args(children).status().unwrap().success());
         let told = client.step(&json!({ "do": "finish", "key": "k" }));
         assert_clear(&of, &told);
         drop(client);
-        let mut fresh = house.open_command(library, mode, &command);
+        let mut fresh = setup.open_command(library, mode, &command);
         let told = fresh.call("calculator", json!({ "expression": "6*7" }));
         assert_eq!(text(&told), "42", "{of} anew: {told}");
         fresh.close();

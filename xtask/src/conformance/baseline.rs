@@ -1,4 +1,6 @@
-//! The baseline: scenarios that do not pass yet, each with its reason. It may only shrink.
+//! Reads the baseline: scenarios that do not pass yet, each with its reason.
+//!
+//! The baseline may only shrink.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +10,7 @@ use serde::Deserialize;
 
 use super::suite::Outcome;
 
-/// Where the baseline is, from the repository.
+/// The path of the baseline in the repository.
 pub const PATH: &str = "tests/conformance/baseline.toml";
 
 /// Reasons by scenario.
@@ -40,8 +42,8 @@ impl Baseline {
         Ok(baseline)
     }
 
-    /// What is wrong with the outcomes of one set, by the baseline. `whole` says whether the set ran
-    /// as a whole.
+    /// Compares the outcomes of one set with the baseline; returns the contradictions. `whole`
+    /// means that the whole set ran.
     pub fn judge(
         &self,
         leg: &str,

@@ -1,5 +1,7 @@
-//! The official conformance suite of MCP: against the fixture server, to know that the fixture is
-//! right, then with the gateway in between. What does not pass yet is in the baseline.
+//! Runs the official conformance suite of MCP.
+//!
+//! It runs against the fixture server, to check the fixture, then with the gateway in between.
+//! Scenarios that do not pass yet are in the baseline.
 
 mod baseline;
 mod process;
@@ -19,22 +21,22 @@ use crate::setup::{self, ConformanceSuite};
 
 const REVISIONS: [&str; 2] = ["2026-07-28", "2025-11-25"];
 
-/// Whether the gateway knows `[mcp] bare_uris`, which shows resources as the suite asks for them.
+/// Whether the gateway supports `[mcp] bare_uris`, which lists resources under the suite's URIs.
 const BARE_URIS: bool = true;
 
-/// What the gateway's configuration says beside its server, `fixture`.
+/// The gateway's configuration without its server, `fixture`.
 fn settings() -> String {
     let bare = if BARE_URIS { "bare_uris = \"fixture\"\n" } else { "" };
     format!("[mcp]\nprefix = \"never\"\n{bare}")
 }
 
-/// What is asked for.
+/// The selected sets and scenarios.
 #[derive(Default)]
 struct Wanted<'a> {
-    /// `client`, or a revision for servers; both legs of all where it is not there.
+    /// `client`, or a revision for servers; `None` = all sets of both.
     set: Option<&'a str>,
     scenario: Option<&'a str>,
-    /// Only against the fixture.
+    /// Runs against the fixture server only.
     direct: bool,
 }
 
@@ -65,10 +67,10 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Runs what the words ask for.
+/// Runs the scenarios that the words select.
 ///
 /// # Errors
-/// Where the fixture fails, a scenario outside the baseline fails, or one of the baseline passes.
+/// If the fixture fails, a scenario outside the baseline fails, or one of the baseline passes.
 pub fn run(words: &[&str]) -> Result<()> {
     let wanted = Wanted::parse(words)?;
     let environment = setup::set_up()?;
@@ -105,7 +107,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// The scored scenarios of a set that are asked for.
+    /// The selected scenarios among the scored ones of a set.
     fn scenarios(&self, leg: &str, revision: &str) -> Result<Vec<String>> {
         let mut all = self.suite.scored(leg, revision)?;
         if let Some(one) = self.wanted.scenario {
@@ -114,7 +116,7 @@ impl Run<'_> {
         Ok(all)
     }
 
-    /// An empty folder for what a run writes.
+    /// Creates an empty folder for the files of a run.
     fn empty(&self, name: &str) -> Result<PathBuf> {
         let folder = self.folder.join(name);
         let _ = std::fs::remove_dir_all(&folder);
@@ -128,7 +130,8 @@ impl Run<'_> {
         Server::start("fixture", command.arg(script), &folder.join("fixture.log"))
     }
 
-    /// Both directions of one set for servers; gives how many scenarios ran.
+    /// Runs one set for servers, against the fixture and through the gateway; returns the number of
+    /// scenarios.
     fn server(&self, revision: &str, wrong: &mut Vec<String>) -> Result<usize> {
         let scenarios = self.scenarios("server", revision)?;
         if scenarios.is_empty() {
@@ -172,7 +175,7 @@ impl Run<'_> {
         scenarios.iter().map(|name| suite::outcome(folder, name)).collect()
     }
 
-    /// One set for clients; gives how many scenarios ran.
+    /// Runs one set for clients; returns the number of scenarios.
     fn client(&self, revision: &str, wrong: &mut Vec<String>) -> Result<usize> {
         let scenarios = self.scenarios("client", revision)?;
         if scenarios.is_empty() {
@@ -185,7 +188,8 @@ impl Run<'_> {
         let folder = self.empty(&format!("client-{revision}"))?;
         let binary = target().join("debug/toolbooth");
         let script = repository().join("tests/conformance/client.py");
-        // The suite gives this to a shell. With `exec` the client is the process that the suite ends.
+        // The suite passes this to a shell. With `exec` the client is the process that the suite
+        // ends.
         let client = format!("exec {} {}", quoted(&self.python), quoted(&script));
         let settings = settings();
         let mut outcomes = Vec::new();
@@ -201,7 +205,7 @@ impl Run<'_> {
                 println!("{}", std::fs::read_to_string(folder.join(format!("{name}.log")))?);
             }
             let mut outcome = suite::outcome(&folder, name)?;
-            // The suite judges requests; whether their answers reached the agent, its client knows.
+            // The suite judges requests only; the client reports whether it got the answers.
             if !work.join("done").is_file() {
                 outcome.failures.push("the client did not get what it asked for".to_owned());
             }
@@ -228,7 +232,7 @@ fn gateway(folder: &Path, upstream: &str) -> Result<Server> {
     Server::start("gateway", &mut command, &folder.join("gateway.log"))
 }
 
-/// A path as one word of a shell.
+/// Quotes a path as one word of a shell.
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }

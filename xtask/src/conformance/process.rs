@@ -1,4 +1,4 @@
-//! Processes that a conformance run starts: each ends with its value, by its own id.
+//! Starts the processes of a conformance run; each ends when its value is dropped.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +13,7 @@ const START_MAX: Duration = Duration::from_secs(60);
 const STOP_MAX: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A server that has said where it listens. Dropping it ends it.
+/// A server that listens. Dropping it ends it.
 pub struct Server {
     child: Child,
     name: String,
@@ -22,7 +22,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server and waits until it listens. What it prints goes to `log`.
+    /// Starts a server and waits until it listens. Its output goes to `log`.
     pub fn start(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
         let errors = File::create(log)?;
         let mut output = errors.try_clone()?;
@@ -51,7 +51,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Ends the server in order; an error where it had ended before.
+    /// Ends the server; an error if it had ended before.
     pub fn stop(mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("the {} ended with {status} while it was used", self.name);
@@ -78,7 +78,7 @@ impl Drop for Server {
     }
 }
 
-/// Waits for a process, at most for so long; `None` where it still runs.
+/// Waits for a process for at most `most`; `None` if it still runs.
 fn wait(child: &mut Child, most: Duration) -> Result<Option<ExitStatus>> {
     let began = Instant::now();
     loop {
@@ -92,7 +92,7 @@ fn wait(child: &mut Child, most: Duration) -> Result<Option<ExitStatus>> {
     }
 }
 
-/// Runs a command with all its output in `log`, at most for so long. Its status is the caller's.
+/// Runs a command for at most `most`, with all its output in `log`. Ignores its exit status.
 pub fn run_into(command: &mut Command, log: &Path, most: Duration) -> Result<()> {
     let output = File::create(log)?;
     let errors = output.try_clone()?;

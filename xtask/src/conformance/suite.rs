@@ -1,4 +1,4 @@
-//! The official suite: which scenarios a revision requires, running them, and what came out.
+//! Lists the scenarios that a revision requires, runs them, and reads their outcomes.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -11,16 +11,16 @@ use serde_json::Value;
 use super::process::run_into;
 use crate::setup::ConformanceSuite;
 
-/// How long one run may take. A set takes seconds; the suite gives each scenario up to 30.
+/// The deadline of one run. A set takes seconds; the suite allows each scenario up to 30.
 const RUN_MAX: Duration = Duration::from_secs(240);
 const CLIENT_MAX: Duration = Duration::from_secs(60);
-/// OAuth clients: Toolbooth does not log in at upstream servers.
+/// The prefix of OAuth scenarios: Toolbooth does not log in at upstream servers.
 const OAUTH: &str = "auth/";
 
-/// What came of one scenario.
+/// The outcome of one scenario.
 pub struct Outcome {
     pub scenario: String,
-    /// Why it failed; empty where it passed.
+    /// The reasons for which it failed; empty if it passed.
     pub failures: Vec<String>,
 }
 
@@ -31,7 +31,7 @@ impl ConformanceSuite {
         command
     }
 
-    /// The scenarios that a revision scores for a leg, those of OAuth left out.
+    /// The scenarios that a revision scores for a leg, without those of OAuth.
     pub fn scored(&self, leg: &str, revision: &str) -> Result<Vec<String>> {
         let output = self.command().args(["list", "--requirements", revision]).output()?;
         let text = String::from_utf8_lossy(&output.stdout);
@@ -79,7 +79,7 @@ impl ConformanceSuite {
     }
 }
 
-/// The scenarios of one leg in what `list --requirements` prints.
+/// The scenarios of one leg in the output of `list --requirements`.
 fn scenarios(listing: &str, leg: &str) -> Vec<String> {
     let head = if leg == "client" { "Client scenarios" } else { "Server scenarios" };
     listing
@@ -92,7 +92,7 @@ fn scenarios(listing: &str, leg: &str) -> Vec<String> {
         .collect()
 }
 
-/// Takes the time out of the names of the suite's folders.
+/// Removes the time from the names of the suite's folders.
 fn name_folders(folder: &Path, prefix: &str) -> Result<()> {
     const TIME: usize = "-2026-01-01T00-00-00-000Z".len();
     for entry in std::fs::read_dir(folder)? {
@@ -109,7 +109,7 @@ fn name_folders(folder: &Path, prefix: &str) -> Result<()> {
     Ok(())
 }
 
-/// What came of a scenario, by the checks that the suite wrote.
+/// Reads the outcome of a scenario from the checks that the suite wrote.
 pub fn outcome(folder: &Path, scenario: &str) -> Result<Outcome> {
     let path = folder.join(scenario).join("checks.json");
     let failures = match std::fs::read(&path) {
@@ -122,8 +122,8 @@ pub fn outcome(folder: &Path, scenario: &str) -> Result<Outcome> {
     Ok(Outcome { scenario: scenario.to_owned(), failures })
 }
 
-/// The failures among checks. Checks of which none succeeded are a failure too: the suite lets a
-/// scenario pass in which nothing happened.
+/// The failures among checks. Without a successful check the scenario fails too: the suite would
+/// pass a scenario in which nothing happened.
 fn failures(checks: &Value) -> Vec<String> {
     let checks = checks.as_array().map(Vec::as_slice).unwrap_or_default();
     let with = |status: &'static str| checks.iter().filter(move |check| check["status"] == status);

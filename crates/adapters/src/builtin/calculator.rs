@@ -48,7 +48,7 @@ pub(super) fn add(functions: &mut Functions) -> Value {
                 .map_err(|_| FunctionError("the expression cannot be evaluated".to_owned()))?
                 .map_err(FunctionError)?;
             let data = json!({ "value": value, "exact": exact });
-            Ok(ToolOutput { structured_content: Some(data), ..ToolOutput::text(value) })
+            Ok(ToolOutput::text_and_data(value, &data))
         },
     )
 }

@@ -13,9 +13,11 @@ use toolbooth_contracts::sandbox::{Enforce, SandboxLimits, SandboxProfile};
 use toolbooth_contracts::{Effect, ErrorCode, Outcome, ToolOutput};
 
 use super::files::{DOCUMENT_BYTES_MAX, Roots, blocking};
+use crate::command_line::CommandLine;
 use crate::functions::{Functions, entry};
 use crate::launcher::Launcher;
-use crate::process::{self, Bounds, CommandLine, Ended};
+use crate::outcome::Ended;
+use crate::process::{self, Bounds};
 
 /// Bytes of text that come back; the rest is cut off, and the result says so.
 const TEXT_BYTES_MAX: usize = 1 << 20;
@@ -51,8 +53,8 @@ pub(super) fn add(
             let (roots, worker) = (Arc::clone(&roots), worker.clone());
             Box::pin(async move {
                 let read = blocking(move || {
-                    let document: Document =
-                        serde_json::from_str(&arguments).map_err(|error| error.to_string())?;
+                    let document: Document = Document::deserialize(arguments.tree())
+                        .map_err(|error| error.to_string())?;
                     let (bytes, path) = match (document.path, document.content) {
                         (Some(path), None) => (roots.read(&path, DOCUMENT_BYTES_MAX)?, path),
                         (None, Some(content)) => (content.into_bytes(), String::new()),
@@ -138,8 +140,8 @@ fn from_worker(finished: process::Finished) -> Outcome {
 }
 
 fn answer(data: Value) -> ToolOutput {
-    let text = data.get("text").and_then(Value::as_str).unwrap_or_default().to_owned();
-    ToolOutput { structured_content: Some(data), ..ToolOutput::text(text) }
+    let text = data.get("text").and_then(Value::as_str).unwrap_or_default();
+    ToolOutput::text_and_data(text, &data)
 }
 
 /// The worker's side: reads a header line and a document from `input`, writes the answer.

@@ -223,10 +223,7 @@ pub(super) fn add(functions: &mut Functions, roots: Arc<Roots>) -> [Value; 2] {
                     })
                     .collect();
                 let data = json!({ "entries": entries });
-                Ok(ToolOutput {
-                    structured_content: Some(data),
-                    ..ToolOutput::text(names.join("\n"))
-                })
+                Ok(ToolOutput::text_and_data(names.join("\n"), &data))
             }
         },
     );

@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 pub use files::Roots;
 pub use search::SearchEndpoint;
 
+use crate::command_line::CommandLine;
 use crate::functions::Functions;
 use crate::launcher::Launcher;
-use crate::process::CommandLine;
 
 /// What the tools that are compiled in need.
 #[derive(Debug, Clone, Default)]

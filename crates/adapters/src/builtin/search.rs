@@ -60,7 +60,7 @@ pub(super) fn add(functions: &mut Functions, endpoint: Option<SearchEndpoint>) -
                 let Some(endpoint) = endpoint else {
                     return Outcome::Failed(ExecutionError::not_configured(missing()));
                 };
-                let search: Search = match serde_json::from_str(&arguments) {
+                let search: Search = match Search::deserialize(arguments.tree()) {
                     Ok(search) => search,
                     Err(error) => {
                         return Outcome::Failed(ExecutionError::adapter(Effect::NotStarted, error.to_string()));
@@ -125,5 +125,5 @@ async fn ask(endpoint: &SearchEndpoint, search: Search) -> Result<ToolOutput, St
             })
         })
         .collect();
-    Ok(ToolOutput::data(json!({ "results": found })))
+    Ok(ToolOutput::data(&json!({ "results": found })))
 }

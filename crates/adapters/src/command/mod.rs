@@ -11,18 +11,21 @@ use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::contract::{OnSignal, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
-use toolbooth_contracts::json::parse;
+use toolbooth_contracts::json::{JsonText, parse};
 use toolbooth_contracts::port::{DiscoveredTool, ExecutionError, Listing, SourceError, ToolSource};
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_contracts::{
-    Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, ToolOutput,
+    Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, Payload, ToolOutput,
 };
 
 pub use template::CommandTemplate;
 
+use crate::command_line::CommandLine;
+use crate::error::StartError;
 use crate::launcher::Launcher;
-use crate::process::{self, Bounds, CommandLine, Ended, StartError};
+use crate::outcome::Ended;
+use crate::process::{self, Bounds};
 use crate::sandbox;
 use crate::text::plain;
 
@@ -32,7 +35,8 @@ pub const LISTING_BYTES_MAX: usize = 10 << 20;
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
 /// What an agent sees of a command that fails.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum ErrorText {
     /// Exit code or signal, and standard output.
     #[default]
@@ -249,9 +253,7 @@ impl CommandExecutor {
                 line
             }
             CallLine::Filled { line, template } => {
-                let arguments: Value = serde_json::from_str(dispatch.arguments.get())
-                    .map_err(|error| error.to_string())?;
-                let words = template.fill(&arguments)?;
+                let words = template.fill(dispatch.arguments.tree())?;
                 let argv = words.into_iter().map(Into::into).collect();
                 CommandLine { argv, written: template.written(), ..line.clone() }
             }
@@ -282,10 +284,10 @@ impl Executor for CommandExecutor {
         let bounds = Bounds {
             profile: profile.as_ref(),
             timeout: Some(dispatch.timeout),
-            witness: dispatch.witness.clone(),
+            execution_log: dispatch.execution_log.clone(),
             ..Bounds::free(OUTPUT_BYTES_MAX)
         };
-        let input = dispatch.arguments.get().as_bytes().to_vec();
+        let input = dispatch.arguments.as_str().as_bytes().to_vec();
         match process::run(&self.launcher, &line, input, bounds, &conversation).await {
             Ok(mut finished) => {
                 for stream in [&mut finished.stdout, &mut finished.stderr] {
@@ -298,7 +300,7 @@ impl Executor for CommandExecutor {
                 }
                 if finished.ended != Ended::Exit(0) {
                     let (stdout, stderr) = (plain(&finished.stdout), plain(&finished.stderr));
-                    finished.note_denials(&stdout, &stderr, &dispatch.witness);
+                    finished.note_denials(&stdout, &stderr, &dispatch.execution_log);
                 }
                 let on_signal = dispatch.contract.idempotency.on_signal.unwrap_or_default();
                 let mut outcome = answer(finished, self.settings.error_text, on_signal);
@@ -332,7 +334,11 @@ impl Executor for CommandExecutor {
         }
     }
 
-    fn contains(&self, _contract: &ToolContract, _profile: &SandboxProfile) -> Result<(), String> {
+    fn satisfies_sandbox(
+        &self,
+        _contract: &ToolContract,
+        _profile: &SandboxProfile,
+    ) -> Result<(), String> {
         // Each call is contained on its own, or refused when it is started.
         Ok(())
     }
@@ -384,12 +390,12 @@ fn answer(finished: process::Finished, error_text: ErrorText, on_signal: OnSigna
     };
     match finished.ended {
         Ended::Exit(0) => {
-            let data = parse(&finished.stdout).ok().filter(Value::is_object);
-            Outcome::Done(ToolOutput {
-                structured_content: data,
-                internal,
-                ..ToolOutput::text(stdout.trim_end_matches('\n'))
-            })
+            let text = Payload::text(stdout.trim_end_matches('\n'));
+            let data = String::from_utf8(finished.stdout).ok();
+            let data = data.and_then(|text| JsonText::parse(text).ok());
+            let structured_content = data.filter(JsonText::is_object);
+            let output = ToolOutput::new(Payload { structured_content, ..text });
+            Outcome::Done(ToolOutput { internal, ..output })
         }
         Ended::Exit(_) => failed(format!("the command {}", finished.ended.described())),
         Ended::Signal(_) if finished.may_have_run && on_signal == OnSignal::Failed => {

@@ -21,7 +21,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
-use toolbooth_contracts::Witness;
+use toolbooth_contracts::ExecutionLog;
+use toolbooth_launcher::client::ServeListener;
 use toolbooth_launcher::order::Relay;
 use toolbooth_launcher::wire::{Listener, ListenerKind};
 
@@ -273,7 +274,7 @@ fn is_own(to: SocketAddr) -> bool {
 pub(crate) struct Passage {
     allowed: AllowList,
     rules: NetworkRules,
-    witness: Witness,
+    execution_log: ExecutionLog,
     /// The program, for the log.
     program: String,
     named: Mutex<Named>,
@@ -291,23 +292,9 @@ struct Named {
     order: VecDeque<IpAddr>,
 }
 
-impl Passage {
-    pub(crate) fn new(
-        allowed: AllowList,
-        rules: NetworkRules,
-        witness: Witness,
-        program: String,
-    ) -> Self {
-        let (named, logged) = (Mutex::default(), Mutex::default());
-        let own = (rules.budget.connections_max / PROGRAM_PART).max(1);
-        let connections = Arc::new(Semaphore::new(own));
-        let lookups = Arc::new(Semaphore::new(LOOKUPS_OF_PROGRAM_MAX));
-        Self { allowed, rules, witness, program, named, logged, connections, lookups }
-    }
-
-    /// Serves a listening socket of the program's network.
-    pub(crate) fn serve(self: &Arc<Self>, listener: Listener, fd: OwnedFd) -> io::Result<Serving> {
-        let passage = Arc::clone(self);
+impl ServeListener for Passage {
+    fn serve(self: Arc<Self>, listener: Listener, fd: OwnedFd) -> io::Result<Box<dyn Send>> {
+        let passage = self;
         let task = match listener.kind {
             ListenerKind::Proxy => tokio::spawn(proxy::serve(passage, stream_listener(fd)?)),
             ListenerKind::Stream => tokio::spawn(relay::serve(passage, stream_listener(fd)?)),
@@ -318,7 +305,31 @@ impl Passage {
                 tokio::spawn(names::serve_datagrams(passage, names::Datagrams::of(fd)?))
             }
         };
-        Ok(Serving(task.abort_handle()))
+        Ok(Box::new(Serving(task.abort_handle())))
+    }
+}
+
+impl Passage {
+    pub(crate) fn new(
+        allowed: AllowList,
+        rules: NetworkRules,
+        execution_log: ExecutionLog,
+        program: String,
+    ) -> Arc<Self> {
+        let (named, logged) = (Mutex::default(), Mutex::default());
+        let own = (rules.budget.connections_max / PROGRAM_PART).max(1);
+        let connections = Arc::new(Semaphore::new(own));
+        let lookups = Arc::new(Semaphore::new(LOOKUPS_OF_PROGRAM_MAX));
+        Arc::new(Self {
+            allowed,
+            rules,
+            execution_log,
+            program,
+            named,
+            logged,
+            connections,
+            lookups,
+        })
     }
 
     /// Judges where a connection leads, by its true address; gives the host as it is told, and
@@ -387,20 +398,26 @@ impl Passage {
     /// The addresses of a name, as this machine's resolver has them.
     ///
     /// # Errors
-    /// Where there are none, none in time, or too many look-ups are running.
+    /// Where there are none, or none in time.
     async fn look_up(&self, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let busy = |_| io::Error::new(io::ErrorKind::WouldBlock, "too many names are looked up");
-        let own = Arc::clone(&self.lookups).try_acquire_owned().map_err(busy)?;
-        let shared = Arc::clone(&self.rules.budget.lookups).try_acquire_owned().map_err(busy)?;
-        let asked = (self.rules.resolver)(name.to_owned(), port);
-        // A look-up that takes too long goes on in its thread, and so does its share of the bound.
-        let looking = tokio::spawn(async move {
-            let found = asked.await;
-            drop((own, shared));
-            found
-        });
+        let looking = async {
+            // A program that asks for many names at once waits for its own look-ups, and no one
+            // else's does for them.
+            let own = Arc::clone(&self.lookups).acquire_owned().await;
+            let shared = Arc::clone(&self.rules.budget.lookups).acquire_owned().await;
+            let slots = (own.map_err(io::Error::other)?, shared.map_err(io::Error::other)?);
+            let asked = (self.rules.resolver)(name.to_owned(), port);
+            // A look-up that takes too long goes on in its thread, and so does its share of the
+            // bound.
+            let looking = tokio::spawn(async move {
+                let found = asked.await;
+                drop(slots);
+                found
+            });
+            looking.await.map_err(io::Error::other)?
+        };
         match tokio::time::timeout(LOOKUP_TIMEOUT, looking).await {
-            Ok(found) => found.map_err(io::Error::other)?.map(|mut found| {
+            Ok(found) => found.map(|mut found| {
                 found.truncate(ADDRESSES_MAX);
                 found
             }),
@@ -437,13 +454,13 @@ impl Passage {
 
     fn note_refusal(&self, host: &str, port: u16, reason: &str) {
         // Repeated refusals are counted, and told once.
-        if self.witness.egress_refused(host, port, reason) {
+        if self.execution_log.egress_refused(host, port, reason) {
             tracing::warn!(program = self.program, host, port, reason, "a way out is refused");
         }
     }
 
     fn note_reached(&self, host: &str, port: u16) {
-        self.witness.egress_reached(host, port);
+        self.execution_log.egress_reached(host, port);
         let mut logged = lock(&self.logged);
         let program = self.program.as_str();
         // A program that chooses names does not choose how long the log is.
@@ -527,11 +544,11 @@ mod tests {
         assert_eq!(list(&["a.example:*"]).ports(), [443]);
     }
 
-    fn passage(entries: &[&str], allowed: &[&str]) -> Passage {
+    fn passage(entries: &[&str], allowed: &[&str]) -> Arc<Passage> {
         let allowed: Vec<String> = allowed.iter().map(|range| (*range).to_owned()).collect();
         let rules = NetworkRules::parse(&allowed).unwrap();
         rules.refuse_door("127.0.0.1:7717".parse().unwrap());
-        Passage::new(list(entries), rules, Witness::default(), "p".to_owned())
+        Passage::new(list(entries), rules, ExecutionLog::default(), "p".to_owned())
     }
 
     #[test]
@@ -584,13 +601,13 @@ mod tests {
     }
 
     /// Look-ups that never end take what one program may, and no more.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn look_ups_of_a_program_are_bounded() {
         let rules = NetworkRules::default()
             .with_resolver(Arc::new(|_, _| Box::pin(std::future::pending())));
         let passage = |rules: &NetworkRules| {
-            let witness = Witness::default();
-            Arc::new(Passage::new(list(&["*"]), rules.clone(), witness, "p".to_owned()))
+            let execution_log = ExecutionLog::default();
+            Arc::new(Passage::new(list(&["*"]), rules.clone(), execution_log, "p".to_owned()))
         };
         let (greedy, other) = (passage(&rules), passage(&rules));
         for _ in 0..LOOKUPS_OF_PROGRAM_MAX {
@@ -601,10 +618,31 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let error = greedy.look_up("b.example", 0).await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(other.lookups.available_permits(), LOOKUPS_OF_PROGRAM_MAX);
         let left = rules.budget.lookups.available_permits();
         assert_eq!(left, LOOKUPS_MAX - LOOKUPS_OF_PROGRAM_MAX);
+    }
+
+    /// A package runner fetches dozens of files at once, each with its own question.
+    #[tokio::test]
+    async fn more_look_ups_than_run_at_once_wait_for_their_turn() {
+        let rules = NetworkRules::default().with_resolver(Arc::new(|_, port| {
+            Box::pin(async move {
+                tokio::task::yield_now().await;
+                Ok(vec![SocketAddr::from(([192, 0, 2, 1], port))])
+            })
+        }));
+        let execution_log = ExecutionLog::default();
+        let passage = Arc::new(Passage::new(list(&["*"]), rules, execution_log, "p".to_owned()));
+        let mut asking = tokio::task::JoinSet::new();
+        for _ in 0..LOOKUPS_MAX * 2 {
+            let passage = Arc::clone(&passage);
+            asking.spawn(async move { passage.look_up("a.example", 0).await });
+        }
+        while let Some(found) = asking.join_next().await {
+            assert_eq!(found.unwrap().unwrap().len(), 1);
+        }
     }
 
     #[test]

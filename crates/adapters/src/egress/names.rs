@@ -188,9 +188,7 @@ async fn look_up(
     let found = match passage.look_up(name, 0).await {
         Ok(found) => found,
         // Asked again, it may be answered.
-        Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
-            return Err(ResponseCode::ServFail);
-        }
+        Err(error) if error.kind() == ErrorKind::TimedOut => return Err(ResponseCode::ServFail),
         Err(error) => {
             tracing::debug!(name, %error, "a name is not found");
             return Err(ResponseCode::NXDomain);
@@ -211,12 +209,12 @@ fn has_v6() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use toolbooth_contracts::Witness;
+    use toolbooth_contracts::ExecutionLog;
 
     use super::super::{AllowList, NetworkRules};
     use super::*;
 
-    fn passage(hosts: &[&str]) -> Passage {
+    fn passage(hosts: &[&str]) -> Arc<Passage> {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let rules = NetworkRules::default().with_resolver(Arc::new(|name, port| {
             Box::pin(async move {
@@ -227,7 +225,7 @@ mod tests {
             })
         }));
         let allowed = AllowList::parse(&hosts).unwrap();
-        Passage::new(allowed, rules, Witness::default(), "p".to_owned())
+        Passage::new(allowed, rules, ExecutionLog::default(), "p".to_owned())
     }
 
     /// A question as programs send it.

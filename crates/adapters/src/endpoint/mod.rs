@@ -20,10 +20,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde_json::Value;
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::coverage::Readiness;
-use toolbooth_contracts::json::parse;
+use toolbooth_contracts::json::{JsonText, parse};
 use toolbooth_contracts::port::ExecutionError;
 use toolbooth_contracts::{
-    Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, ToolOutput,
+    Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, Payload, ToolOutput,
 };
 use url::{Host, Url};
 
@@ -133,13 +133,12 @@ impl Endpoint {
         let wrong = |sentence: String| {
             ExecutionError::adapter(Effect::NotStarted, sentence.clone()).with_safe(sentence)
         };
-        let arguments: Value = serde_json::from_str(dispatch.arguments.get())
-            .map_err(|error| wrong(error.to_string()))?;
+        let arguments = dispatch.arguments.tree();
         match &self.settings.plan {
-            Plan::Template(template) => template.fill(&arguments).map_err(wrong),
+            Plan::Template(template) => template.fill(arguments).map_err(wrong),
             Plan::Operations(operations) => {
                 let target = dispatch.target();
-                let made = operations.fill(target, None, &arguments);
+                let made = operations.fill(target, None, arguments);
                 made.ok_or_else(|| ExecutionError::not_configured(self.no_operation(target)))?
                     .map_err(wrong)
             }
@@ -197,7 +196,7 @@ impl Endpoint {
         loop {
             let refuse = |reason: String| {
                 let (host, port) = place(&request.url);
-                dispatch.witness.egress_refused(&host, port, &reason);
+                dispatch.execution_log.egress_refused(&host, port, &reason);
                 refused(before, reason)
             };
             self.judge(&request.url).map_err(refuse)?;
@@ -271,11 +270,11 @@ impl Endpoint {
         let text = secrets.conceal_text(&String::from_utf8_lossy(&bytes));
         let is_json = openapi::is_json(&media_type) || media_type.is_empty();
         if is_json && !text.trim().is_empty() {
-            match parse(text.as_bytes()) {
-                Ok(mut data) => {
+            match JsonText::parse(text.as_str()) {
+                Ok(data) => {
                     // Escapes of JSON hide a secret until they are read.
-                    secrets.conceal(&mut data);
-                    return Ok(ToolOutput::data(data));
+                    let data = secrets.concealed_json(&data).unwrap_or(data);
+                    return Ok(ToolOutput::new(Payload::data(data)));
                 }
                 Err(fault) if !media_type.is_empty() => {
                     return Err(ExecutionError {

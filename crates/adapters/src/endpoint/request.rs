@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use http::Method;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 use url::Url;
 
@@ -207,17 +208,12 @@ pub(crate) fn segment(value: &str, name: &str) -> Result<String, String> {
     Ok(encoded(value))
 }
 
-/// Everything but unreserved characters (RFC 3986, 2.3) as `%XX`.
+/// All but the unreserved characters (RFC 3986, 2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The value with all but unreserved characters as `%XX`.
 pub(crate) fn encoded(value: &str) -> String {
-    let mut out = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
+    utf8_percent_encode(value, RESERVED).to_string()
 }
 
 #[cfg(test)]

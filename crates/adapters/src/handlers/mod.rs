@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use toolbooth_contracts::contract::{OnSignal, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
@@ -22,18 +22,20 @@ use toolbooth_contracts::port::ExecutionError;
 use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_contracts::trust::TrustLevels;
 use toolbooth_contracts::{
-    ContentBlock, Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, ToolOutput, Witness,
+    Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Outcome, ToolOutput,
 };
 
 use crate::launcher::Launcher;
-use crate::process::{CLOSE, Ended};
-use crate::sandbox::{self, Standing};
+use crate::outcome::Ended;
+use crate::process::CLOSE;
+use crate::sandbox::{self, ProfileSetting};
 use crate::secrets::Setting;
 
 use worker::{Failure, Reply, Worker};
 
 /// In which language a folder's handlers are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Language {
     /// `DOMAIN.js`, `DOMAIN.mjs` or `DOMAIN.cjs`, run by `node`.
     Node,
@@ -57,7 +59,7 @@ pub struct HandlerFolder {
     /// Variables that they see beside those of their profile.
     pub env: Vec<(String, Setting)>,
     /// How they are contained.
-    pub sandbox: Standing,
+    pub sandbox: ProfileSetting,
 }
 
 /// Workers of one domain, where configuration says nothing.
@@ -69,7 +71,7 @@ pub struct Handlers {
     folders: Vec<HandlerFolder>,
     levels: TrustLevels,
     launcher: Launcher,
-    witness: Witness,
+    execution_log: ExecutionLog,
     pools: Mutex<HashMap<PoolKey, Arc<Pool>>>,
 }
 
@@ -107,14 +109,14 @@ impl Handlers {
     /// Handlers of these folders; a folder that names a domain comes before one that takes all.
     #[must_use]
     pub fn new(folders: Vec<HandlerFolder>, levels: TrustLevels, launcher: Launcher) -> Self {
-        let (witness, pools) = (Witness::default(), Mutex::new(HashMap::new()));
-        Self { folders, levels, launcher, witness, pools }
+        let (execution_log, pools) = (ExecutionLog::default(), Mutex::new(HashMap::new()));
+        Self { folders, levels, launcher, execution_log, pools }
     }
 
-    /// The same, noting refused ways out with `witness`.
+    /// The same, noting refused ways out in `execution_log`.
     #[must_use]
-    pub fn with_witness(self, witness: Witness) -> Self {
-        Self { witness, ..self }
+    pub fn with_execution_log(self, execution_log: ExecutionLog) -> Self {
+        Self { execution_log, ..self }
     }
 
     fn file(&self, domain: &str) -> Result<HandlerFile, String> {
@@ -197,7 +199,7 @@ impl Handlers {
                     file.language,
                     &file.folder,
                     profile,
-                    &self.witness,
+                    &self.execution_log,
                 )
                 .await?;
                 lock(&pool.state).exports = Some((of, exports));
@@ -266,7 +268,7 @@ impl Executor for Handlers {
             }
         };
         if let Some(sandbox) = &lent.worker.applied {
-            dispatch.witness.contained(sandbox.clone());
+            dispatch.execution_log.contained(sandbox.clone());
         }
         let context = json!({
             "toolId": dispatch.contract.tool_id,
@@ -274,7 +276,7 @@ impl Executor for Handlers {
             "idempotencyKey": dispatch.idempotency_key,
             "attempt": dispatch.attempt,
         });
-        let asked = lent.worker.ask(&handler, dispatch.arguments.get(), &context);
+        let asked = lent.worker.ask(&handler, &dispatch.arguments, &context);
         if conversation.is_cancelled() {
             return Outcome::Failed(cancelled(Effect::NotStarted));
         }
@@ -286,7 +288,7 @@ impl Executor for Handlers {
         match reply {
             Some(Ok((reply, stderr))) => {
                 if let Reply::Error(sentence) = &reply {
-                    lent.worker.explain(sentence, &stderr, &dispatch.witness);
+                    lent.worker.explain(sentence, &stderr, &dispatch.execution_log);
                 }
                 lent.give_back();
                 finished(reply, stderr, domain, &handler)
@@ -366,7 +368,11 @@ impl Executor for Handlers {
         }
     }
 
-    fn contains(&self, contract: &ToolContract, profile: &SandboxProfile) -> Result<(), String> {
+    fn satisfies_sandbox(
+        &self,
+        contract: &ToolContract,
+        profile: &SandboxProfile,
+    ) -> Result<(), String> {
         let target = contract.execution.target.as_deref();
         let (domain, _) = domain_and_handler(target.unwrap_or_else(|| contract.tool_id.as_str()));
         let file = self.file(domain)?;
@@ -406,7 +412,7 @@ fn cancelled(effect: Effect) -> ExecutionError {
 fn finished(reply: Reply, stderr: String, domain: &str, handler: &str) -> Outcome {
     let internal = (!stderr.trim().is_empty()).then(|| format!("stderr: {stderr}"));
     match reply {
-        Reply::Result(value) => Outcome::Done(ToolOutput { internal, ..output(value) }),
+        Reply::Result(output) => Outcome::Done(ToolOutput { internal, ..output }),
         // The handler ran to its end; its key must stay held.
         Reply::Unserialisable(reason) => Outcome::Failed(ExecutionError {
             code: ErrorCode::InvalidToolResult,
@@ -419,23 +425,5 @@ fn finished(reply: Reply, stderr: String, domain: &str, handler: &str) -> Outcom
             ..ToolOutput::text(crate::text::plain(sentence.as_bytes())).into_error()
         }),
         Reply::Missing => Outcome::Failed(ExecutionError::not_configured(missing(domain, handler))),
-    }
-}
-
-/// What a handler returned: a text is text, an object with `content` is a whole result, anything
-/// else is data.
-fn output(value: Value) -> ToolOutput {
-    match value {
-        Value::String(text) => ToolOutput::text(text),
-        Value::Object(members) if members.get("content").is_some_and(Value::is_array) => {
-            let blocks = members.get("content").and_then(Value::as_array).cloned();
-            ToolOutput {
-                content: blocks.map(|blocks| blocks.into_iter().map(ContentBlock).collect()),
-                structured_content: members.get("structuredContent").cloned(),
-                is_error: members.get("isError") == Some(&Value::Bool(true)),
-                ..ToolOutput::default()
-            }
-        }
-        other => ToolOutput::data(other),
     }
 }

@@ -9,14 +9,16 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
-use toolbooth_contracts::Witness;
-use toolbooth_contracts::json::parse;
+use toolbooth_contracts::execution_log::AppliedSandbox;
+use toolbooth_contracts::json::{JsonFault, Kind, Reader, parse};
 use toolbooth_contracts::sandbox::SandboxProfile;
-use toolbooth_contracts::witness::AppliedSandbox;
+use toolbooth_contracts::{Arguments, ContentBlock, ExecutionLog, Payload, ToolOutput};
 
 use super::{HandlerFolder, Language};
+use crate::command_line::CommandLine;
 use crate::launcher::{Containment, Launcher, Running};
-use crate::process::{CommandLine, Ended, STDERR_BYTES_MAX};
+use crate::outcome::Ended;
+use crate::process::STDERR_BYTES_MAX;
 use crate::secrets::Setting;
 use crate::text::plain;
 
@@ -35,7 +37,7 @@ const PYTHON_SHIM: &str = include_str!("shim.py");
 #[derive(Debug)]
 pub(super) enum Reply {
     /// A value.
-    Result(Value),
+    Result(ToolOutput),
     /// It threw; the sentence of the error.
     Error(String),
     /// It returned something that JSON cannot say.
@@ -106,7 +108,7 @@ impl Worker {
         language: Language,
         folder: &HandlerFolder,
         profile: Option<&SandboxProfile>,
-        refusals: &Witness,
+        refusals: &ExecutionLog,
     ) -> Result<(Self, Vec<String>), String> {
         let file = file.canonicalize().map_err(|error| error.to_string())?;
         let path = file.display().to_string();
@@ -138,14 +140,14 @@ impl Worker {
             format!("`{}` cannot be started: {error}", line.program())
         };
         let mut setup = line.setup(profile).map_err(|error| unstarted(&error))?;
-        let applied = Witness::default();
+        let applied = ExecutionLog::default();
         // The project that the file belongs to is its program.
         setup.words.push(file.clone());
         let also = [home];
         let containment = Containment {
             profile,
             also: &also,
-            witness: applied.clone(),
+            execution_log: applied.clone(),
             refusals: refusals.clone(),
         };
         let mut running =
@@ -202,9 +204,9 @@ impl Worker {
     }
 
     /// Notes what a rule of its sandbox stopped in a call: `answer` is what the agent sees.
-    pub(super) fn explain(&self, answer: &str, words: &str, witness: &Witness) {
+    pub(super) fn explain(&self, answer: &str, words: &str, execution_log: &ExecutionLog) {
         if let Some(explainer) = &self.running.explainer {
-            explainer.explain(answer, words, witness);
+            explainer.explain(answer, words, execution_log);
         }
     }
 
@@ -227,7 +229,7 @@ impl Worker {
     pub(super) async fn ask(
         &mut self,
         handler: &str,
-        arguments: &str,
+        arguments: &Arguments,
         context: &Value,
     ) -> Result<(Reply, String), Failure> {
         self.next += 1;
@@ -235,8 +237,8 @@ impl Worker {
         let message = format!(
             "{{\"id\":{},\"handler\":{handler},\"args\":{},\"context\":{context}}}\n",
             self.next,
-            // One message is one line; JSON has no line breaks but between tokens.
-            arguments.replace(['\n', '\r'], " "),
+            // One message is one line.
+            arguments.on_one_line(),
         );
         let failed =
             |sent, internal: String| Failure { sent, too_large: false, ended: None, internal };
@@ -255,9 +257,9 @@ impl Worker {
                 return Err(Failure { internal: words, ended, ..failure });
             }
         };
-        let reply = parse(&line)
+        let (id, reply) = read(line)
             .map_err(|fault| failed(true, format!("the worker said no JSON: {fault}")))?;
-        if reply.get("id").and_then(Value::as_u64) != Some(self.next) {
+        if id != Some(self.next) {
             return Err(failed(true, "the worker answered another question".to_owned()));
         }
         let mark = format!("\0{}\0", self.next);
@@ -266,20 +268,6 @@ impl Worker {
             Ok(words) => plain(&words),
             // Too much was printed to keep it all, the mark included.
             Err(_) => self.take_stderr(),
-        };
-        let reply = match reply {
-            Value::Object(mut members) => {
-                if members.contains_key("missing") {
-                    Reply::Missing
-                } else if let Some(reason) = members.get("unserialisable").and_then(Value::as_str) {
-                    Reply::Unserialisable(reason.to_owned())
-                } else if let Some(error) = members.get("error").and_then(Value::as_str) {
-                    Reply::Error(error.to_owned())
-                } else {
-                    Reply::Result(members.shift_remove("result").unwrap_or_default())
-                }
-            }
-            _ => return Err(failed(true, "the worker answered no object".to_owned())),
         };
         Ok((reply, stderr))
     }
@@ -326,6 +314,76 @@ impl Worker {
             }
         }
     }
+}
+
+/// Reads a line of a worker, in one pass: which question it answers, and how.
+fn read(line: Vec<u8>) -> Result<(Option<u64>, Reply), JsonFault> {
+    // Bytes that are no text are told by the gate.
+    Reader::of_bytes(&line)?;
+    let source = Arc::new(String::from_utf8(line).unwrap_or_default());
+    let mut reader = Reader::of_source(&source);
+    let (mut id, mut result) = (None, None);
+    let (mut missing, mut unserialisable, mut error) = (false, None, None);
+    reader.members(|reader, name| {
+        let is_text = reader.kind() == Kind::Text;
+        match name.as_ref() {
+            "id" => id = reader.json()?.as_str().parse().ok(),
+            "missing" => {
+                missing = true;
+                reader.skip()?;
+            }
+            "unserialisable" if is_text => unserialisable = Some(reader.text()?.into_owned()),
+            "error" if is_text => error = Some(reader.text()?.into_owned()),
+            "result" => result = Some(returned(reader)?),
+            _ => reader.skip()?,
+        }
+        Ok(())
+    })?;
+    reader.end()?;
+    let reply = match (missing, unserialisable, error) {
+        (true, ..) => Reply::Missing,
+        (_, Some(reason), _) => Reply::Unserialisable(reason),
+        (_, _, Some(error)) => Reply::Error(error),
+        _ => Reply::Result(result.unwrap_or_else(|| ToolOutput::data(&Value::Null))),
+    };
+    Ok((id, reply))
+}
+
+/// What a handler returned: a text is text, an object with a list as `content` is a whole result,
+/// anything else is data.
+fn returned(reader: &mut Reader<'_>) -> Result<ToolOutput, JsonFault> {
+    if reader.kind() == Kind::Text {
+        return Ok(ToolOutput::text(reader.text()?));
+    }
+    let read = |reader: &mut Reader<'_>| {
+        let (mut payload, mut is_error) = (Payload::default(), false);
+        if reader.kind() != Kind::Object {
+            reader.skip()?;
+            return Ok((payload, is_error));
+        }
+        reader.members(|reader, name| {
+            let kind = reader.kind();
+            match name.as_ref() {
+                "content" if kind == Kind::Array => {
+                    let blocks = payload.content.insert(Vec::new());
+                    reader.items(|reader| {
+                        blocks.push(ContentBlock::read(reader)?);
+                        Ok(())
+                    })?;
+                }
+                "structuredContent" => payload.structured_content = Some(reader.json()?),
+                "isError" => is_error = reader.json()?.as_str() == "true",
+                _ => reader.skip()?,
+            }
+            Ok(())
+        })?;
+        Ok((payload, is_error))
+    };
+    let ((payload, is_error), json) = reader.json_of(read)?;
+    Ok(match payload.content {
+        Some(_) => ToolOutput { is_error, ..ToolOutput::new(payload) },
+        None => ToolOutput::new(Payload::data(json)),
+    })
 }
 
 async fn keep_stderr(mut stderr: pipe::Receiver, kept: Arc<Stderr>) {

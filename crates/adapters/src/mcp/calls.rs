@@ -37,7 +37,7 @@ pub(super) enum Purpose {
     /// For the connection itself.
     Own,
     /// A subscription, which stays open.
-    Standing,
+    Subscription,
 }
 
 #[derive(Debug)]
@@ -151,7 +151,7 @@ impl Calls {
     pub(super) fn open(self: &Arc<Self>, purpose: Purpose) -> (Ticket, Patience) {
         let (tell, answer) = oneshot::channel();
         let (acknowledge, acknowledged) = match purpose {
-            Purpose::Standing => {
+            Purpose::Subscription => {
                 let (tell, told) = oneshot::channel();
                 (Some(tell), Some(told))
             }
@@ -196,7 +196,7 @@ impl Calls {
     /// The one request in flight, where there is exactly one.
     pub(super) fn sole(&self) -> Option<u64> {
         let state = self.lock();
-        let in_flight = |entry: &Entry| !matches!(entry.purpose, Purpose::Standing);
+        let in_flight = |entry: &Entry| !matches!(entry.purpose, Purpose::Subscription);
         let mut ids = state.entries.iter().filter(|(_, entry)| in_flight(entry));
         match (ids.next(), ids.next()) {
             (Some((id, _)), None) => Some(*id),
@@ -271,6 +271,9 @@ impl Calls {
 mod tests {
     use serde_json::json;
 
+    use toolbooth_contracts::json::Reader;
+
+    use super::super::results::RpcResult;
     use super::*;
     use crate::secrets::Setting;
 
@@ -278,14 +281,18 @@ mod tests {
         RawValue::from_string(text.to_owned()).unwrap()
     }
 
+    fn result(text: &str) -> RpcResult {
+        RpcResult::read(&mut Reader::new(text)).unwrap()
+    }
+
     #[test]
     fn a_second_answer_and_one_to_nothing_are_ignored() {
         let calls = Calls::new(KnownSecrets::default());
         let (mut first, second) = (calls.open(Purpose::Own).0, calls.open(Purpose::Own).0);
-        calls.answer(99, Ok(raw("0")));
-        calls.answer(first.id, Ok(raw("1")));
-        calls.answer(first.id, Ok(raw("2")));
-        assert_eq!(first.answer.try_recv().unwrap().unwrap().get(), "1");
+        calls.answer(99, Ok(result("0")));
+        calls.answer(first.id, Ok(result("1")));
+        calls.answer(first.id, Ok(result("2")));
+        assert_eq!(first.answer.try_recv().unwrap().unwrap().tree(), 1);
         assert_eq!(calls.sole(), Some(second.id));
         drop(second);
         assert_eq!(calls.sole(), None);

@@ -19,6 +19,7 @@ use super::fault::{Answered, Failure, Fault};
 use super::headers;
 use super::http::{Http, Post, Posted, Speech};
 use super::notifications::Incoming;
+use super::results::RpcResult;
 use super::stdio::{Shared, Stdio};
 use super::wire::{self, Era, Greeting};
 /// How long telling a server that a request is over may take.
@@ -120,7 +121,7 @@ impl Channel {
         schema: Option<&Value>,
         timeout: Duration,
         conversation: Option<&Conversation>,
-    ) -> Result<Value, Failure> {
+    ) -> Result<RpcResult, Failure> {
         let purpose = conversation.cloned().map_or(Purpose::Own, Purpose::Caller);
         let (mut ticket, mut patience) = self.line.incoming.calls.open(purpose);
         let meta = self.meta(ticket.id, request, conversation);
@@ -145,10 +146,7 @@ impl Channel {
             () = patience.over(timeout) => Fault::Timeout.into(),
         };
         let fault = match posted.answered {
-            Ok(result) => match envelope::document(&result) {
-                Ok(value) => return Ok(value),
-                Err(reason) => Fault::Unreadable(reason),
-            },
+            Ok(result) => return Ok(result),
             Err(fault) => fault,
         };
         if ticket.was_sent() {
@@ -248,7 +246,7 @@ impl Channel {
         params: Map<String, Value>,
         ready: impl FnOnce(u64, Value) + Send,
     ) -> Fault {
-        let (mut ticket, _) = self.line.incoming.calls.open(Purpose::Standing);
+        let (mut ticket, _) = self.line.incoming.calls.open(Purpose::Subscription);
         let request = Request { method: "subscriptions/listen", params, ..Request::default() };
         let meta = self.meta(ticket.id, &request, None);
         let headers = self.headers(&request, None);

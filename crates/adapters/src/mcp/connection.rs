@@ -7,8 +7,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::task::JoinHandle;
-use toolbooth_contracts::Witness;
-use toolbooth_contracts::witness::AppliedSandbox;
+use toolbooth_contracts::ExecutionLog;
+use toolbooth_contracts::execution_log::AppliedSandbox;
 
 use super::channel::{Channel, Transport};
 use super::stdio::Shared;
@@ -55,9 +55,9 @@ impl Connection {
 
     /// Notes what a rule of the server's sandbox stopped in a call that failed with `answer`, before
     /// which the server had printed so many bytes.
-    pub(super) fn explain(&self, answer: &str, printed: u64, witness: &Witness) {
+    pub(super) fn explain(&self, answer: &str, printed: u64, execution_log: &ExecutionLog) {
         if let Some(child) = self.channel.child() {
-            child.explain(answer, printed, witness);
+            child.explain(answer, printed, execution_log);
         }
     }
 

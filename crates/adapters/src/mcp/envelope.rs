@@ -5,13 +5,16 @@
 //! Path: 7. Doc: execution.md#mcp-servers
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use toolbooth_contracts::json::{self, JsonFaultKind};
+use toolbooth_contracts::Arguments;
+use toolbooth_contracts::json::{JsonFault, JsonFaultKind, Reader};
 
+use super::results::RpcResult;
 use super::scan::Scan;
 use super::wire::RpcCode;
 
@@ -40,8 +43,8 @@ pub(super) enum Message {
 /// An answer.
 #[derive(Debug)]
 pub(super) enum Reply {
-    /// The result, as it came.
-    Result(Box<RawValue>),
+    /// The result.
+    Result(RpcResult),
     /// An error.
     Refused(Refusal),
 }
@@ -103,8 +106,19 @@ impl<'de: 'a, 'a> Deserialize<'de> for Batch<'a> {
     }
 }
 
-/// The messages in `bytes`: one, or those of a batch.
-pub(super) fn read(bytes: &[u8]) -> Vec<Message> {
+/// The messages in `bytes`: one, or those of a batch. An answer is read in one pass; everything else,
+/// and what the gate refuses, is small or rare and takes more.
+pub(super) fn read(bytes: impl Into<Vec<u8>>) -> Vec<Message> {
+    let bytes = match String::from_utf8(bytes.into()) {
+        Ok(text) => {
+            let source = Arc::new(text);
+            if let Ok(Some(answer)) = answer(&source) {
+                return vec![answer];
+            }
+            Arc::unwrap_or_clone(source).into_bytes()
+        }
+        Err(error) => error.into_bytes(),
+    };
     let bytes = bytes.trim_ascii();
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes).trim_ascii();
     if bytes.is_empty() {
@@ -122,6 +136,29 @@ pub(super) fn read(bytes: &[u8]) -> Vec<Message> {
     read_one(bytes)
 }
 
+/// An answer with a result that passes the gate, and with nothing else; `None` for other messages.
+fn answer(source: &Arc<String>) -> Result<Option<Message>, JsonFault> {
+    let mut reader = Reader::of_source(source);
+    let (mut id, mut result, mut is_other) = (None, None, false);
+    reader.members(|reader, name| {
+        match name.as_ref() {
+            "jsonrpc" => reader.skip()?,
+            "id" => id = reader.json().map(|id| own_id(id.as_str()))?,
+            "result" => result = Some(RpcResult::read(reader)?),
+            _ => {
+                is_other = true;
+                reader.skip()?;
+            }
+        }
+        Ok(())
+    })?;
+    reader.end()?;
+    let result = result.filter(|found| !is_other && !found.is_null());
+    Ok(id
+        .zip(result)
+        .map(|(id, found)| Message::Answer { id: Some(id), reply: Reply::Result(found) }))
+}
+
 fn read_one(bytes: &[u8]) -> Vec<Message> {
     let envelope: Envelope<'_> = match serde_json::from_slice(bytes) {
         Ok(envelope) => envelope,
@@ -135,7 +172,7 @@ fn read_one(bytes: &[u8]) -> Vec<Message> {
             }
         }];
     }
-    let id = match envelope.id.map(own_id) {
+    let id = match envelope.id.map(|id| own_id(id.get())) {
         None => None,
         Some(Some(id)) => Some(id),
         Some(None) => {
@@ -144,7 +181,10 @@ fn read_one(bytes: &[u8]) -> Vec<Message> {
         }
     };
     let reply = match (envelope.result, envelope.error) {
-        (Some(result), None) => Reply::Result(result.to_owned()),
+        (Some(result), None) => match self::result(result) {
+            Ok(found) => Reply::Result(found),
+            Err(reason) => return vec![Message::Unreadable { id, reason }],
+        },
         (None, Some(error)) => match refusal(error) {
             Ok(refusal) => Reply::Refused(refusal),
             Err(reason) => return vec![Message::Unreadable { id, reason }],
@@ -164,8 +204,8 @@ fn unreadable(bytes: &[u8], reason: &str) -> Vec<Message> {
 }
 
 /// The id of a request of ours; some servers give it back as text.
-fn own_id(raw: &RawValue) -> Option<u64> {
-    raw.get().trim_matches('"').parse().ok()
+fn own_id(json: &str) -> Option<u64> {
+    json.trim_matches('"').parse().ok()
 }
 
 /// As [`own_id`], of a value.
@@ -185,21 +225,31 @@ fn refusal(raw: &RawValue) -> Result<Refusal, String> {
     Ok(Refusal { code, message, data: document.get("data").cloned().map(Box::new) })
 }
 
+/// A result that was passed over so far.
+///
+/// # Errors
+/// Why it cannot be read.
+fn result(raw: &RawValue) -> Result<RpcResult, String> {
+    let source = Arc::new(raw.get().to_owned());
+    let fault = match RpcResult::read(&mut Reader::of_source(&source)) {
+        Ok(found) => return Ok(found),
+        Err(fault) => fault,
+    };
+    match fault.kind {
+        // What a number means is judged with the result, where the effect is known.
+        JsonFaultKind::NumberTooLarge | JsonFaultKind::ReservedKey => {
+            serde_json::from_str(raw.get()).map(RpcResult::Unfit).map_err(|error| error.to_string())
+        }
+        _ => Err(fault.message),
+    }
+}
+
 /// The whole of a document that was passed over so far.
 ///
 /// # Errors
 /// Why it cannot be read.
-pub(super) fn document(raw: &RawValue) -> Result<Value, String> {
-    match json::parse(raw.get().as_bytes()) {
-        Ok(value) => Ok(value),
-        // What a number means is judged with the result, where the effect is known.
-        Err(fault)
-            if matches!(fault.kind, JsonFaultKind::NumberTooLarge | JsonFaultKind::ReservedKey) =>
-        {
-            serde_json::from_str(raw.get()).map_err(|error| error.to_string())
-        }
-        Err(fault) => Err(fault.message),
-    }
+fn document(raw: &RawValue) -> Result<Value, String> {
+    result(raw).map(RpcResult::tree)
 }
 
 /// A request that goes out.
@@ -209,7 +259,7 @@ pub(super) struct Request<'a> {
     /// Its parameters, without `_meta`.
     pub(super) params: Map<String, Value>,
     /// `arguments` of a call, to be sent as they are.
-    pub(super) arguments: Option<&'a RawValue>,
+    pub(super) arguments: Option<&'a Arguments>,
     /// Members of `_meta`.
     pub(super) meta: Map<String, Value>,
 }
@@ -232,13 +282,7 @@ impl Request<'_> {
             member(name, &value.to_string());
         }
         if let Some(arguments) = self.arguments {
-            let text = arguments.get();
-            // Between tokens a line break is white space, and within a string it cannot stand.
-            if text.contains(['\n', '\r']) {
-                member("arguments", &text.replace(['\n', '\r'], " "));
-            } else {
-                member("arguments", text);
-            }
+            member("arguments", &arguments.on_one_line());
         }
         if !meta.is_empty() {
             let whole: String = meta
@@ -279,8 +323,7 @@ mod tests {
 
     #[test]
     fn arguments_are_spliced_as_they_are() {
-        let raw = RawValue::from_string("{\"b\":1e2,\n \"a\":18446744073709551616}".to_owned());
-        let raw = raw.unwrap();
+        let raw: Arguments = "{\"b\":1e2,\n \"a\":18446744073709551616}".parse().unwrap();
         let mut request =
             Request { method: "tools/call", arguments: Some(&raw), ..Request::default() };
         request.params.insert("name".to_owned(), json!("a\"b"));
@@ -347,9 +390,9 @@ mod tests {
                     _ => bytes.insert(at, b"{}[]\",:\\"[next(8)]),
                 }
             }
-            for message in read(&bytes) {
+            for message in read(bytes) {
                 if let Message::Answer { reply: Reply::Result(result), .. } = message {
-                    let _ = document(&result);
+                    let _ = result.output();
                 }
             }
         }

@@ -2,11 +2,11 @@
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
-use serde_json::value::RawValue;
 use toolbooth_contracts::port::{ExecutionError, UpstreamError};
 use toolbooth_contracts::{Effect, ErrorCode};
 
 use super::envelope::Refusal;
+use super::results::RpcResult;
 use super::wire::{self, Era, RpcCode};
 
 /// Bytes of a server's own sentence that an agent is shown.
@@ -49,8 +49,8 @@ pub(super) fn names_session(refusal: &Refusal) -> bool {
     refusal.message.to_ascii_lowercase().contains("session")
 }
 
-/// The answer to a request, unread.
-pub(super) type Answered = Result<Box<RawValue>, Fault>;
+/// The answer to a request.
+pub(super) type Answered = Result<RpcResult, Fault>;
 
 /// A request that has no result.
 #[derive(Debug)]

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use serde_json::Map;
-use serde_json::value::RawValue;
 
 use super::calls::{Purpose, Ticket};
 use super::channel::{Line, Transport};
@@ -14,6 +13,7 @@ use super::envelope;
 use super::fault::Fault;
 use super::headers;
 use super::http::Speech;
+use super::results::RpcResult;
 use super::wire::{self, Era, Greeting};
 
 /// How long a child may be silent on the modern era's first question, before the legacy one is
@@ -57,7 +57,7 @@ pub(super) async fn greet(
             };
             // A modern server that was slow to start has answered the first question meanwhile.
             match ticket.answer.try_recv() {
-                Ok(Ok(result)) => modern(&result).map_err(|_| failed),
+                Ok(Ok(result)) => modern(result).map_err(|_| failed),
                 _ => Err(failed),
             }
         }
@@ -65,9 +65,8 @@ pub(super) async fn greet(
 }
 
 /// What the answer to the modern question says.
-fn modern(result: &RawValue) -> Result<(Greeting, Speech), Ungreeted> {
-    let greeting = envelope::document(result).ok().and_then(|own| wire::discovered(&own));
-    let greeting = greeting
+fn modern(result: RpcResult) -> Result<(Greeting, Speech), Ungreeted> {
+    let greeting = wire::discovered(&result.tree())
         .ok_or_else(|| Ungreeted::Confused("the answer to `server/discover` is none".to_owned()))?;
     Ok((greeting, modern_speech()))
 }
@@ -93,7 +92,7 @@ async fn discover(
         Err(_) => Err(Fault::Timeout),
     };
     match answered {
-        Ok(result) => modern(&result),
+        Ok(result) => modern(result),
         Err(Fault::Refused(refusal)) if wire::is_modern_refusal(&refusal) => {
             Err(Ungreeted::Final(format!("the server refused: {refusal}")))
         }
@@ -125,9 +124,7 @@ pub(super) async fn initialize(line: &Line) -> Result<(Greeting, Speech), Ungree
         Ok(result) => result,
         Err(fault) => return Err(Ungreeted::Confused(told(&fault))),
     };
-    let greeting = envelope::document(&result)
-        .and_then(|result| wire::initialized(&result))
-        .map_err(Ungreeted::Confused)?;
+    let greeting = wire::initialized(&result.tree()).map_err(Ungreeted::Confused)?;
     let speech = Speech { version: Some(greeting.version.clone()), session: posted.session };
     let body = envelope::notification("notifications/initialized", &Map::new());
     match &line.transport {

@@ -148,10 +148,9 @@ pub(super) fn of(request: &Request<'_>, schema: Option<&Value>) -> HeaderMap {
     if annotated.is_empty() {
         return out;
     }
-    let arguments: Value =
-        request.arguments.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
+    let Some(arguments) = request.arguments else { return out };
     for Annotated { path, header: name, .. } in annotated {
-        let value = path.iter().try_fold(&arguments, |value, key| value.get(*key));
+        let value = path.iter().try_fold(arguments.tree(), |value, key| value.get(*key));
         let text = match value {
             Some(Value::String(text)) => text.clone(),
             Some(Value::Bool(value)) => value.to_string(),
@@ -168,7 +167,6 @@ pub(super) fn of(request: &Request<'_>, schema: Option<&Value>) -> HeaderMap {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use serde_json::value::to_raw_value;
 
     use super::*;
 
@@ -181,10 +179,9 @@ mod tests {
             "none": {"type": "string", "x-mcp-header": "None"},
         }});
         assert_eq!(check(&schema), Ok(()));
-        let arguments = to_raw_value(
-            &json!({"region": "Zürich", "deep": {"n": 9007199254740993u64}, "none": null}),
-        );
-        let arguments = arguments.unwrap();
+        let arguments =
+            json!({"region": "Zürich", "deep": {"n": 9007199254740993u64}, "none": null});
+        let arguments = arguments.to_string().parse().unwrap();
         let mut request =
             Request { method: "tools/call", arguments: Some(&arguments), ..Request::default() };
         request.params.insert("name".to_owned(), json!(" t"));

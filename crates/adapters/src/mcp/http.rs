@@ -222,7 +222,7 @@ impl Http {
         let start: String = String::from_utf8_lossy(&body).chars().take(200).collect();
         let start = format!("HTTP {status}: {start}");
         let mut answered = None;
-        for message in envelope::read(&body) {
+        for message in envelope::read(body) {
             if let Some(answer) = self.take(speech, message, id, incoming).await {
                 answered.get_or_insert(answer);
             }
@@ -288,7 +288,7 @@ impl Http {
                     pause = retry.map_or(pause, |ms| Duration::from_millis(ms).min(REOPEN_MAX));
                     resumes = 0;
                     let mut answered = None;
-                    for message in envelope::read(&data) {
+                    for message in envelope::read(data) {
                         if let Some(answer) = self.take(speech, message, id, incoming).await {
                             answered.get_or_insert(answer);
                         }
@@ -366,7 +366,7 @@ impl Http {
                     while let Ok(Some(Event { data, id, retry })) = events.next().await {
                         last = id.or(last);
                         pause = retry.map_or(REOPEN_FIRST, Duration::from_millis);
-                        for message in envelope::read(&data) {
+                        for message in envelope::read(data) {
                             match message {
                                 // One whose own stream broke may be answered here.
                                 Message::Answer { id: Some(id), reply } => {

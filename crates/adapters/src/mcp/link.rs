@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use tokio::task::JoinHandle;
-use toolbooth_contracts::{Conversation, Witness};
+use toolbooth_contracts::{Conversation, ExecutionLog};
 
 use super::ServerSettings;
 use super::channel::Transport;
@@ -16,6 +16,7 @@ use super::envelope::{Refusal, Request};
 use super::fault::{Failure, Fault};
 use super::notifications::{Changes, Notices, Notifications};
 use super::opener::Opener;
+use super::results::RpcResult;
 use super::subscriptions::Subscriptions;
 use super::wire::{Era, RpcCode};
 use crate::launcher::Launcher;
@@ -74,7 +75,7 @@ pub(super) struct Served {
     pub(super) connection: Arc<Connection>,
     /// What the server had printed on standard error before, in bytes.
     pub(super) printed: u64,
-    pub(super) result: Result<Value, Failure>,
+    pub(super) result: Result<RpcResult, Failure>,
 }
 
 /// Why a request was handed to none.
@@ -89,7 +90,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Link {
-    pub(super) fn new(settings: ServerSettings, launcher: Launcher, refusals: Witness) -> Self {
+    pub(super) fn new(
+        settings: ServerSettings,
+        launcher: Launcher,
+        refusals: ExecutionLog,
+    ) -> Self {
         Self::with(Opener::new(settings, launcher, refusals))
     }
 
@@ -240,7 +245,7 @@ impl Link {
         schema: Option<&Value>,
         timeout: Duration,
         conversation: Option<&Conversation>,
-        witness: Option<&Witness>,
+        execution_log: Option<&ExecutionLog>,
     ) -> Result<Served, Unserved> {
         let mut may_begin_anew = true;
         loop {
@@ -252,8 +257,8 @@ impl Link {
                 None => self.connection().await,
             };
             let connection = connected.map_err(Unserved::Unreachable)?;
-            if let (Some(witness), Some(sandbox)) = (witness, connection.sandbox()) {
-                witness.contained(sandbox);
+            if let (Some(execution_log), Some(sandbox)) = (execution_log, connection.sandbox()) {
+                execution_log.contained(sandbox);
             }
             let printed = connection.printed();
             let mut result =

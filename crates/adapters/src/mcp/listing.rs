@@ -185,7 +185,7 @@ impl Pager<'_> {
         let served = self.link.serve(&request, None, self.timeout, None, None).await;
         let failure = match served {
             Ok(served) => match served.result {
-                Ok(page) => return Ok(page),
+                Ok(page) => return Ok(page.tree()),
                 Err(failure) => failure,
             },
             Err(Unserved::Unreachable(reason)) => {

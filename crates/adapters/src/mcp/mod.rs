@@ -26,6 +26,7 @@ mod stdio;
 mod subscriptions;
 mod wire;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,14 +34,15 @@ use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::execution_log::ServerRefusal;
 use toolbooth_contracts::port::{
     Ask, CompletionReference, ExecutionError, Listing, Notice, SourceError, ToolSource, Upstream,
     UpstreamError,
 };
 use toolbooth_contracts::sandbox::SandboxProfile;
-use toolbooth_contracts::witness::ServerRefusal;
 use toolbooth_contracts::{
-    Caller, Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, Witness,
+    Caller, ContentBlock, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor,
+    Outcome,
 };
 
 use callers::CallerLinks;
@@ -48,8 +50,8 @@ pub use callers::{CallerSettings, Credentials};
 use envelope::Request;
 use link::{Link, Served, Unserved};
 
+use crate::command_line::CommandLine;
 use crate::launcher::Launcher;
-use crate::process::CommandLine;
 use crate::sandbox;
 use crate::secrets::Setting;
 
@@ -102,7 +104,7 @@ pub struct McpServer {
 impl McpServer {
     /// A server that is not connected yet; ways out that it is refused are noted with `refusals`.
     #[must_use]
-    pub fn new(settings: ServerSettings, launcher: Launcher, refusals: Witness) -> Arc<Self> {
+    pub fn new(settings: ServerSettings, launcher: Launcher, refusals: ExecutionLog) -> Arc<Self> {
         let id = format!("mcp:{}", settings.name);
         let callers = settings.callers.clone().map(CallerLinks::new);
         Arc::new(Self { id, link: Arc::new(Link::new(settings, launcher, refusals)), callers })
@@ -158,9 +160,9 @@ impl Executor for McpServer {
         // The proxy cuts at the tool's time; this one only keeps a lost answer from waiting for ever.
         let timeout = dispatch.timeout + Duration::from_secs(5);
         let schema = Some(&dispatch.contract.input_schema);
-        let (asker, witness) = (Some(&conversation), Some(&dispatch.witness));
+        let (asker, execution_log) = (Some(&conversation), Some(&dispatch.execution_log));
         let Served { connection, printed, result } =
-            match link.serve(&request, schema, timeout, asker, witness).await {
+            match link.serve(&request, schema, timeout, asker, execution_log).await {
                 Ok(served) => served,
                 Err(Unserved::Cancelled) => return Outcome::Failed(cancelled()),
                 Err(Unserved::Unreachable(reason)) => {
@@ -171,26 +173,26 @@ impl Executor for McpServer {
                     );
                 }
             };
-        match results::completed(result) {
-            Ok(mut result) => {
+        match results::called(result) {
+            Ok(mut output) => {
                 // What the server was given in confidence it must not tell anybody.
-                connection.secrets().conceal(&mut result);
-                if result.get("isError") == Some(&Value::Bool(true)) {
-                    let answer = result.get("content").map(texts).unwrap_or_default();
-                    connection.explain(&answer, printed, &dispatch.witness);
+                connection.secrets().conceal_payload(&mut output.payload);
+                if output.is_error {
+                    let answer = texts(output.payload.content.as_deref().unwrap_or_default());
+                    connection.explain(&answer, printed, &dispatch.execution_log);
                 }
-                Outcome::Done(results::output(result))
+                Outcome::Done(output)
             }
             Err(failure) => {
                 if failure.fault != fault::Fault::Cancelled {
-                    connection.explain("", printed, &dispatch.witness);
+                    connection.explain("", printed, &dispatch.execution_log);
                 }
                 if let fault::Fault::Refused(refusal) = &failure.fault {
                     let mut data = refusal.data.as_deref().cloned();
                     if let Some(data) = &mut data {
                         connection.secrets().conceal(data);
                     }
-                    dispatch.witness.refused(ServerRefusal { code: refusal.code, data });
+                    dispatch.execution_log.refused(ServerRefusal { code: refusal.code, data });
                 }
                 Outcome::Failed(failure.of_call(&self.id, |text| link.conceal(text)))
             }
@@ -217,7 +219,11 @@ impl Executor for McpServer {
         }
     }
 
-    fn contains(&self, _contract: &ToolContract, profile: &SandboxProfile) -> Result<(), String> {
+    fn satisfies_sandbox(
+        &self,
+        _contract: &ToolContract,
+        profile: &SandboxProfile,
+    ) -> Result<(), String> {
         let Reach::Stdio(child) = &self.link.settings().reach else {
             return Err("its server is not on this machine".to_owned());
         };
@@ -238,10 +244,8 @@ impl Executor for McpServer {
 }
 
 /// The text of content blocks.
-fn texts(content: &Value) -> String {
-    let blocks = content.as_array().into_iter().flatten();
-    let texts: Vec<&str> =
-        blocks.filter_map(|block| block.get("text").and_then(Value::as_str)).collect();
+fn texts(content: &[ContentBlock]) -> String {
+    let texts: Vec<Cow<'_, str>> = content.iter().filter_map(ContentBlock::as_text).collect();
     texts.join("\n")
 }
 

@@ -7,10 +7,11 @@
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use data_encoding::HEXLOWER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
-use toolbooth_contracts::Witness;
-use toolbooth_contracts::witness::EgressRefusal;
+use toolbooth_contracts::ExecutionLog;
+use toolbooth_contracts::execution_log::EgressRefusal;
 
 use super::calls::Calls;
 use super::channel::{Channel, Line, Transport};
@@ -28,7 +29,7 @@ use crate::secrets::{KnownSecrets, Setting};
 pub(super) struct Opener {
     pub(super) settings: ServerSettings,
     launcher: Launcher,
-    refusals: Witness,
+    refusals: ExecutionLog,
     /// The server's era the last time, which the links of all its callers share.
     era: Arc<Mutex<Option<Era>>>,
     /// The child that is being connected to.
@@ -40,7 +41,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Opener {
-    pub(super) fn new(settings: ServerSettings, launcher: Launcher, refusals: Witness) -> Self {
+    pub(super) fn new(
+        settings: ServerSettings,
+        launcher: Launcher,
+        refusals: ExecutionLog,
+    ) -> Self {
         let (era, starting) = (Arc::default(), Mutex::default());
         Self { settings, launcher, refusals, era, starting }
     }
@@ -54,9 +59,8 @@ impl Opener {
                 // What a server keeps for one caller is no other's.
                 if let Some(own) = &mut child.line.own {
                     let digest = Sha256::digest(caller.as_bytes());
-                    let hex: String =
-                        digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-                    own.as_mut_os_string().push(format!("@{hex}"));
+                    let digest = HEXLOWER.encode(digest.get(..8).unwrap_or(&digest));
+                    own.as_mut_os_string().push(format!("@{digest}"));
                 }
             }
             Reach::Http { headers, .. } => {

@@ -3,8 +3,11 @@
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
-use toolbooth_contracts::{ContentBlock, ToolOutput};
+use toolbooth_contracts::json::{JsonFault, JsonText, Kind, Reader};
+use toolbooth_contracts::{ContentBlock, Payload, ToolOutput};
 
 use super::fault::{Failure, Fault};
 
@@ -13,12 +16,133 @@ const RESERVED_META: [&str; 2] = ["toolbooth/", "io.modelcontextprotocol/"];
 /// Members of a result that ask for input.
 const INPUT_MEMBERS: [&str; 3] = ["resultType", "inputRequests", "requestState"];
 
-/// The result of a request, where it asks for nothing, without the members that could.
+/// The result of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum RpcResult {
+    /// One that passes the gate, with the places of what a call looks at.
+    Fit(Box<FitResult>),
+    /// One that says something that the gate refuses, such as a number out of range: what that means
+    /// is judged where the effect is known.
+    Unfit(Value),
+}
+
+/// The text of a result, and the parts of a tool's result within.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct FitResult {
+    json: JsonText,
+    payload: Payload,
+    is_error: bool,
+    /// Whether it is the last result of its request.
+    is_complete: bool,
+}
+
+impl RpcResult {
+    /// Reads a result where a reader stands, in one pass.
+    ///
+    /// # Errors
+    /// What the gate refuses.
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, JsonFault> {
+        let parts = |reader: &mut Reader<'_>| {
+            let (mut payload, mut is_error, mut is_complete) = (Payload::default(), false, true);
+            if reader.kind() != Kind::Object {
+                reader.skip()?;
+                return Ok((payload, is_error, is_complete));
+            }
+            reader.members(|reader, name| {
+                let kind = reader.kind();
+                match name.as_ref() {
+                    "content" if kind == Kind::Array => {
+                        let blocks = payload.content.insert(Vec::new());
+                        reader.items(|reader| {
+                            blocks.push(ContentBlock::read(reader)?);
+                            Ok(())
+                        })?;
+                    }
+                    // Not a list: stage 8 says so.
+                    "content" => payload.content = Some(vec![ContentBlock::read(reader)?]),
+                    "structuredContent" => {
+                        payload.structured_content =
+                            Some(reader.json()?).filter(|data| !data.is_null());
+                    }
+                    "_meta" if kind == Kind::Object => payload.meta = Some(reader.json()?),
+                    "isError" => is_error = reader.json()?.as_str() == "true",
+                    "resultType" => {
+                        is_complete = reader.json()?.as_text().as_deref() == Some("complete");
+                    }
+                    _ => reader.skip()?,
+                }
+                Ok(())
+            })?;
+            Ok((payload, is_error, is_complete))
+        };
+        let ((payload, is_error, is_complete), json) = reader.json_of(parts)?;
+        Ok(Self::Fit(Box::new(FitResult { json, payload, is_error, is_complete })))
+    }
+
+    /// Whether it says nothing.
+    pub(super) fn is_null(&self) -> bool {
+        match self {
+            Self::Fit(read) => read.json.is_null(),
+            Self::Unfit(tree) => tree.is_null(),
+        }
+    }
+
+    /// A tree of the whole.
+    pub(super) fn tree(self) -> Value {
+        match self {
+            Self::Fit(read) => read.json.tree(),
+            Self::Unfit(tree) => tree,
+        }
+    }
+
+    /// The output of a tool, as it came but for reserved members of `_meta`.
+    ///
+    /// # Errors
+    /// [`Fault::InputRequired`] where the result is not the last one of its request.
+    pub(super) fn output(self) -> Result<ToolOutput, Fault> {
+        let FitResult { mut payload, is_error, is_complete, .. } = match self {
+            Self::Fit(read) => *read,
+            Self::Unfit(tree) => {
+                complete(tree.clone())?;
+                return Ok(ToolOutput::of(JsonText::of(&tree).map(Payload::data)));
+            }
+        };
+        if !is_complete {
+            return Err(Fault::InputRequired);
+        }
+        for block in payload.content.iter_mut().flatten().filter(|block| block.has_meta()) {
+            let mut tree = block.tree();
+            strip_block(&mut tree);
+            // What has lost a member still passes the gate.
+            if let Ok(stripped) = ContentBlock::of(&tree) {
+                *block = stripped;
+            }
+        }
+        let is_own = |(name, _): &(Cow<'_, str>, JsonText)| !is_reserved(name);
+        payload.meta = payload.meta.take().and_then(|meta| {
+            let own: Vec<_> = meta.members().into_iter().filter(is_own).collect();
+            let members = own.iter().map(|(name, member)| (name.as_ref(), member.clone()));
+            (!own.is_empty()).then(|| JsonText::object(members))
+        });
+        Ok(ToolOutput { is_error, ..ToolOutput::new(payload) })
+    }
+}
+
+/// The answer to a request that is no call, where it asks for nothing, without the members that could.
 ///
 /// # Errors
 /// The failure, or [`Fault::InputRequired`] where the result is not the last one of its request.
-pub(super) fn completed(result: Result<Value, Failure>) -> Result<Value, Failure> {
-    complete(result?).map_err(|fault| Failure { fault, sent: true, stderr: String::new() })
+pub(super) fn completed(result: Result<RpcResult, Failure>) -> Result<Value, Failure> {
+    complete(result?.tree()).map_err(incomplete)
+}
+
+/// As [`completed`], of a call.
+pub(super) fn called(result: Result<RpcResult, Failure>) -> Result<ToolOutput, Failure> {
+    result?.output().map_err(incomplete)
+}
+
+fn incomplete(fault: Fault) -> Failure {
+    Failure { fault, sent: true, stderr: String::new() }
 }
 
 fn complete(mut result: Value) -> Result<Value, Fault> {
@@ -33,32 +157,8 @@ fn complete(mut result: Value) -> Result<Value, Fault> {
     Ok(result)
 }
 
-/// The output of a tool, as it came but for reserved members of `_meta`.
-pub(super) fn output(result: Value) -> ToolOutput {
-    let Value::Object(mut members) = result else { return ToolOutput::default() };
-    strip(&mut members);
-    let content = match members.shift_remove("content") {
-        Some(Value::Array(mut blocks)) => {
-            blocks.iter_mut().for_each(strip_block);
-            Some(blocks.into_iter().map(ContentBlock).collect())
-        }
-        // Not a list: stage 8 says so.
-        Some(other) => Some(vec![ContentBlock(other)]),
-        None => None,
-    };
-    ToolOutput {
-        tool_id: None,
-        content,
-        structured_content: members
-            .shift_remove("structuredContent")
-            .filter(|value| !value.is_null()),
-        is_error: members.get("isError") == Some(&Value::Bool(true)),
-        meta: match members.shift_remove("_meta") {
-            Some(Value::Object(meta)) => Some(meta),
-            _ => None,
-        },
-        internal: None,
-    }
+fn is_reserved(name: &str) -> bool {
+    RESERVED_META.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Removes reserved members of `_meta` from the answer to a request that is no call.
@@ -94,7 +194,7 @@ fn strip_block(block: &mut Value) {
 /// Removes reserved members from `_meta`; one that has no others goes.
 fn strip(members: &mut Map<String, Value>) {
     let Some(Value::Object(meta)) = members.get_mut("_meta") else { return };
-    meta.retain(|name, _| !RESERVED_META.iter().any(|prefix| name.starts_with(prefix)));
+    meta.retain(|name, _| !is_reserved(name));
     if meta.is_empty() {
         members.shift_remove("_meta");
     }
@@ -106,13 +206,18 @@ mod tests {
 
     use super::*;
 
+    fn output(result: &Value) -> ToolOutput {
+        let found = RpcResult::read(&mut Reader::new(&result.to_string())).unwrap();
+        found.output().unwrap()
+    }
+
     fn forged() -> Value {
         json!({ "a": 1, "toolbooth/errorCode": "x", "io.modelcontextprotocol/related-task": 2 })
     }
 
     #[test]
     fn a_server_does_not_speak_for_the_gateway() {
-        let output = output(json!({
+        let output = output(&json!({
             "content": [
                 { "type": "text", "text": "t", "_meta": forged() },
                 { "type": "resource", "resource": { "uri": "r:1", "_meta": forged() } },
@@ -121,12 +226,12 @@ mod tests {
             "_meta": forged(),
         }));
         let own = json!({ "a": 1 });
-        assert_eq!(output.meta.map(Value::Object), Some(own.clone()));
-        let content = output.content.unwrap();
-        assert_eq!(content[0].0["_meta"], own);
-        assert_eq!(content[1].0["resource"]["_meta"], own);
+        assert_eq!(output.payload.meta.unwrap(), own);
+        let content = output.payload.content.unwrap();
+        assert_eq!(content[0].tree()["_meta"], own);
+        assert_eq!(content[1].tree()["resource"]["_meta"], own);
         // The tool's own data is not of the protocol.
-        assert_eq!(output.structured_content, Some(json!({ "_meta": forged() })));
+        assert_eq!(output.payload.structured_content.unwrap(), json!({ "_meta": forged() }));
 
         let mut answer = json!({
             "contents": [{ "uri": "r:1", "_meta": { "toolbooth/warnings": [] } }],

@@ -10,8 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use toolbooth_contracts::Witness;
-use toolbooth_contracts::witness::AppliedSandbox;
+use toolbooth_contracts::ExecutionLog;
+use toolbooth_contracts::execution_log::AppliedSandbox;
 
 use super::Child;
 use super::calls::Calls;
@@ -20,8 +20,10 @@ use super::fault::Fault;
 use super::lines::{Line, Lines};
 use super::notifications::Incoming;
 use crate::denials::DenialExplainer;
+use crate::error::StartError;
 use crate::launcher::{Containment, Launcher, Running};
-use crate::process::{Ended, STDERR_BYTES_MAX, StartError};
+use crate::outcome::Ended;
+use crate::process::STDERR_BYTES_MAX;
 
 /// Messages to a child that may wait until it reads.
 const QUEUE_MAX: usize = 64;
@@ -76,7 +78,7 @@ impl Shared {
 
     /// Notes what a rule of its sandbox stopped in a call that failed with `answer`, before which
     /// the child had printed so many bytes.
-    pub(super) fn explain(&self, answer: &str, printed: u64, witness: &Witness) {
+    pub(super) fn explain(&self, answer: &str, printed: u64, execution_log: &ExecutionLog) {
         if let Some(explainer) = &self.explainer {
             let stderr = {
                 let stderr = lock(&self.stderr);
@@ -84,7 +86,7 @@ impl Shared {
                 let from = stderr.kept.len().saturating_sub(fresh.unwrap_or(usize::MAX));
                 crate::text::plain(stderr.kept.get(from..).unwrap_or_default())
             };
-            explainer.explain(answer, &stderr, witness);
+            explainer.explain(answer, &stderr, execution_log);
         }
     }
 
@@ -133,16 +135,16 @@ impl Stdio {
     pub(super) async fn spawn(
         child: &Child,
         launcher: &Launcher,
-        refusals: &Witness,
+        refusals: &ExecutionLog,
         incoming: Incoming,
     ) -> Result<Self, StartError> {
         let profile = child.profile.as_ref();
         let setup = child.line.clone().with_secrets_of(profile).setup(profile)?;
-        let applied = Witness::default();
+        let applied = ExecutionLog::default();
         let containment = Containment {
             profile,
             also: &[],
-            witness: applied.clone(),
+            execution_log: applied.clone(),
             refusals: refusals.clone(),
         };
         let mut child = launcher.start(setup, containment).await?;
@@ -174,7 +176,7 @@ impl Stdio {
             writing.abort();
             let _ = writing.await;
             tokio::select! {
-                () = bury(&child) => (),
+                () = reap(&child) => (),
                 // One that was given up before it was greeted has nothing to put in order.
                 () = async { while dropped.changed().await.is_ok() {} } => child.kill(),
             }
@@ -243,7 +245,7 @@ async fn write(mut stdin: pipe::Sender, mut queue: mpsc::Receiver<Outgoing>, cal
 }
 
 /// Ends what is left of a child whose input is closed.
-async fn bury(child: &Running) {
+async fn reap(child: &Running) {
     let mut ended = tokio::time::timeout(END_GRACE, child.ended()).await.is_ok();
     if !ended {
         child.ask_to_end();
@@ -294,7 +296,7 @@ impl Reader {
                 }
             };
             match line {
-                Line::Whole(line) => self.hear(envelope::read(&line)),
+                Line::Whole(line) => self.hear(envelope::read(line)),
                 Line::TooLong(scan) => {
                     for message in scan.unreadable("it is too long") {
                         if let Message::Unreadable { id, .. } = message {
@@ -303,7 +305,7 @@ impl Reader {
                     }
                 }
                 Line::End(rest) => {
-                    let mut last = envelope::read(&rest);
+                    let mut last = envelope::read(rest);
                     // A line that was cut off says nothing.
                     last.retain(|one| !matches!(one, Message::Unreadable { .. } | Message::Noise));
                     self.hear(last);

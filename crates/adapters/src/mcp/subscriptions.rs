@@ -153,7 +153,7 @@ impl Subscriptions {
     /// that a connection was there before.
     pub(super) async fn keep(&self, channel: Arc<Channel>, mut again: bool) {
         let mut wanted = self.wanted.subscribe();
-        let mut open: Option<Standing> = None;
+        let mut open: Option<OpenSubscription> = None;
         let mut pause = AGAIN_FIRST;
         loop {
             let Wanted { number, uris } = wanted.borrow_and_update().clone();
@@ -168,7 +168,7 @@ impl Subscriptions {
                 }
                 continue;
             };
-            match Standing::open(&channel, params).await {
+            match OpenSubscription::open(&channel, params).await {
                 Ok((standing, accepted)) => {
                     // What changes in between is told by both.
                     if let Some(before) = open.replace(standing) {
@@ -234,18 +234,18 @@ async fn collected(wanted: &mut watch::Receiver<Wanted>) -> Result<(), watch::er
 }
 
 /// An open subscription; dropping it ends its task.
-struct Standing {
+struct OpenSubscription {
     id: u64,
     task: JoinHandle<Fault>,
 }
 
-impl Drop for Standing {
+impl Drop for OpenSubscription {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Standing {
+impl OpenSubscription {
     /// Opens a subscription; gives the resources that the server accepted.
     async fn open(
         channel: &Arc<Channel>,

@@ -11,7 +11,7 @@ use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use super::{Step, place, plain};
 use crate::digest::Digester;
 use crate::ledger::{LedgerError, Moment};
-use crate::queue::{Beat, Enqueued, QueueState, QueuedCall, digest_of};
+use crate::queue::{Enqueued, Heartbeat, QueueState, QueuedCall, digest_of};
 use crate::working::{CallName, Changes, Needs, Survey, WorkingSet};
 
 fn changed(call: QueuedCall) -> Changes {
@@ -46,6 +46,7 @@ impl Step for Enqueue {
             };
             return Ok((enqueued, Changes::default()));
         }
+        set.room().check()?;
         if usize::try_from(set.waiting()?).is_ok_and(|waiting| waiting >= *waiting_max) {
             return Ok((Enqueued::Full, Changes::default()));
         }
@@ -174,7 +175,7 @@ pub struct BeatCall {
 }
 
 impl Step for BeatCall {
-    type Answer = Beat;
+    type Answer = Heartbeat;
 
     fn needs(&self) -> Needs {
         Needs::of_call(&self.call.0, &self.call.1)
@@ -184,12 +185,12 @@ impl Step for BeatCall {
         false
     }
 
-    fn decide(&self, set: &WorkingSet) -> Result<(Beat, Changes), LedgerError> {
+    fn decide(&self, set: &WorkingSet) -> Result<(Heartbeat, Changes), LedgerError> {
         let own = set.call(&self.call.0, &self.call.1)?;
         let Some(call) = own.filter(|call| call.worker.as_deref() == Some(set.writer())) else {
-            return Ok((Beat::Lost, Changes::default()));
+            return Ok((Heartbeat::Lost, Changes::default()));
         };
-        let beat = if call.cancel { Beat::Cancel } else { Beat::Go };
+        let beat = if call.cancel { Heartbeat::Cancel } else { Heartbeat::Go };
         let changes = match &self.progress {
             Some(progress) => {
                 changed(QueuedCall { progress: Some(progress.clone()), ..call.clone() })

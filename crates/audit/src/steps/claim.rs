@@ -5,8 +5,8 @@
 use toolbooth_contracts::Effect;
 use toolbooth_contracts::receipt::{Receipt, ReceiptKey};
 
-use super::{Step, account, approvals, move_to, place, plain, standing};
-use crate::claim::{self, Happening, Meaning, Standing};
+use super::{Step, account, approvals, move_to, place, plain, snapshot};
+use crate::claim::{self, ClaimEvent, ClaimSnapshot, Transition};
 use crate::digest::of_record;
 use crate::ledger::{Claim, ClaimRequest, Claimed, LedgerError};
 use crate::working::{Changes, Needs, Stored, WorkingSet};
@@ -42,13 +42,14 @@ impl Step for ClaimRequest {
         for key in &self.keys {
             let Some(stored) = set.held(key)? else { continue };
             match earlier(self, set, stored) {
-                Ok(standing) => {
-                    again = Some((Receipt::clone(&stored.receipt), standing));
+                Ok(snapshot) => {
+                    again = Some((Receipt::clone(&stored.receipt), snapshot));
                     break;
                 }
                 Err(claimed) => return Ok((claimed, Changes::default())),
             }
         }
+        set.room().check()?;
         // A claim that is taken over has spent its approval already, where it was for the same
         // call.
         let spent = again.as_ref().is_some_and(|(receipt, _)| {
@@ -72,10 +73,10 @@ impl Step for ClaimRequest {
         dispatched.approval_digest = approved.as_ref().map(of_record);
         changes.approvals.extend(approved);
         let (receipt, fence) = match again {
-            Some((receipt, standing)) => {
-                (run_again(self, set, receipt, standing, approval_id), standing.fence)
+            Some((receipt, snapshot)) => {
+                (run_again(self, set, receipt, snapshot, approval_id), snapshot.fence)
             }
-            None => (fresh(self, set, approval_id), Standing::FIRST.fence),
+            None => (fresh(self, set, approval_id), ClaimSnapshot::FIRST.fence),
         };
         let id = receipt.receipt_id.clone();
         let key = receipt.idempotency.key_digest.clone();
@@ -92,25 +93,29 @@ impl Step for ClaimRequest {
 
 /// What an earlier claim on a key means: how the claim stands once it is taken over, or what the
 /// caller is told.
-fn earlier(request: &ClaimRequest, set: &WorkingSet, stored: &Stored) -> Result<Standing, Claimed> {
+fn earlier(
+    request: &ClaimRequest,
+    set: &WorkingSet,
+    stored: &Stored,
+) -> Result<ClaimSnapshot, Claimed> {
     let receipt = &stored.receipt;
     let receipt_id = receipt.receipt_id.clone();
-    let called = Happening::Called {
+    let called = ClaimEvent::Called {
         rules: request.rules,
         same_args: receipt.args_digest == request.args_digest
             || request.older_args_digests.contains(&receipt.args_digest),
         owner_lost: stored.owner_lost,
     };
-    match claim::step(standing(stored), called) {
-        Meaning::Dispatch(standing) => Ok(standing),
-        Meaning::Replay { arguments_differ } => {
+    match claim::step(snapshot(stored), called) {
+        Transition::Dispatch(snapshot) => Ok(snapshot),
+        Transition::Replay { arguments_differ } => {
             let receipt = Box::new(Receipt::clone(receipt));
             Err(Claimed::Replay { receipt, arguments_differ })
         }
-        Meaning::InFlight => Err(Claimed::InFlight { receipt_id, settled: set.watch(stored) }),
-        Meaning::Conflict => Err(Claimed::Conflict { receipt_id }),
+        Transition::InFlight => Err(Claimed::InFlight { receipt_id, settled: set.watch(stored) }),
+        Transition::Conflict => Err(Claimed::Conflict { receipt_id }),
         // Nothing else comes of a call; were it to, nothing would be dispatched.
-        Meaning::InDoubt | Meaning::Now { .. } | Meaning::Already | Meaning::Stale => {
+        Transition::InDoubt | Transition::Now { .. } | Transition::Already | Transition::Stale => {
             Err(Claimed::InDoubt { receipt_id })
         }
     }
@@ -120,10 +125,10 @@ fn run_again(
     request: &ClaimRequest,
     set: &WorkingSet,
     mut receipt: Receipt,
-    standing: Standing,
+    snapshot: ClaimSnapshot,
     approval_id: Option<String>,
 ) -> Receipt {
-    move_to(&mut receipt, standing, place(set, 0));
+    move_to(&mut receipt, snapshot, place(set, 0));
     let own = &mut receipt.idempotency;
     let others = request.keys.iter().filter(|key| !own.all().any(|known| known == *key));
     let others: Vec<String> = others.cloned().collect();
@@ -157,14 +162,14 @@ fn fresh(request: &ClaimRequest, set: &WorkingSet, approval_id: Option<String>) 
             more_key_digests: request.keys.iter().skip(1).cloned().collect(),
         },
         args_digest: request.args_digest.clone(),
-        state: Standing::FIRST.state,
+        state: ClaimSnapshot::FIRST.state,
         status: None,
         effect: Effect::Unknown,
         error_code: None,
         fields: serde_json::Map::new(),
         result_digest: None,
         result: None,
-        attempt: Standing::FIRST.attempt,
+        attempt: ClaimSnapshot::FIRST.attempt,
         started_at: request.at.text.clone(),
         settled_at: None,
         duration_ms: None,

@@ -17,14 +17,14 @@ pub(crate) use calls::CALL_SINCE;
 pub use calls::{BeatCall, CancelCall, Enqueue, FinishCall, ForgetCalls, ReleaseCall, TakeCall};
 pub use log::{AcceptRestored, Note, SignCheckpoint, Start, Stop, started};
 pub use settle::{Abandon, Refuse, Settle, Wait};
-pub use upkeep::{PRUNE_MAX, PruneRecords, Renew, Sweep};
+pub use upkeep::{MakeRoom, PRUNE_MAX, PruneRecords, Renew, Sweep};
 
 use std::sync::Arc;
 
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
-use crate::claim::{Standing, holds_keys};
+use crate::claim::{ClaimSnapshot, holds_keys};
 use crate::ledger::{LedgerError, Moment};
 use crate::working::{Changes, Entry, Needs, Put, RecordText, Stored, WorkingSet};
 
@@ -53,8 +53,8 @@ pub trait Step: Send + 'static {
     fn decide(&self, set: &WorkingSet) -> Result<(Self::Answer, Changes), LedgerError>;
 }
 
-fn standing(stored: &Stored) -> Standing {
-    Standing {
+fn snapshot(stored: &Stored) -> ClaimSnapshot {
+    ClaimSnapshot {
         state: stored.receipt.state,
         fence: stored.fence,
         attempt: stored.receipt.attempt,
@@ -68,7 +68,7 @@ fn place(set: &WorkingSet, events: usize) -> AuditPlace {
 }
 
 /// A receipt goes to where the rules say, and an event accounts for it.
-fn move_to(receipt: &mut Receipt, to: Standing, accounted: AuditPlace) {
+fn move_to(receipt: &mut Receipt, to: ClaimSnapshot, accounted: AuditPlace) {
     receipt.state = to.state;
     receipt.attempt = to.attempt;
     receipt.audit_seq = Some(accounted);
@@ -107,6 +107,13 @@ impl Changes {
         let receipt = Arc::new(receipt);
         self.receipts.push(Put { receipt: Arc::clone(&receipt), fence, text });
         (receipt, digest)
+    }
+
+    /// The keys of a receipt, where it has any, are free again.
+    fn free_keys(&mut self, receipt: &Receipt) {
+        if receipt.idempotency.all().next().is_some() {
+            self.freed.push(receipt.receipt_id.clone());
+        }
     }
 
     /// Writes a receipt and the event that accounts for it.

@@ -8,8 +8,8 @@ use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::{ErrorCode, Status};
 
-use super::{Step, about, move_to, place, standing};
-use crate::claim::{self, Happening, Meaning};
+use super::{Step, about, move_to, place, snapshot};
+use crate::claim::{self, ClaimEvent, Transition};
 use crate::ledger::{LedgerError, Resolution};
 use crate::working::{Changes, Needs, WorkingSet};
 
@@ -23,9 +23,9 @@ impl Step for Resolution {
     fn decide(&self, set: &WorkingSet) -> Result<(Arc<Receipt>, Changes), LedgerError> {
         let stored = set.require(&self.receipt_id)?;
         let mode = stored.receipt.idempotency.mode;
-        let said = Happening::Resolved { mode, succeeded: self.succeeded };
-        let Meaning::Now { standing: now, effect, holds_keys, .. } =
-            claim::step(standing(stored), said)
+        let said = ClaimEvent::Resolved { mode, succeeded: self.succeeded };
+        let Transition::Now { snapshot: now, effect, holds_keys, .. } =
+            claim::step(snapshot(stored), said)
         else {
             return Err(LedgerError::Stale);
         };
@@ -40,7 +40,7 @@ impl Step for Resolution {
         move_to(&mut receipt, now, place(set, 0));
         let mut changes = Changes::default();
         if !holds_keys {
-            changes.freed.push(self.receipt_id.clone());
+            changes.free_keys(&receipt);
         }
         let mut body = about(&receipt, AuditEventKind::ReceiptResolved, &self.at);
         let mut facts = serde_json::Map::new();

@@ -9,8 +9,8 @@ use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 use toolbooth_contracts::{Effect, ErrorCode};
 
-use super::{Step, about, account, approvals, move_to, place, plain, standing};
-use crate::claim::{self, Happening, Meaning, Standing};
+use super::{Step, about, account, approvals, move_to, place, plain, snapshot};
+use crate::claim::{self, ClaimEvent, ClaimSnapshot, Transition};
 use crate::ledger::{LedgerError, Moment, Refusal, Settlement};
 use crate::working::{Changes, Entry, Needs, RecordText, WorkingSet, WrittenLog};
 
@@ -65,18 +65,18 @@ impl Step for Settle {
     fn decide(&self, set: &WorkingSet) -> Result<(Arc<Receipt>, Changes), LedgerError> {
         let id = self.settlement.claim.receipt_id();
         let stored = set.require(id)?;
-        let arrives = Happening::Settled {
+        let arrives = ClaimEvent::Settled {
             fence: self.settlement.claim.fence(),
             mode: self.settlement.mode,
             effect: self.settlement.effect,
             code: self.settlement.error_code,
         };
-        let (now, effect, holds_keys, late) = match claim::step(standing(stored), arrives) {
-            Meaning::Now { standing, effect, holds_keys, late } => {
-                (standing, effect, holds_keys, late)
+        let (now, effect, holds_keys, late) = match claim::step(snapshot(stored), arrives) {
+            Transition::Now { snapshot, effect, holds_keys, late } => {
+                (snapshot, effect, holds_keys, late)
             }
             // The same settlement again: its first answer was lost on the way.
-            Meaning::Already => return Ok((Arc::clone(&stored.receipt), Changes::default())),
+            Transition::Already => return Ok((Arc::clone(&stored.receipt), Changes::default())),
             _ => return Err(LedgerError::Stale),
         };
         let mut changes = Changes::default();
@@ -88,7 +88,7 @@ impl Step for Settle {
         }
         move_to(&mut receipt, now, place(set, changes.events.len()));
         if !holds_keys {
-            changes.freed.push(id.to_owned());
+            changes.free_keys(&receipt);
         }
         let given_back = match effect {
             Effect::NotStarted => {
@@ -159,7 +159,8 @@ impl Step for Refuse {
         false
     }
 
-    fn decide(&self, _: &WorkingSet) -> Result<((), Changes), LedgerError> {
+    fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
+        set.room().check()?;
         let mut changes = Changes::default();
         changes.events.push(logged(&self.log, self.terminal.clone()));
         Ok(((), changes))
@@ -171,8 +172,8 @@ impl Step for Refuse {
 pub struct Wait {
     /// The receipt.
     pub receipt_id: String,
-    /// [`Happening::Parked`] or [`Happening::Resumed`].
-    pub happening: Happening,
+    /// [`ClaimEvent::Parked`] or [`ClaimEvent::Resumed`].
+    pub claim_event: ClaimEvent,
     /// Now.
     pub at: Moment,
 }
@@ -187,19 +188,19 @@ impl Step for Wait {
     fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
         let stored = set.require(&self.receipt_id)?;
         let mut changes = Changes::default();
-        match claim::step(standing(stored), self.happening) {
-            Meaning::Now { standing, .. } => {
+        match claim::step(snapshot(stored), self.claim_event) {
+            Transition::Now { snapshot, .. } => {
                 let mut receipt = Receipt::clone(&stored.receipt);
-                move_to(&mut receipt, standing, place(set, 0));
+                move_to(&mut receipt, snapshot, place(set, 0));
                 let kind = match receipt.state {
                     ClaimState::AwaitingInput => AuditEventKind::ToolParked,
                     _ => AuditEventKind::ToolResumed,
                 };
                 let body = about(&receipt, kind, &self.at);
-                changes.put_with(receipt, standing.fence, body);
+                changes.put_with(receipt, snapshot.fence, body);
                 Ok(((), changes))
             }
-            Meaning::Already => Ok(((), changes)),
+            Transition::Already => Ok(((), changes)),
             _ => Err(LedgerError::Stale),
         }
     }
@@ -236,7 +237,7 @@ impl Step for Abandon {
         receipt.settled_at = Some(self.at.text.clone());
         move_to(&mut receipt, now, place(set, 0));
         if !holds_keys {
-            changes.freed.push(self.receipt_id.clone());
+            changes.free_keys(&receipt);
         }
         let given_back = match effect {
             Effect::NotStarted => approvals::give_back(set, &receipt, None, &mut changes)?,
@@ -255,9 +256,9 @@ impl Abandon {
         &self,
         set: &WorkingSet,
         stored: &crate::working::Stored,
-    ) -> Option<(Standing, Effect, bool)> {
+    ) -> Option<(ClaimSnapshot, Effect, bool)> {
         let receipt = &stored.receipt;
-        let gone = Happening::Settled {
+        let gone = ClaimEvent::Settled {
             fence: self.fence,
             mode: receipt.idempotency.mode,
             effect: Effect::NotStarted,
@@ -266,11 +267,11 @@ impl Abandon {
         // Another writer may have taken this one for lost meanwhile.
         let own = receipt.writer == set.writer();
         let runs = matches!(receipt.state, ClaimState::InFlight | ClaimState::InDoubt);
-        match claim::step(standing(stored), gone) {
-            Meaning::Now { standing, effect, holds_keys, .. }
+        match claim::step(snapshot(stored), gone) {
+            Transition::Now { snapshot, effect, holds_keys, .. }
                 if own && runs && receipt.settled_at.is_none() =>
             {
-                Some((standing, effect, holds_keys))
+                Some((snapshot, effect, holds_keys))
             }
             _ => None,
         }

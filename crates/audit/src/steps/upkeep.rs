@@ -8,8 +8,8 @@ use toolbooth_contracts::receipt::Receipt;
 
 use std::sync::Arc;
 
-use super::{Step, about, log, move_to, place, standing};
-use crate::claim::{self, Happening, Meaning};
+use super::{Step, about, log, move_to, place, snapshot};
+use crate::claim::{self, ClaimEvent, Transition};
 use crate::ledger::{LedgerError, Moment, Prune, PruneKind, Pruned, Swept};
 use crate::note::Signer;
 use crate::working::{Changes, Needs, Survey, WorkingSet};
@@ -49,15 +49,15 @@ impl Step for Sweep {
     fn decide(&self, set: &WorkingSet) -> Result<(Vec<Swept>, Changes), LedgerError> {
         let (mut swept, mut changes) = (Vec::new(), Changes::default());
         for stored in &set.surveyed.lost {
-            let now = claim::step(standing(stored), Happening::OwnerLost);
-            let Meaning::Now { standing, effect, .. } = now else { continue };
+            let now = claim::step(snapshot(stored), ClaimEvent::OwnerLost);
+            let Transition::Now { snapshot, effect, .. } = now else { continue };
             let mut receipt = Receipt::clone(&stored.receipt);
             receipt.effect = effect;
             receipt.error_code = Some(ErrorCode::CallInDoubt);
-            move_to(&mut receipt, standing, place(set, changes.events.len()));
+            move_to(&mut receipt, snapshot, place(set, changes.events.len()));
             let body = about(&receipt, AuditEventKind::ToolCallInDoubt, &self.0);
             swept.push(Swept { receipt_id: receipt.receipt_id.clone() });
-            changes.put_with(receipt, standing.fence, body);
+            changes.put_with(receipt, snapshot.fence, body);
         }
         Ok((swept, changes))
     }
@@ -65,6 +65,44 @@ impl Step for Sweep {
 
 /// Most records that one step of pruning looks at.
 pub const PRUNE_MAX: usize = 2_000;
+
+/// Removes agent logs where room runs short, and signs a checkpoint over the event that says so.
+#[derive(Debug)]
+pub struct MakeRoom {
+    /// What signs.
+    pub signer: Signer,
+    /// Now.
+    pub at: Moment,
+}
+
+impl Step for MakeRoom {
+    /// What was done, and the note of the checkpoint.
+    type Answer = (Pruned, Option<String>);
+
+    fn needs(&self) -> Needs {
+        Needs::of(Survey::MakeRoom(PRUNE_MAX))
+    }
+
+    fn decide(&self, set: &WorkingSet) -> Result<(Self::Answer, Changes), LedgerError> {
+        let surveyed = &set.surveyed;
+        let pruned = Pruned { removed: surveyed.removed, tombstones: 0, more: surveyed.more };
+        let mut changes = Changes { swept_rows: surveyed.removed > 0, ..Changes::default() };
+        let Some(dropped) = &surveyed.dropped else { return Ok(((pruned, None), changes)) };
+        let mut body = EventBody::new(AuditEventKind::ReceiptsPruned, self.at.text.clone());
+        let records = if dropped.refusals { "refusals" } else { "logs" };
+        let facts = [
+            ("reason", "room".into()),
+            ("records", records.into()),
+            ("writer", dropped.writer.clone().into()),
+            ("to", dropped.to.into()),
+            ("removed", pruned.removed.into()),
+        ];
+        body.facts =
+            Some(facts.map(|(name, value)| (name.to_owned(), value)).into_iter().collect());
+        let note = log::sign_at_once(set, vec![body], &self.signer, &self.at, &mut changes);
+        Ok(((pruned, Some(note)), changes))
+    }
+}
 
 /// Removes old records, and signs a checkpoint over the event that says so.
 #[derive(Debug)]
@@ -75,13 +113,20 @@ pub struct PruneRecords {
     pub signer: Signer,
 }
 
+impl PruneRecords {
+    /// Nothing from now on is old: neither what pruning itself writes, nor what comes later and would
+    /// be excused by what the event says.
+    fn before(&self) -> String {
+        self.prune.before.clone().min(self.prune.at.text.clone())
+    }
+}
+
 impl Step for PruneRecords {
     /// What was done, and the note of the checkpoint.
     type Answer = (Pruned, Option<String>);
 
     fn needs(&self) -> Needs {
-        // What is written by pruning itself is not old.
-        let before = self.prune.before.clone().min(self.prune.at.text.clone());
+        let before = self.before();
         Needs::of(match self.prune.kind {
             PruneKind::Receipts => Survey::Prunable(before, PRUNE_MAX),
             PruneKind::Logs => Survey::RemoveLogs(before, PRUNE_MAX),
@@ -91,7 +136,7 @@ impl Step for PruneRecords {
 
     /// A receipt that holds a key leaves a tombstone, so that its key never silently runs again.
     fn decide(&self, set: &WorkingSet) -> Result<(Self::Answer, Changes), LedgerError> {
-        let Prune { kind, before, at } = &self.prune;
+        let Prune { kind, at, .. } = &self.prune;
         let (mut pruned, mut changes) = (Pruned::default(), Changes::default());
         for (stored, holds) in &set.surveyed.prunable {
             if *holds {
@@ -123,7 +168,7 @@ impl Step for PruneRecords {
             facts.insert("left".to_owned(), serde_json::to_value(left).unwrap_or_default());
         }
         facts.insert("records".to_owned(), kind.as_str().into());
-        facts.insert("before".to_owned(), before.clone().into());
+        facts.insert("before".to_owned(), self.before().into());
         facts.insert("removed".to_owned(), pruned.removed.into());
         facts.insert("tombstones".to_owned(), pruned.tombstones.into());
         let mut body = EventBody::new(AuditEventKind::ReceiptsPruned, at.text.clone());

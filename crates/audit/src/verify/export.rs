@@ -6,10 +6,10 @@ use std::io::{BufRead, Error, ErrorKind, Read as _};
 
 use serde::{Deserialize, Serialize};
 
-use super::Known;
+use super::TrustAnchors;
 use super::chain::Chains;
+use super::event_fields::Read;
 use super::report::{Problems, VerifyReport};
-use super::said::Read;
 use super::survey::{Survey, is_milestone};
 use crate::merkle::Hash;
 use crate::pruning::Gone;
@@ -130,7 +130,7 @@ fn last_line(mut reader: impl BufRead) -> std::io::Result<(Vec<u8>, Option<Vec<W
 /// Where the file cannot be read, or is no whole export.
 pub fn export<R: BufRead>(
     open: impl Fn() -> std::io::Result<R>,
-    known: Known,
+    known: TrustAnchors,
 ) -> std::io::Result<VerifyReport> {
     let (last, heads) = last_line(open()?)?;
     if last == PART.as_bytes() {
@@ -171,9 +171,9 @@ pub fn export<R: BufRead>(
             continue;
         }
         let mut read = Read::of(RawEntry { writer, seq, bytes, ..RawEntry::default() });
-        if let Some(said) = &read.said {
+        if let Some(fields) = &read.fields {
             readable = true;
-            (read.writer, read.seq) = (said.writer.clone(), said.seq);
+            (read.writer, read.seq) = (fields.writer.clone(), fields.seq);
         }
         chains.event(&read);
         place = (read.writer, read.seq.saturating_add(1));

@@ -8,10 +8,10 @@
 //! Doc: records.md#verification
 
 mod chain;
+mod event_fields;
 mod export;
 mod records;
 mod report;
-mod said;
 mod store;
 mod survey;
 
@@ -26,10 +26,10 @@ use crate::note;
 
 /// What the verifier brings along.
 #[derive(Debug, Clone, Default)]
-pub struct Known {
+pub struct TrustAnchors {
     /// Keys by which checkpoints must be signed; where there are none, the keys that the logs
     /// themselves name are taken.
-    pub keys: Vec<note::Verifier>,
+    pub keys: Vec<note::PublicKey>,
     /// Signed checkpoints that were kept outside.
     pub notes: Vec<String>,
     /// The store's digest key, by which asynchronous calls are compared with their events.

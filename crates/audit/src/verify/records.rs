@@ -10,19 +10,19 @@ use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
+use super::event_fields::{EventFields, LogFields, Read, ReceiptFields, Record, fits, is_name};
 use super::report::Problems;
-use super::said::{Read, Record, Said, SaidLog, SaidReceipt, fits, is_name};
 use super::survey::Expectations;
 use crate::claim::holds_keys;
 use crate::digest::Digester;
 use crate::queue::{QueueState, RawCall};
-use crate::reads::{RawApproval, Unaccounted};
+use crate::reads::{Accounted, RawApproval, Unaccounted};
 use crate::steps::CALL_SINCE;
 use crate::working::{CallName, is_vouched};
 
 /// The events that were seen to account for a receipt.
 #[derive(Debug, Default)]
-pub(super) struct Accounted {
+pub(super) struct AccountingEvents {
     seen: u32,
     /// Whether the one that the receipt names is among them.
     last: bool,
@@ -39,9 +39,17 @@ pub(super) struct Absent {
     seq: u64,
 }
 
+/// How often somebody has spoken on a receipt by its fence: each dispatch counts, and each word.
+#[derive(Debug)]
+struct Fence {
+    words: Option<u64>,
+    writer: String,
+    seq: u64,
+}
+
 /// A receipt that has changed since an event about it: another event has to account for it.
 #[derive(Debug)]
-pub(super) struct Owed {
+pub(super) struct UnresolvedReceipt {
     receipt_id: String,
     /// As it is stored, and of its canonical form.
     digests: [String; 2],
@@ -52,8 +60,8 @@ pub(super) struct Owed {
     seq: u64,
 }
 
-impl Owed {
-    fn of(read: &Read, record: &Record<SaidReceipt>, receipt: &SaidReceipt) -> Self {
+impl UnresolvedReceipt {
+    fn of(read: &Read, record: &Record<ReceiptFields>, receipt: &ReceiptFields) -> Self {
         Self {
             receipt_id: receipt.receipt_id.clone(),
             digests: [record.digest.clone(), record.canonical_digest()],
@@ -71,19 +79,20 @@ pub(super) struct Records<'e> {
     expected: &'e Expectations,
     digester: Option<Digester>,
     /// Receipts of earlier versions that have ended, and of which only the dispatch was seen yet.
-    open: BTreeMap<String, Owed>,
-    owed: Vec<Owed>,
+    open: BTreeMap<String, UnresolvedReceipt>,
+    unresolved: Vec<UnresolvedReceipt>,
     dispatched: BTreeMap<String, u64>,
     /// Receipts of which not all events were seen yet.
-    accounted: BTreeMap<String, Accounted>,
+    accounted: BTreeMap<String, AccountingEvents>,
     /// Approvals that were asked for, and where.
     asked: BTreeMap<String, (String, u64)>,
     /// Receipts that are not there although they held keys after an event.
     absent: BTreeMap<String, Absent>,
-    /// How often people have spoken on receipts.
+    /// How often people have spoken on receipts, and how often by their fences.
     resolved: BTreeMap<String, u64>,
+    fences: BTreeMap<String, Fence>,
     queue: Queue,
-    counted: crate::reads::Accounted,
+    counted: Accounted,
     problems: Problems,
 }
 
@@ -93,47 +102,50 @@ impl<'e> Records<'e> {
             expected,
             digester,
             open: BTreeMap::new(),
-            owed: Vec::new(),
+            unresolved: Vec::new(),
             dispatched: BTreeMap::new(),
             accounted: BTreeMap::new(),
             asked: BTreeMap::new(),
             absent: BTreeMap::new(),
             resolved: BTreeMap::new(),
+            fences: BTreeMap::new(),
             queue: Queue::default(),
-            counted: crate::reads::Accounted { lacking: expected.lacking(), ..Default::default() },
+            counted: Accounted { lacking: expected.lacking(), ..Default::default() },
             problems: Problems::default(),
         }
     }
 
     /// The next event, with the records that it names.
     pub(super) fn event(&mut self, read: &Read) {
-        let Some(said) = &read.said else { return };
-        self.legacy(read, said);
-        if said.event == AuditEventKind::ApprovalRequested
-            && let Some(id) = said.fact("approvalId")
+        let Some(fields) = &read.fields else { return };
+        self.legacy(read, fields);
+        if fields.event == AuditEventKind::ApprovalRequested
+            && let Some(id) = fields.fact("approvalId")
         {
             self.asked.insert(id.to_owned(), (read.writer.clone(), read.seq));
         }
-        if said.event == AuditEventKind::ReceiptResolved
-            && let Some(id) = &said.receipt_id
+        if fields.event == AuditEventKind::ReceiptResolved
+            && let Some(id) = &fields.receipt_id
         {
             *self.resolved.entry(id.clone()).or_default() += 1;
         }
-        self.queue.event(read, said);
-        if let Some(digest) = &said.receipt_digest {
-            self.open.remove(said.receipt_id.as_deref().unwrap_or_default());
-            self.receipt(read, said, digest);
+        self.queue.event(read, fields);
+        if let Some(digest) = &fields.receipt_digest {
+            self.open.remove(fields.receipt_id.as_deref().unwrap_or_default());
+            self.receipt(read, fields, digest);
         }
-        self.log(read, said);
+        self.log(read, fields);
     }
 
     /// What earlier versions left to later events.
-    fn legacy(&mut self, read: &Read, said: &Said) {
-        let record = read.receipt.as_ref().and_then(|record| Some((record, record.said.as_ref()?)));
-        if said.event != AuditEventKind::ToolDispatched {
+    fn legacy(&mut self, read: &Read, fields: &EventFields) {
+        let record =
+            read.receipt.as_ref().and_then(|record| Some((record, record.fields.as_ref()?)));
+        if fields.event != AuditEventKind::ToolDispatched {
             return;
         }
-        let Some((record, receipt)) = record.filter(|(_, said)| said.audit_count.is_none()) else {
+        let Some((record, receipt)) = record.filter(|(_, fields)| fields.audit_count.is_none())
+        else {
             return;
         };
         if receipt.attempt > 1 {
@@ -141,25 +153,26 @@ impl<'e> Records<'e> {
         }
         // One that has ended has an event that accounts for how; it comes by, or it is forged.
         if !receipt.runs() && receipt.pruned_at.is_none() {
-            self.open.insert(receipt.receipt_id.clone(), Owed::of(read, record, receipt));
+            self.open
+                .insert(receipt.receipt_id.clone(), UnresolvedReceipt::of(read, record, receipt));
         }
     }
 
     /// An event that was written after the heads were read: it only tells what a receipt was
     /// dispatched for.
     pub(super) fn later(&mut self, read: &Read) {
-        if let Some(said) = &read.said
-            && said.event == AuditEventKind::ToolDispatched
-            && let Some(id) = &said.receipt_id
+        if let Some(fields) = &read.fields
+            && fields.event == AuditEventKind::ToolDispatched
+            && let Some(id) = &fields.receipt_id
         {
             *self.dispatched.entry(id.clone()).or_default() += 1;
         }
     }
 
-    fn log(&mut self, read: &Read, said: &Said) {
+    fn log(&mut self, read: &Read, fields: &EventFields) {
         let (writer, seq) = (read.writer.as_str(), read.seq);
-        let call = || said.call_id.clone().unwrap_or_default();
-        match (&said.log_digest, &read.log) {
+        let call = || fields.call_id.clone().unwrap_or_default();
+        match (&fields.log_digest, &read.log) {
             (None, None) => (),
             (None, Some(_)) => {
                 let message = "an agent log stands where its event names none";
@@ -168,13 +181,13 @@ impl<'e> Records<'e> {
             (Some(digest), Some(record)) => {
                 self.counted.logs += 1;
                 let row =
-                    record.said.as_ref().is_some_and(|own| log_fits(&record.raw.columns, own));
+                    record.fields.as_ref().is_some_and(|own| log_fits(&record.raw.columns, own));
                 if !row || !record.is_named_by(digest) {
                     let message = format!("the agent log of call {} was changed", call());
                     self.problems.add("log-changed", writer, seq, message);
                 }
             }
-            (Some(_), None) if is_before(&said.time, self.expected.logs_before.as_ref()) => (),
+            (Some(_), None) if self.expected.is_log_gone(fields) => (),
             (Some(_), None) => {
                 let message = format!("the agent log of call {} is missing", call());
                 self.problems.add("log-missing", writer, seq, message);
@@ -182,18 +195,18 @@ impl<'e> Records<'e> {
         }
     }
 
-    fn receipt(&mut self, read: &Read, said: &Said, digest: &str) {
+    fn receipt(&mut self, read: &Read, fields: &EventFields, digest: &str) {
         let (writer, seq) = (read.writer.as_str(), read.seq);
-        let id = said.receipt_id.clone().unwrap_or_default();
-        let pruned = is_before(&said.time, self.expected.receipts_before.as_ref());
+        let id = fields.receipt_id.clone().unwrap_or_default();
+        let pruned = is_before(&fields.time, self.expected.receipts_before.as_ref());
         let Some(record) = &read.receipt else {
-            if said.event == AuditEventKind::ToolDispatched {
+            if fields.event == AuditEventKind::ToolDispatched {
                 // It runs no more; what came of it names it again.
-                self.account(read, said, &id);
+                self.account(read, fields, &id);
             } else {
                 self.accounted.remove(&id);
                 if pruned {
-                    self.absent(read, said, &id);
+                    self.absent(read, fields, &id);
                 } else {
                     let message = format!("receipt {id} is missing");
                     self.problems.add("receipt-missing", writer, seq, message);
@@ -201,7 +214,8 @@ impl<'e> Records<'e> {
             }
             return;
         };
-        let Some(receipt) = record.said.as_ref().filter(|receipt| receipt.receipt_id == id) else {
+        let Some(receipt) = record.fields.as_ref().filter(|receipt| receipt.receipt_id == id)
+        else {
             let message = format!("receipt {id} cannot be read");
             self.problems.add("receipt-changed", writer, seq, message);
             return;
@@ -218,18 +232,11 @@ impl<'e> Records<'e> {
         if last {
             self.counted.receipts += 1;
             self.keys_of(read, record);
-            // Each dispatch and each word of a person counts.
-            let words = self.resolved.get(&id).copied().unwrap_or_default();
-            let fence = record.raw.columns.get(6).and_then(Option::as_ref);
-            let is = |fence: &String| fence.parse() == Ok(receipt.attempt + words);
-            if !fence.is_none_or(is) && !self.expected.lacks_events() {
-                let message = format!("the fence of receipt {id} was changed");
-                self.problems.add("receipt-changed", writer, seq, message);
-            }
+            self.fence(read, record, receipt);
         }
         if let Some(expected) = receipt.audit_count {
             // Events that were pruned account for it no less.
-            let accounted = self.account(read, said, &id);
+            let accounted = self.account(read, fields, &id);
             accounted.last |= last;
             if accounted.last && accounted.seen == expected {
                 self.accounted.remove(&id);
@@ -243,10 +250,10 @@ impl<'e> Records<'e> {
         }
         if receipt.pruned_at.is_some() && last {
             // A tombstone says no more than the event does.
-            let same = receipt.status == said.status
-                && receipt.effect == said.effect
-                && receipt.error_code == said.error_code
-                && (said.args_digest.is_none() || receipt.args_digest == said.args_digest);
+            let same = receipt.status == fields.status
+                && receipt.effect == fields.effect
+                && receipt.error_code == fields.error_code
+                && (fields.args_digest.is_none() || receipt.args_digest == fields.args_digest);
             if !(same && pruned) {
                 let message = format!("the tombstone of receipt {id} was changed");
                 self.problems.add("receipt-changed", writer, seq, message);
@@ -254,17 +261,32 @@ impl<'e> Records<'e> {
         } else if last {
             self.problems.add("receipt-changed", writer, seq, format!("receipt {id} was changed"));
         } else if receipt.pruned_at.is_none() || !pruned {
-            self.owed.push(Owed::of(read, record, receipt));
+            self.unresolved.push(UnresolvedReceipt::of(read, record, receipt));
         }
     }
 
-    /// What holds keys is not pruned without a tombstone.
-    fn absent(&mut self, read: &Read, said: &Said, id: &str) {
-        if !said.holds_keys {
-            self.absent.remove(id);
+    /// The fence of a receipt. What people have said of it may be in a log that is read later; where
+    /// it was dispatched and settled and no more, nobody has.
+    fn fence(&mut self, read: &Read, record: &Record<ReceiptFields>, receipt: &ReceiptFields) {
+        let Some(fence) = record.raw.columns.get(5).and_then(Option::as_ref) else { return };
+        if *fence == receipt.attempt.to_string() && matches!(receipt.audit_count, Some(1 | 2)) {
             return;
         }
-        let call = said.call_id.clone().unwrap_or_default();
+        let words = fence.parse().ok().and_then(|fence: u64| fence.checked_sub(receipt.attempt));
+        let fence = Fence { words, writer: read.writer.clone(), seq: read.seq };
+        self.fences.insert(receipt.receipt_id.clone(), fence);
+    }
+
+    /// What holds keys is not pruned without a tombstone.
+    fn absent(&mut self, read: &Read, fields: &EventFields, id: &str) {
+        if !fields.holds_keys {
+            // Which of two logs came first, their events tell in the end.
+            if self.absent.get(id).is_some_and(|absent| absent.writer == read.writer) {
+                self.absent.remove(id);
+            }
+            return;
+        }
+        let call = fields.call_id.clone().unwrap_or_default();
         let absent = Absent { call, writer: read.writer.clone(), seq: read.seq };
         self.absent.insert(id.to_owned(), absent);
     }
@@ -280,18 +302,18 @@ impl<'e> Records<'e> {
         self.problems.add("receipt-missing", &absent.writer, absent.seq, message);
     }
 
-    fn account(&mut self, read: &Read, said: &Said, id: &str) -> &mut Accounted {
+    fn account(&mut self, read: &Read, fields: &EventFields, id: &str) -> &mut AccountingEvents {
         let accounted = self.accounted.entry(id.to_owned()).or_default();
         accounted.seen += 1;
         (accounted.writer, accounted.seq) = (read.writer.clone(), read.seq);
-        accounted.time.clone_from(&said.time);
+        accounted.time.clone_from(&fields.time);
         accounted
     }
 
     /// Whether a receipt holds the keys that it should, by what came of its claim.
-    fn keys_of(&mut self, read: &Read, record: &Record<SaidReceipt>) {
-        let Some(said) = &record.said else { return };
-        if said.idempotency.all().next().is_none() && record.raw.keys.is_empty() {
+    fn keys_of(&mut self, read: &Read, record: &Record<ReceiptFields>) {
+        let Some(fields) = &record.fields else { return };
+        if fields.idempotency.all().next().is_none() && record.raw.keys.is_empty() {
             return;
         }
         let Ok(receipt) = serde_json::from_str::<Receipt>(&record.raw.bytes) else { return };
@@ -311,33 +333,36 @@ impl<'e> Records<'e> {
     }
 
     /// Receipts that another event has to account for, and where it is said to be.
-    pub(super) fn take_owed(&mut self) -> Vec<Owed> {
-        let (known, running) = std::mem::take(&mut self.owed)
+    pub(super) fn take_owed(&mut self) -> Vec<UnresolvedReceipt> {
+        let (known, running) = std::mem::take(&mut self.unresolved)
             .into_iter()
-            .partition(|owed: &Owed| owed.place.is_some());
-        self.owed = running;
+            .partition(|unresolved: &UnresolvedReceipt| unresolved.place.is_some());
+        self.unresolved = running;
         known
     }
 
     /// The same of which only the dispatch came by, once all events have.
-    pub(super) fn take_open(&mut self) -> Vec<Owed> {
+    pub(super) fn take_open(&mut self) -> Vec<UnresolvedReceipt> {
         std::mem::take(&mut self.open).into_values().collect()
     }
 
     /// Whether the event that is said to account for a receipt does.
-    pub(super) fn owed(&mut self, owed: &Owed, bytes: Option<&str>) {
-        let place = owed.place.as_ref();
+    pub(super) fn unresolved(&mut self, unresolved: &UnresolvedReceipt, bytes: Option<&str>) {
+        let place = unresolved.place.as_ref();
         let gone = place.is_some_and(|place| self.expected.is_lacking(&place.writer, place.seq));
         if gone && bytes.is_none() {
             return;
         }
-        let said: Option<Said> = bytes.and_then(|bytes| serde_json::from_str(bytes).ok());
-        let accounts = said.is_some_and(|said| {
-            said.receipt_id.as_ref() == Some(&owed.receipt_id)
-                && said.receipt_digest.as_ref().is_some_and(|own| owed.digests.contains(own))
+        let fields: Option<EventFields> = bytes.and_then(|bytes| serde_json::from_str(bytes).ok());
+        let accounts = fields.is_some_and(|fields| {
+            fields.receipt_id.as_ref() == Some(&unresolved.receipt_id)
+                && fields
+                    .receipt_digest
+                    .as_ref()
+                    .is_some_and(|own| unresolved.digests.contains(own))
         });
         if !accounts {
-            self.changed(&owed.receipt_id, &owed.writer, owed.seq);
+            self.changed(&unresolved.receipt_id, &unresolved.writer, unresolved.seq);
         }
     }
 
@@ -347,13 +372,13 @@ impl<'e> Records<'e> {
     }
 
     /// Receipts of which not all events came by.
-    pub(super) fn take_accounted(&mut self) -> BTreeMap<String, Accounted> {
+    pub(super) fn take_accounted(&mut self) -> BTreeMap<String, AccountingEvents> {
         std::mem::take(&mut self.accounted)
     }
 
     /// What the store says of such a receipt: whether it is there, and whether its events account for
     /// it by now.
-    pub(super) fn leftover(&mut self, id: &str, accounted: &Accounted, found: Option<bool>) {
+    pub(super) fn leftover(&mut self, id: &str, accounted: &AccountingEvents, found: Option<bool>) {
         let (writer, seq) = (&accounted.writer, accounted.seq);
         match found {
             Some(true) => (),
@@ -415,8 +440,8 @@ impl<'e> Records<'e> {
         let call = &raw.call;
         let is_of = |event: &Option<String>, kind| {
             let of = event.as_ref().and_then(|event| serde_json::from_str::<Of>(event).ok());
-            let is = |said: Option<String>, row: &str| {
-                said.is_some_and(|said| is_name(&said, row) || is_name(row, &said))
+            let is = |fields: Option<String>, row: &str| {
+                fields.is_some_and(|fields| is_name(&fields, row) || is_name(row, &fields))
             };
             of.is_some_and(|of| {
                 of.event == kind && is(of.caller, &call.caller) && is(of.call_id, &call.call_id)
@@ -453,7 +478,7 @@ impl<'e> Records<'e> {
     }
 
     /// What was found where events name it.
-    pub(super) fn counted(&self) -> crate::reads::Accounted {
+    pub(super) fn counted(&self) -> Accounted {
         self.counted.clone()
     }
 
@@ -467,6 +492,13 @@ impl<'e> Records<'e> {
         for (call, writer, seq) in self.queue.lost().filter(|_| !self.expected.lacks_events()) {
             let message = format!("queued call {call} is missing");
             self.problems.add("call-missing", writer, seq, message);
+        }
+        for (id, fence) in std::mem::take(&mut self.fences) {
+            let words = self.resolved.get(&id).copied().unwrap_or_default();
+            if fence.words != Some(words) && !self.expected.lacks_events() {
+                let message = format!("the fence of receipt {id} was changed");
+                self.problems.add("receipt-changed", &fence.writer, fence.seq, message);
+            }
         }
         for id in &records.logs {
             let message = format!("no event accounts for agent log {id}");
@@ -484,12 +516,14 @@ impl<'e> Records<'e> {
             let message = format!("no receipt holds the key {key}");
             self.problems.add("key-unaccounted", "", None, message);
         }
-        let (dispatched, owed) =
-            (std::mem::take(&mut self.dispatched), std::mem::take(&mut self.owed));
-        for owed in owed.into_iter().filter(|_| !self.expected.lacks_events()) {
+        let (dispatched, unresolved) =
+            (std::mem::take(&mut self.dispatched), std::mem::take(&mut self.unresolved));
+        for unresolved in unresolved.into_iter().filter(|_| !self.expected.lacks_events()) {
             // It runs again: each dispatch has left its event.
-            if owed.attempt < 2 || dispatched.get(&owed.receipt_id) != Some(&owed.attempt) {
-                self.changed(&owed.receipt_id, &owed.writer, owed.seq);
+            if unresolved.attempt < 2
+                || dispatched.get(&unresolved.receipt_id) != Some(&unresolved.attempt)
+            {
+                self.changed(&unresolved.receipt_id, &unresolved.writer, unresolved.seq);
             }
         }
         self.problems
@@ -501,15 +535,17 @@ impl<'e> Records<'e> {
 #[derive(Debug, Default)]
 struct Queue {
     /// Those that are there.
-    kept: BTreeMap<CallName, Story>,
-    /// Those that are not: how many more events asked for it than answered it, and where the last is.
-    others: BTreeMap<CallName, (i64, String, u64)>,
+    kept: BTreeMap<CallName, CallTrail>,
+    /// Those that are not and were not answered: when and where they were asked for.
+    open: BTreeMap<CallName, (String, String, u64)>,
+    /// When those were answered of which no request was read yet; it may have been pruned.
+    early: BTreeMap<CallName, String>,
 }
 
 /// Where and when a call was asked for and answered. The same name can be used again, once an
 /// answered call was forgotten.
 #[derive(Debug, Default)]
-struct Story {
+struct CallTrail {
     asked: Vec<(AuditPlace, String)>,
     answered: Vec<(AuditPlace, String)>,
 }
@@ -520,25 +556,28 @@ fn named(caller: &str, call_id: &str) -> CallName {
 }
 
 impl Queue {
-    fn event(&mut self, read: &Read, said: &Said) {
-        let asks = match said.event {
+    fn event(&mut self, read: &Read, fields: &EventFields) {
+        let asks = match fields.event {
             AuditEventKind::CallQueued => true,
             AuditEventKind::CallFinished => false,
             _ => return,
         };
-        let (Some(caller), Some(call_id)) = (&said.caller, &said.call_id) else { return };
+        let (Some(caller), Some(call_id)) = (&fields.caller, &fields.call_id) else { return };
         let name = named(caller, call_id);
         if let Some(story) = self.kept.get_mut(&name) {
             let at = AuditPlace { writer: read.writer.clone(), seq: read.seq };
             let list = if asks { &mut story.asked } else { &mut story.answered };
-            let time = said.fact(CALL_SINCE).unwrap_or(&said.time);
+            let time = fields.fact(CALL_SINCE).unwrap_or(&fields.time);
             list.push((at, time.to_owned()));
             return;
         }
-        let open = self.others.entry(name.clone()).or_default();
-        *open = (open.0 + if asks { 1 } else { -1 }, read.writer.clone(), read.seq);
-        if open.0 == 0 {
-            self.others.remove(&name);
+        let time = fields.time.clone();
+        if !asks {
+            if self.open.remove(&name).is_none() {
+                self.early.insert(name, time);
+            }
+        } else if self.early.get(&name).is_none_or(|answered| *answered < time) {
+            self.open.insert(name, (time, read.writer.clone(), read.seq));
         }
     }
 
@@ -552,9 +591,10 @@ impl Queue {
             found.map(|(_, time)| time.clone())
         };
         let Some(asked) = at(&story.asked, &call.queued_by) else { return false };
-        let has_ended = story.answered.len() == story.asked.len();
+        let answered = at(&story.answered, &call.finished_by);
+        // The name may have been used before: an answer of that time is older than this request.
+        let has_ended = answered.is_some() || story.answered.iter().any(|(_, time)| *time >= asked);
         let fits = if has_ended {
-            let answered = at(&story.answered, &call.finished_by);
             call.state == QueueState::Done
                 && call.result.is_some()
                 && answered.is_some()
@@ -571,8 +611,7 @@ impl Queue {
 
     /// Calls that were not answered and are not there any more.
     fn lost(&self) -> impl Iterator<Item = (&String, &String, u64)> {
-        let lost = self.others.iter().filter(|(_, (open, ..))| *open > 0);
-        lost.map(|((_, call), (_, writer, seq))| (call, writer, *seq))
+        self.open.iter().map(|((_, call), (_, writer, seq))| (call, writer, *seq))
     }
 }
 
@@ -580,46 +619,33 @@ fn is_before(time: &str, cut: Option<&String>) -> bool {
     cut.is_some_and(|cut| time < cut.as_str())
 }
 
-fn log_fits(columns: &[Option<String>], said: &SaidLog) -> bool {
-    let turn = said.turn_index.map(|turn| turn.to_string());
-    let own = [
-        Some(said.id.as_str()),
-        Some(said.timestamp.as_str()),
-        Some(said.tool_name.as_str()),
-        said.agent_id.as_deref(),
-        turn.as_deref(),
-        said.phase_id.as_deref(),
-        said.epic_id.as_deref(),
-        Some(said.call_id.as_str()),
-        Some(if said.is_error { "1" } else { "0" }),
-    ];
-    fits(columns, &own)
+fn log_fits(columns: &[Option<String>], fields: &LogFields) -> bool {
+    fits(columns, &[Some(fields.timestamp.as_str())])
 }
 
 /// Whether the row of a receipt says what its record says; what a store does not say in its row is
 /// absent there.
-fn receipt_fits(columns: &[Option<String>], said: &SaidReceipt) -> bool {
-    let is_open = !matches!(said.state.as_str(), "succeeded" | "failed");
-    let table = match (is_open, said.pruned_at.is_some()) {
+fn receipt_fits(columns: &[Option<String>], fields: &ReceiptFields) -> bool {
+    let is_open = !matches!(fields.state.as_str(), "succeeded" | "failed");
+    let table = match (is_open, fields.pruned_at.is_some()) {
         (true, _) => "open",
         (false, false) => "settled",
         (false, true) => "pruned",
     };
-    let [of, id, call, tool, state, writer, _, settled] = columns else {
+    let [of, id, tool, state, writer, _, settled] = columns else {
         return columns.is_empty();
     };
     let is = |column: &Option<String>, own: &str| {
         column.as_ref().is_none_or(|column| is_name(own, column))
     };
     let settled_at = match table {
-        "settled" => said.settled_at.as_deref().unwrap_or_default(),
+        "settled" => fields.settled_at.as_deref().unwrap_or_default(),
         _ => "",
     };
     is(of, table)
-        && is(id, &said.receipt_id)
-        && is(call, &said.call_id)
-        && is(tool, &said.tool_id)
-        && is(state, &said.state)
-        && is(writer, &said.writer)
+        && is(id, &fields.receipt_id)
+        && is(tool, &fields.tool_id)
+        && is(state, &fields.state)
+        && is(writer, &fields.writer)
         && is(settled, settled_at)
 }

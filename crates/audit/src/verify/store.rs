@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, VecDeque};
 use toolbooth_contracts::event::AuditEvent;
 use toolbooth_contracts::receipt::AuditPlace;
 
-use super::Known;
+use super::TrustAnchors;
 use super::chain::Chains;
-use super::records::{Owed, Records};
+use super::event_fields::read;
+use super::records::{Records, UnresolvedReceipt};
 use super::report::{Problems, VerifyReport};
-use super::said::read;
 use super::survey::{Expectations, Survey, is_milestone};
 use crate::LedgerReads;
 use crate::digest::of_record;
@@ -31,7 +31,10 @@ const ATTEMPTS: usize = 3;
 ///
 /// # Errors
 /// Where the store cannot be read.
-pub async fn store(reads: &dyn LedgerReads, known: Known) -> Result<VerifyReport, LedgerError> {
+pub async fn store(
+    reads: &dyn LedgerReads,
+    known: TrustAnchors,
+) -> Result<VerifyReport, LedgerError> {
     let mut attempts = 1;
     loop {
         let before = reads.heads().await?;
@@ -45,7 +48,7 @@ pub async fn store(reads: &dyn LedgerReads, known: Known) -> Result<VerifyReport
 
 async fn look(
     reads: &dyn LedgerReads,
-    known: Known,
+    known: TrustAnchors,
     // Heads first: events that are written while this runs must not look like strangers' work.
     heads: &[WriterHead],
 ) -> Result<VerifyReport, LedgerError> {
@@ -188,8 +191,8 @@ async fn replay(
                 records.event(&read);
             }
         }
-        let owed = records.take_owed();
-        account(reads, records, owed).await?;
+        let unresolved = records.take_owed();
+        account(reads, records, unresolved).await?;
     }
     while let Some((writer, part)) = gone.next().await? {
         chains.gone(&writer, &part);
@@ -312,14 +315,14 @@ async fn is_accounted(
 async fn account(
     reads: &dyn LedgerReads,
     records: &mut Records<'_>,
-    owed: Vec<Owed>,
+    unresolved: Vec<UnresolvedReceipt>,
 ) -> Result<(), LedgerError> {
-    for owed in owed {
-        let bytes = match &owed.place {
+    for unresolved in unresolved {
+        let bytes = match &unresolved.place {
             Some(place) => event_at(reads, place).await?,
             None => None,
         };
-        records.owed(&owed, bytes.as_deref());
+        records.unresolved(&unresolved, bytes.as_deref());
     }
     Ok(())
 }

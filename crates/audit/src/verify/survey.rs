@@ -9,13 +9,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use toolbooth_contracts::event::AuditEventKind;
 
-use super::Known;
+use super::TrustAnchors;
+use super::event_fields::EventFields;
 use super::report::Problems;
 use crate::checkpoint::{Checkpoint, NamedHead};
 use crate::merkle::{Frontier, Hash};
 use crate::note;
 use crate::pruning::Left;
 use crate::reads::{MILESTONES, WriterHead};
+use crate::room::Dropped;
 
 /// The names and sizes of other logs, as an event lists them.
 type Heads = Vec<NamedHead>;
@@ -49,6 +51,7 @@ pub(super) struct Base {
 enum Pruned {
     Receipts(Option<String>),
     Logs(Option<String>),
+    Dropped(Dropped),
     /// Of this log, with what is left there; whether that was taken over from an earlier version.
     Events(String, Left, bool),
 }
@@ -56,8 +59,8 @@ enum Pruned {
 /// Takes what there is about logs themselves.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
-    known: Known,
-    keys: BTreeMap<String, note::Verifier>,
+    known: TrustAnchors,
+    keys: BTreeMap<String, note::PublicKey>,
     /// Where logs of a restored backup ended, as logs say that no checkpoint has vouched for yet: by
     /// writer and place.
     claimed: Vec<(String, u64, Heads)>,
@@ -83,6 +86,10 @@ pub(super) struct Expectations {
     /// Up to when receipts and agent logs were pruned.
     pub(super) receipts_before: Option<String>,
     pub(super) logs_before: Option<String>,
+    /// Up to where agent logs gave way to others, by writer: all of them, and those of calls without a
+    /// receipt.
+    logs_dropped: BTreeMap<String, u64>,
+    refusals_dropped: BTreeMap<String, u64>,
     /// Where logs of a restored backup ended.
     restored: BTreeMap<String, u64>,
     /// How many events about logs there are for each writer, and the sum of their places.
@@ -104,11 +111,14 @@ impl Expectations {
         wanted.is_some_and(|wanted| wanted.iter().any(|wanted| wanted.root.is_some()))
     }
 
-    /// Whether a place is in a part of a log that was pruned.
-    pub(super) fn is_pruned(&self, writer: &str, seq: u64) -> bool {
-        let is_base = self.bases.get(writer).is_some_and(|base| seq < base.frontier.size());
-        let is_in = |left: &Left| (left.from..left.to).contains(&seq);
-        is_base || self.left.get(writer).is_some_and(|parts| parts.iter().any(is_in))
+    /// Whether the agent log of an event has gone, by retention or because room ran short.
+    pub(super) fn is_log_gone(&self, fields: &EventFields) -> bool {
+        let is_dropped = |dropped: &BTreeMap<String, u64>| {
+            dropped.get(&fields.writer).is_some_and(|to| fields.seq < *to)
+        };
+        self.logs_before.as_ref().is_some_and(|before| fields.time < *before)
+            || is_dropped(&self.logs_dropped)
+            || fields.receipt_id.is_none() && is_dropped(&self.refusals_dropped)
     }
 
     /// Whether an earlier version has removed events, whatever they accounted for.
@@ -164,7 +174,7 @@ pub(super) fn is_milestone(bytes: &str) -> bool {
 impl Survey {
     /// A survey that brings keys and checkpoints along, of logs of which some beginnings were
     /// pruned.
-    pub(super) fn of(known: Known, heads: &[WriterHead]) -> Self {
+    pub(super) fn of(known: TrustAnchors, heads: &[WriterHead]) -> Self {
         let mut survey = Self { known, ..Self::default() };
         heads.iter().for_each(|head| survey.base(head));
         survey
@@ -180,7 +190,7 @@ impl Survey {
             self.problems.add("changed", writer, 0, message);
             return;
         };
-        let key = pruned.key.as_deref().and_then(|key| note::Verifier::parse(key).ok());
+        let key = pruned.key.as_deref().and_then(|key| note::PublicKey::parse(key).ok());
         self.keys.extend(key.map(|key| (writer.clone(), key)));
         // What is gone is vouched for by the checkpoint that was kept of it.
         let root = frontier.root();
@@ -219,7 +229,8 @@ impl Survey {
                 self.learnt.starts.insert(writer.clone(), time);
                 let key_id = fact(facts, "digestKeyId").map(str::to_owned);
                 self.learnt.key_ids.extend(key_id.map(|id| (id, writer.clone())));
-                let key = fact(facts, "signingKey").and_then(|key| note::Verifier::parse(key).ok());
+                let key =
+                    fact(facts, "signingKey").and_then(|key| note::PublicKey::parse(key).ok());
                 if let Some(key) = key {
                     self.keys.insert(writer, key);
                 }
@@ -248,13 +259,21 @@ impl Survey {
         let mut prunes = Vec::new();
         match fact(facts, "records") {
             Some("receipts") => prunes.push(Pruned::Receipts(text("before"))),
-            Some("logs") => prunes.push(Pruned::Logs(text("before"))),
+            Some(records @ ("logs" | "refusals")) => {
+                let to = facts.and_then(|facts| facts.get("to")?.as_u64());
+                prunes.push(match (text("writer"), to) {
+                    (Some(writer), Some(to)) => {
+                        Pruned::Dropped(Dropped { writer, to, refusals: records == "refusals" })
+                    }
+                    _ => Pruned::Logs(text("before").filter(|_| records == "logs")),
+                });
+            }
             Some("events") => {
                 let of = text("writer").unwrap_or_default();
                 // What earlier versions removed was taken over.
                 prunes.push(Pruned::Receipts(text("receiptsBefore")));
                 prunes.push(Pruned::Logs(text("logsBefore")));
-                let key = fact(facts, "signingKey").map(note::Verifier::parse);
+                let key = fact(facts, "signingKey").map(note::PublicKey::parse);
                 if let Some(Ok(key)) = key {
                     self.keys.entry(of.clone()).or_insert(key);
                 }
@@ -308,7 +327,7 @@ impl Survey {
 
     fn open(&self, writer: &str, note: &str) -> Result<Checkpoint, note::NoteError> {
         let own = self.keys.get(writer);
-        let keys: Vec<&note::Verifier> = if self.known.keys.is_empty() {
+        let keys: Vec<&note::PublicKey> = if self.known.keys.is_empty() {
             own.into_iter().collect()
         } else {
             self.known.keys.iter().collect()
@@ -363,6 +382,14 @@ impl Survey {
                 }
                 Pruned::Logs(before) => {
                     learnt.logs_before = before.max(learnt.logs_before.take());
+                }
+                Pruned::Dropped(Dropped { writer, to, refusals }) => {
+                    let dropped = match refusals {
+                        true => &mut learnt.refusals_dropped,
+                        false => &mut learnt.logs_dropped,
+                    };
+                    let known = dropped.entry(writer).or_default();
+                    *known = to.max(*known);
                 }
                 Pruned::Events(of, left, adopted) => {
                     if adopted {

@@ -82,13 +82,13 @@ impl Guard {
         for finding in &mut findings {
             for text in [&mut finding.path, &mut finding.message] {
                 if self.shapes.recognise(text).is_some() {
-                    *text = self.shapes.redact(text);
+                    *text = self.shapes.redact(text).into_owned();
                 }
             }
             if let Some(hint) =
                 finding.hint.as_mut().filter(|hint| self.shapes.recognise(hint).is_some())
             {
-                *hint = self.shapes.redact(hint);
+                *hint = self.shapes.redact(hint).into_owned();
             }
         }
         findings

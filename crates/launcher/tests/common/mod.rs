@@ -1,4 +1,4 @@
-//! A client of the launcher, and the launcher itself: these tests start themselves.
+//! A test client of the launcher; the test binary is also the launcher.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
 #![allow(dead_code)]
 
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use toolbooth_launcher::order::{Bind, Enclosure, Net, Order, Primitive, Run};
+use toolbooth_launcher::order::{Bind, Net, Order, Primitive, Run, SandboxSpec};
 use toolbooth_launcher::wire::{self, Found, Report};
 
-/// An ordinary user, where the tests run as root.
+/// The id of an ordinary user, for tests that run as root.
 pub(crate) const ORDINARY: u32 = 65_534;
 
-/// Who starts the launcher.
+/// The user who starts the launcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     Root,
@@ -27,21 +27,21 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A launcher that has its order.
+/// A launcher to which an order was sent.
 pub(crate) struct Launched {
-    /// The standing one, of which the launcher is a copy.
+    /// The fork server, of which the launcher is a child.
     pub(crate) standing: Child,
-    wishes: UnixStream,
+    spawn_requests: UnixStream,
     pub(crate) control: UnixStream,
     pub(crate) stdin: Option<std::io::PipeWriter>,
     pub(crate) stdout: std::io::PipeReader,
     pub(crate) stderr: std::io::PipeReader,
     pub(crate) listeners: Vec<(wire::Listener, OwnedFd)>,
-    /// The launcher's number, once the program has been started.
+    /// The launcher's process id, once the program may be running.
     pub(crate) started: Option<i32>,
 }
 
-/// How it ended, and what it said.
+/// The report of a launcher, and the output of its program.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) report: Report,
@@ -61,16 +61,25 @@ pub(crate) fn stand(who: Who) -> (Child, UnixStream) {
 }
 
 pub(crate) fn launch(who: Who, order: &Order) -> Launched {
-    let (standing, wishes) = stand(who);
+    let (standing, spawn_requests) = stand(who);
     let (control, theirs) = UnixStream::pair().unwrap();
     let ((stdout, out), (stderr, err)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
     let fds = [theirs.as_fd(), out.as_fd(), err.as_fd()];
-    wire::send(wishes.as_fd(), wire::NEW, b"", &fds).unwrap();
+    wire::send(spawn_requests.as_fd(), wire::NEW, b"", &fds).unwrap();
     let (input, stdin) = std::io::pipe().unwrap();
     let text = serde_json::to_vec(order).unwrap();
     wire::send(control.as_fd(), wire::ORDER, &text, &[input.as_fd()]).unwrap();
     let (listeners, started) = (Vec::new(), None);
-    Launched { standing, wishes, control, stdin: Some(stdin), stdout, stderr, listeners, started }
+    Launched {
+        standing,
+        spawn_requests,
+        control,
+        stdin: Some(stdin),
+        stdout,
+        stderr,
+        listeners,
+        started,
+    }
 }
 
 impl Launched {
@@ -79,25 +88,25 @@ impl Launched {
         let mut head = [0u8; wire::HEAD_BYTES];
         let mut fds = Vec::new();
         wire::fill(self.control.as_fd(), &mut head, &mut fds).ok()?;
-        let (letter, length) = wire::head(head);
+        let (tag, length) = wire::head(head);
         let mut text = vec![0u8; length];
         wire::fill(self.control.as_fd(), &mut text, &mut fds).ok()?;
-        if letter == wire::LISTENER {
+        if tag == wire::LISTENER {
             self.listeners.push((serde_json::from_slice(&text).unwrap(), fds.pop().unwrap()));
         }
-        if letter == wire::STARTED {
+        if tag == wire::STARTED {
             self.started = std::str::from_utf8(&text).unwrap().parse().ok();
         }
-        Some((letter, text))
+        Some((tag, text))
     }
 
     pub(crate) fn until_started(&mut self) {
-        while let Some((letter, text)) = self.next() {
-            if letter == wire::STARTED {
+        while let Some((tag, text)) = self.next() {
+            if tag == wire::STARTED {
                 return;
             }
             let text = String::from_utf8_lossy(&text);
-            assert!(matches!(letter, wire::READY | wire::LISTENER), "{text}");
+            assert!(matches!(tag, wire::READY | wire::LISTENER), "{text}");
         }
         panic!("it did not start");
     }
@@ -106,7 +115,7 @@ impl Launched {
         self.control.write_all(&wire::frame(wire::ASK_TO_END, b"")).unwrap();
     }
 
-    /// Waits to the end.
+    /// Waits for the report and for the end of the fork server.
     pub(crate) fn end(mut self) -> Ended {
         self.stdin = None;
         let read = |mut stream: std::io::PipeReader| {
@@ -119,12 +128,12 @@ impl Launched {
         let (out, err) =
             (read(self.stdout.try_clone().unwrap()), read(self.stderr.try_clone().unwrap()));
         let mut report = None;
-        while let Some((letter, text)) = self.next() {
-            if letter == wire::REPORT {
+        while let Some((tag, text)) = self.next() {
+            if tag == wire::REPORT {
                 report = Some(serde_json::from_slice(&text).unwrap());
             }
         }
-        drop(self.wishes);
+        drop(self.spawn_requests);
         self.standing.wait().unwrap();
         let (stdout, stderr) = (out.join().unwrap(), err.join().unwrap());
         Ended { report: report.unwrap_or_else(|| panic!("no report: {stderr}")), stdout, stderr }
@@ -135,7 +144,7 @@ pub(crate) fn run(who: Who, run: Run) -> Ended {
     launch(who, &Order::Run(Box::new(run))).end()
 }
 
-/// What the machine has, for `who`.
+/// The primitives that a launcher of `who` finds on this machine.
 pub(crate) fn primitives(who: Who) -> Vec<Found> {
     let cgroups = cgroup_folders();
     match launch(who, &Order::Probe { cgroups }).end().report {
@@ -144,7 +153,7 @@ pub(crate) fn primitives(who: Who) -> Vec<Found> {
     }
 }
 
-/// The gateway's own cgroups of memory.
+/// The folders of this process's own cgroups that may have a memory controller.
 pub(crate) fn cgroup_folders() -> Vec<PathBuf> {
     let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     text.lines()
@@ -164,35 +173,35 @@ pub(crate) fn bind(path: impl Into<PathBuf>, writable: bool) -> Bind {
     Bind { path: path.into(), writable, optional: true, mapped: true, bytes_max: None, own: false }
 }
 
-/// Everything on, with what any program needs to start.
-pub(crate) fn enclosure(who: Who, found: &[Found]) -> Enclosure {
+/// All available primitives, and the paths that any program needs to start.
+pub(crate) fn sandbox_spec(who: Who, found: &[Found]) -> SandboxSpec {
     let there = |found: &Found| found.missing.is_none().then_some(found.primitive);
     let base = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives"];
     let cgroup = found
         .iter()
         .find(|one| one.primitive == Primitive::MemoryCgroup)
         .and_then(|one| one.detail.clone());
-    Enclosure {
+    SandboxSpec {
         primitives: found.iter().filter_map(there).collect(),
         binds: base.iter().map(|path| bind(*path, false)).collect(),
         tmp_mb: 16,
         net: Net::None,
         fresh_user: who == Who::Root && is_root(),
         cgroup: cgroup.map(PathBuf::from),
-        ..Enclosure::default()
+        ..SandboxSpec::default()
     }
 }
 
-pub(crate) fn shell(script: &str, enclosure: Option<Enclosure>) -> Run {
+pub(crate) fn shell(script: &str, sandbox_spec: Option<SandboxSpec>) -> Run {
     Run {
         argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
         env: vec![("PATH".to_owned(), "/usr/bin:/bin".to_owned())],
         cwd: "/".into(),
-        enclosure,
+        sandbox_spec,
     }
 }
 
-/// Waits for something, at most ten seconds.
+/// Waits at most ten seconds until `done` returns true; panics otherwise.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..1000 {
         if done() {
@@ -203,12 +212,12 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     panic!("never: {what}");
 }
 
-/// What a machine has for everybody who can be tried here; what cannot be is told and counted as
-/// ignored.
+/// The primitives of this machine for root and for an ordinary user, and whether that user's tests
+/// are ignored because the machine lacks some of them. In CI that is a failure.
 pub(crate) fn whos() -> Vec<(Who, std::sync::Arc<Vec<Found>>, bool)> {
     let judged = [Who::Root, Who::Ordinary].map(|who| {
         if who == Who::Root && !is_root() {
-            eprintln!("SKIPPED: everything as root: the tests do not run as root");
+            skipped("everything as root: the tests do not run as root");
             return (who, std::sync::Arc::default(), true);
         }
         let found = primitives(who);
@@ -216,10 +225,19 @@ pub(crate) fn whos() -> Vec<(Who, std::sync::Arc<Vec<Found>>, bool)> {
             |one: &&Found| one.missing.is_some() && one.primitive != Primitive::MemoryCgroup;
         let lacks: Vec<_> = found.iter().filter(missing).collect();
         if !lacks.is_empty() {
-            eprintln!("SKIPPED: everything as {who:?}: this machine lacks {lacks:?}");
+            skipped(&format!("everything as {who:?}: this machine lacks {lacks:?}"));
         }
         let skipped = !lacks.is_empty();
         (who, std::sync::Arc::new(found), skipped)
     });
     judged.into()
+}
+
+/// Reports a test that this machine cannot run.
+///
+/// # Panics
+/// In CI.
+pub(crate) fn skipped(what: &str) {
+    assert!(std::env::var_os("CI").is_none(), "CI must not skip {what}");
+    eprintln!("SKIPPED: {what}");
 }

@@ -15,12 +15,12 @@ use toolbooth_contracts::conversation::Question;
 use toolbooth_contracts::port::{ExecutionError, ToolOutput};
 use toolbooth_contracts::sandbox::Enforce;
 use toolbooth_contracts::{
-    CallId, Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, Witness,
+    CallId, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Outcome,
 };
 
 use super::ClaimedCall;
 use crate::allowance::{self, Allowance};
-use crate::proxy::Inner;
+use crate::proxy::ProxyState;
 
 /// How the execution ended.
 pub(super) enum Ended {
@@ -40,26 +40,30 @@ impl Ended {
     }
 }
 
-pub(super) async fn run(inner: &Arc<Inner>, claimed: &mut ClaimedCall, witness: &Witness) -> Ended {
-    match try_run(inner, claimed, witness).await {
+pub(super) async fn run(
+    inner: &Arc<ProxyState>,
+    claimed: &mut ClaimedCall,
+    execution_log: &ExecutionLog,
+) -> Ended {
+    match try_run(inner, claimed, execution_log).await {
         Ok(output) => Ended::Answered(output),
         Err(error) => Ended::Failed(error),
     }
 }
 
 async fn try_run(
-    inner: &Arc<Inner>,
+    inner: &Arc<ProxyState>,
     claimed: &mut ClaimedCall,
-    witness: &Witness,
+    execution_log: &ExecutionLog,
 ) -> Result<ToolOutput, ExecutionError> {
     let executor = ready(inner, claimed)?;
-    let known = &claimed.known;
-    let contract = Arc::clone(known.tool.contract());
+    let found = &claimed.found;
+    let contract = Arc::clone(found.tool.contract());
     let limit = Duration::from_millis(contract.policy.timeout_ms);
     let now = inner.parts.clock.monotonic();
-    let left = known.entered.deadline.map(|deadline| deadline.saturating_sub(now));
+    let left = found.entered.deadline.map(|deadline| deadline.saturating_sub(now));
     let cap = allowance::cap(&inner.parts.limits, limit);
-    let timeout = match known.tool.adapter() {
+    let timeout = match found.tool.adapter() {
         // Only servers tell progress; the proxy cuts the others at their own time.
         AdapterId::Mcp(_) => left.map_or(cap, |left| left.min(cap)),
         _ => left.map_or(limit, |left| left.min(limit)),
@@ -71,23 +75,29 @@ async fn try_run(
             "the deadline passed before dispatch",
         ));
     }
-    let call_id = CallId::try_from(known.entered.story.call_id.clone())
+    let call_id = CallId::try_from(found.entered.trail.call_id.clone())
         .map_err(|error| cut(ErrorCode::AdapterFailed, Effect::NotStarted, &error.to_string()))?;
     let dispatch = Dispatch {
         contract: Arc::clone(&contract),
-        arguments: Arc::clone(&known.entered.arguments),
+        arguments: claimed.arguments.clone(),
         call_id,
-        caller: known.entered.story.caller.clone(),
-        toolset: known.entered.toolset.clone(),
+        caller: found.entered.trail.caller.clone(),
+        toolset: found.entered.toolset.clone(),
         timeout,
-        idempotency_key: claimed.travelling_key.clone(),
+        idempotency_key: claimed.forwarded_key.clone(),
         attempt: claimed.claim.attempt(),
-        witness: witness.clone(),
+        execution_log: execution_log.clone(),
     };
-    let conversation = known.entered.conversation.clone();
+    let conversation = found.entered.conversation.clone();
     let (inner_conversation, cancel) = conversation.with_own_cancel();
     let (inner_conversation, questions) = inner_conversation.with_own_questions();
-    let (inner_conversation, came_on) = inner_conversation.with_progress_signal();
+    let (inner_conversation, came_on) = match found.tool.adapter() {
+        AdapterId::Mcp(_) => {
+            let (conversation, came_on) = inner_conversation.with_progress_signal();
+            (conversation, Some(came_on))
+        }
+        _ => (inner_conversation, None),
+    };
     let mut task =
         inner.tasks.spawn(async move { executor.execute(dispatch, inner_conversation).await });
     let read_only = contract.policy.read_only == Some(true);
@@ -100,14 +110,15 @@ async fn try_run(
             biased;
             ended = &mut task => return outcome(ended),
             // A person's time is not the tool's: the clock stands still while one is asked.
-            Ok(question) = questions.recv() => {
-                let asked = tokio::time::Instant::now();
-                if let Err(error) = park(inner, claimed, &conversation, question).await {
+            question = next(questions.as_ref()) => {
+                let asked = inner.parts.clock.monotonic();
+                if let Err(error) = suspend(inner, claimed, &conversation, question).await {
                     tracing::error!(%error, "a claim could not be taken up again");
                     break ErrorCode::AdapterFailed;
                 }
-                allowance.stand_still(asked.elapsed());
-                let until = timer.deadline() + asked.elapsed();
+                let spent = inner.parts.clock.monotonic().saturating_sub(asked);
+                allowance.stand_still(spent);
+                let until = timer.deadline() + spent;
                 timer.as_mut().reset(until);
             }
             () = &mut timer => break ErrorCode::Timeout,
@@ -121,7 +132,7 @@ async fn try_run(
                 }
             }
             // Last, so that no flood of progress hides the end of the time.
-            Ok(()) = came_on.recv() => timer.as_mut().reset(allowance.until()),
+            () = next(came_on.as_ref()) => timer.as_mut().reset(allowance.until()),
         }
     };
     cancel.cancel();
@@ -144,21 +155,31 @@ async fn try_run(
     }
 }
 
+/// The next message of a channel; never, where there is no channel, or none comes any more.
+async fn next<T>(channel: Option<&async_channel::Receiver<T>>) -> T {
+    if let Some(channel) = channel
+        && let Ok(message) = channel.recv().await
+    {
+        return message;
+    }
+    std::future::pending().await
+}
+
 /// The tool asks its caller. While it waits the claim says so, durably, and the call holds no
 /// slot; a question that cannot be parked is not asked.
-async fn park(
-    inner: &Arc<Inner>,
+async fn suspend(
+    inner: &Arc<ProxyState>,
     claimed: &mut ClaimedCall,
     conversation: &Conversation,
     question: Question,
 ) -> Result<(), LedgerError> {
     let parts = &inner.parts;
     let (id, fence) = (claimed.claim.receipt_id().to_owned(), claimed.claim.fence());
-    if let Err(error) = parts.ledger.park(id.clone(), fence, parts.clock.now()).await {
+    if let Err(error) = parts.ledger.suspend(id.clone(), fence, parts.clock.now()).await {
         tracing::warn!(%error, "a tool's question is not asked");
         return Ok(());
     }
-    claimed.known.entered.slot = None;
+    claimed.found.entered.slot = None;
     let answer = tokio::select! {
         answer = conversation.ask(question.request.clone()) => answer.ok(),
         () = tokio::time::sleep(parts.limits.input_patience) => None,
@@ -167,7 +188,7 @@ async fn park(
     };
     let slot = Arc::clone(&inner.slots).acquire_owned();
     // At the end of the house there are no slots; what runs is settled all the same.
-    claimed.known.entered.slot = slot.await.ok();
+    claimed.found.entered.slot = slot.await.ok();
     parts.ledger.resume(id, fence, parts.clock.now()).await?;
     // Without an answer the question is dropped, which tells the tool that nobody answers.
     if let Some(answer) = answer {
@@ -177,15 +198,15 @@ async fn park(
 }
 
 /// The executor of the tool, where everything that the tool needs is there.
-fn ready(inner: &Inner, claimed: &ClaimedCall) -> Result<Arc<dyn Executor>, ExecutionError> {
-    let known = &claimed.known;
-    let contract = known.tool.contract();
-    if let Some(setting) = known.world.unmet(&known.tool) {
+fn ready(inner: &ProxyState, claimed: &ClaimedCall) -> Result<Arc<dyn Executor>, ExecutionError> {
+    let found = &claimed.found;
+    let contract = found.tool.contract();
+    if let Some(setting) = found.world.unmet(&found.tool) {
         return Err(ExecutionError::not_configured(format!(
             "the tool is not configured: `{setting}` is missing"
         )));
     }
-    let adapter = known.tool.adapter();
+    let adapter = found.tool.adapter();
     let executor = inner.parts.executors.get(adapter).ok_or_else(|| {
         let setting = match adapter {
             AdapterId::Local(id) => format!("[runtimes.{id}]"),
@@ -200,7 +221,7 @@ fn ready(inner: &Inner, claimed: &ClaimedCall) -> Result<Arc<dyn Executor>, Exec
     })?;
     if let Some(profile) = &contract.sandbox
         && profile.enforce == Enforce::Required
-        && let Err(reason) = executor.contains(contract, profile)
+        && let Err(reason) = executor.satisfies_sandbox(contract, profile)
     {
         return Err(cut(ErrorCode::SandboxUnavailable, Effect::NotStarted, &reason));
     }

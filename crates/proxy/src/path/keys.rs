@@ -8,14 +8,14 @@ use toolbooth_contracts::ToolContract;
 use toolbooth_contracts::contract::{IdempotencyMode, KeyScope};
 use toolbooth_contracts::json::canonical;
 
-use super::records::Story;
+use super::records::CallTrail;
 
 /// The keys of one call.
 pub(super) struct Keys {
     /// Digests, the first one being the call's own.
     pub(super) digests: Vec<String>,
     /// The key that travels to the tool, equal on every attempt and replica.
-    pub(super) travelling: Option<String>,
+    pub(super) forwarded: Option<String>,
     /// Whether the agent gave a key that the tool's mode does not look at.
     pub(super) ignored: bool,
 }
@@ -46,14 +46,14 @@ pub(super) fn natural(
 pub(super) fn of_call(
     digester: &Digester,
     contract: &ToolContract,
-    story: &Story,
+    trail: &CallTrail,
     natural_key: Option<String>,
-    own_key: Option<String>,
+    dedup_key: Option<String>,
 ) -> Keys {
     let idempotency = &contract.idempotency;
     let tool = contract.tool_id.as_str();
-    let caller = story.caller.name();
-    let explicit = story.context.idempotency_key.as_deref().filter(|key| !key.trim().is_empty());
+    let caller = trail.caller.name();
+    let explicit = trail.context.idempotency_key.as_deref().filter(|key| !key.trim().is_empty());
     let mut digests = Vec::new();
     // By the store's key first; what was claimed under one that it had before is found too.
     for digester in digester.all() {
@@ -69,7 +69,7 @@ pub(super) fn of_call(
             mode @ (IdempotencyMode::OnKey | IdempotencyMode::SafeRetry) => {
                 digests.extend(explicit.map(|key| scoped("explicit", key)));
                 if mode == IdempotencyMode::SafeRetry {
-                    let claimed = story.context.call_id.as_deref();
+                    let claimed = trail.context.call_id.as_deref();
                     digests.extend(claimed.map(|call_id| scoped("call", call_id)));
                 }
             }
@@ -78,10 +78,10 @@ pub(super) fn of_call(
         // A plan that is submitted again repeats no step that succeeded, and a queued call that is
         // delivered again is no second call, whatever the tool's mode. Digests depend on the word.
         if idempotency.mode != IdempotencyMode::Keyed {
-            digests.extend(own_key.as_ref().map(|key| scoped("plan", key)));
+            digests.extend(dedup_key.as_ref().map(|key| scoped("plan", key)));
         }
     }
     let ignored = explicit.is_some()
         && matches!(idempotency.mode, IdempotencyMode::None | IdempotencyMode::Keyed);
-    Keys { travelling: digests.first().cloned(), digests, ignored }
+    Keys { forwarded: digests.first().cloned(), digests, ignored }
 }

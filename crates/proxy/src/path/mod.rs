@@ -7,7 +7,7 @@
 //! Path: 2, 3, 4, 5, 6, 7, 8, 9. Doc: call-path.md#stages
 #![expect(
     clippy::result_large_err,
-    reason = "a refusal carries the story of its call, and is moved once on its way out"
+    reason = "a refusal carries the trail of its call, and is moved once on its way out"
 )]
 
 mod execute;
@@ -18,57 +18,62 @@ pub(crate) mod screen;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio::sync::{OwnedSemaphorePermit, TryAcquireError};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::claim::KeyRules;
 use toolbooth_audit::ledger::{Claim, ClaimRequest, Claimed};
+use toolbooth_contracts::arguments::{Unfit, UnfitArguments};
 use toolbooth_contracts::contract::{IdempotencyMode, OnDifferentArgs};
 use toolbooth_contracts::event::AuditEventKind;
+use toolbooth_contracts::execution_log::{ExecutionLog, Observations};
 use toolbooth_contracts::json::{self, pointer};
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::result::ArgumentError;
-use toolbooth_contracts::witness::{Seen, Witness};
 use toolbooth_contracts::{
-    CallContext, CallId, CallRequest, Conversation, Effect, ErrorCode, ToolCall, ToolContract,
-    ToolResult,
+    Arguments, CallContext, CallId, Conversation, Effect, ErrorCode, ToolCall, ToolContract,
+    ToolName, ToolResult,
 };
-use toolbooth_policy::{Access, Denial, Permit};
+use toolbooth_policy::{Access, Denial, DenialRule, Permit};
 use toolbooth_registry::RegisteredTool;
 
-use crate::keeping::Intent;
-use crate::proxy::{Inner, StageNote};
+use crate::payload_retention::Intent;
+use crate::proxy::{ProxyState, StageNote};
 use crate::world::World;
-use records::Story;
+use records::{CallTrail, Input};
 use screen::Screened;
 
 /// The warning of a replay whose first call was another caller's.
 pub(crate) const FIRST_BY_ANOTHER: &str = "first-by-another-caller";
 
-/// How often a call that waits for its twin asks the store again, where the twin may run in
+/// How often a call that waits for its duplicate asks the store again, where the duplicate may run in
 /// another process.
-const TWIN_POLL: Duration = Duration::from_millis(100);
+const DUPLICATE_POLL: Duration = Duration::from_millis(100);
 
-/// The same, where the twin runs in this process and tells when it ends.
-const TWIN_LOOK: Duration = Duration::from_secs(1);
+/// The same, where the duplicate runs in this process and tells when it ends.
+const DUPLICATE_CHECK: Duration = Duration::from_secs(1);
 
 /// Stage 2: the call has an id, a deadline and a slot, and is not too large.
 struct Entered {
-    story: Story,
-    /// `None` only while the call waits for its twin.
+    trail: Box<CallTrail>,
+    /// `None` only while the call waits for its duplicate.
     slot: Option<OwnedSemaphorePermit>,
-    arguments: Arc<RawValue>,
     conversation: Conversation,
     /// When the caller stops waiting, on the monotonic clock.
     deadline: Option<Duration>,
-    own_key: Option<String>,
+    dedup_key: Option<String>,
+    tool: ToolName,
     /// What the door shows.
     toolset: Option<Arc<str>>,
 }
 
+/// The end of stage 2: the tool's source was asked again, where it is to be asked before the call.
+struct SourceVerified {
+    entered: Entered,
+}
+
 /// The tool that the call is about, in the world that judges it.
-struct Known {
+struct FoundTool {
     entered: Entered,
     world: Arc<World>,
     tool: Arc<RegisteredTool>,
@@ -76,44 +81,47 @@ struct Known {
 
 /// Stage 3: the tool is known to the caller and stands, in one world.
 struct Resolved {
-    known: Known,
+    found: FoundTool,
     access: Access,
 }
 
 /// Stage 4: the arguments fit. They are final from here on.
 struct Guarded {
-    known: Known,
+    found: FoundTool,
     access: Access,
-    value: Value,
+    arguments: Arguments,
     natural_key: Option<String>,
 }
 
 /// Stage 5: the policy permits the call with these arguments.
 struct Authorized {
-    known: Known,
+    found: FoundTool,
     permit: Permit,
+    arguments: Arguments,
     natural_key: Option<String>,
 }
 
 /// Stage 6: the claim is durable; the tool may be dispatched once.
 struct ClaimedCall {
-    known: Known,
+    found: FoundTool,
     permit: Permit,
     claim: Claim,
-    travelling_key: Option<String>,
+    /// What was guarded and judged, and nothing else.
+    arguments: Arguments,
+    forwarded_key: Option<String>,
 }
 
 /// Stage 7: the tool has run, or is known not to have been started.
 struct Executed {
     claimed: ClaimedCall,
     outcome: execute::Ended,
-    seen: Seen,
+    observed: Observations,
     execute_ms: f64,
 }
 
 /// A call that ends before its dispatch.
 struct Refused {
-    story: Story,
+    trail: Box<CallTrail>,
     code: ErrorCode,
     message: Option<String>,
     details: Map<String, Value>,
@@ -124,7 +132,7 @@ struct Refused {
 
 /// A call that gets an earlier outcome.
 struct Replayed {
-    story: Story,
+    trail: Box<CallTrail>,
     receipt: Box<Receipt>,
     arguments_differ: bool,
 }
@@ -142,9 +150,9 @@ impl From<Refused> for Stop {
 }
 
 impl Refused {
-    fn new(story: Story, code: ErrorCode) -> Self {
+    fn new(trail: Box<CallTrail>, code: ErrorCode) -> Self {
         Self {
-            story,
+            trail,
             code,
             message: None,
             details: Map::new(),
@@ -167,15 +175,15 @@ impl Refused {
         Self { retry_after_ms: Some(ms), ..self }
     }
 
-    fn denied(mut story: Story, denial: Denial) -> Self {
+    fn denied(mut trail: Box<CallTrail>, denial: Denial) -> Self {
         // A hidden tool is answered and recorded exactly like an unknown one: nothing of it, not
         // even how long its record takes to write, tells them apart.
         if denial.code == ErrorCode::UnregisteredTool {
-            return Self::new(story, denial.code);
+            return Self::new(trail, denial.code);
         }
-        story.decision = Some(denial.note());
-        let refused = Self::new(story, denial.code);
-        let refused = refused.saying(denial.reason).with("rule", denial.rule);
+        trail.decision = Some(denial.note());
+        let refused = Self::new(trail, denial.code);
+        let refused = refused.saying(denial.reason).with("rule", denial.rule.as_str());
         if denial.missing.is_empty() { refused } else { refused.with("missing", denial.missing) }
     }
 }
@@ -183,14 +191,14 @@ impl Refused {
 /// Walks the whole path. Every way through it writes exactly one agent log and one terminal
 /// event, unless the store is away.
 pub(crate) async fn walk(
-    inner: Arc<Inner>,
+    inner: Arc<ProxyState>,
     call: ToolCall,
     conversation: Conversation,
-    own_key: Option<String>,
+    dedup_key: Option<String>,
     explain: bool,
 ) -> (ToolResult, Vec<StageNote>) {
     let mut trace = Trace::begin(&inner, explain);
-    let result = match up_to_claim(&inner, call, conversation, own_key, &mut trace).await {
+    let result = match up_to_claim(&inner, call, conversation, dedup_key, &mut trace).await {
         Ok(claimed) => {
             let executed = execute(&inner, claimed).await;
             trace.stage(&inner, "execute", executed.outcome.note());
@@ -223,17 +231,17 @@ pub(crate) async fn walk(
 }
 
 async fn up_to_claim(
-    inner: &Arc<Inner>,
+    inner: &Arc<ProxyState>,
     call: ToolCall,
     conversation: Conversation,
-    own_key: Option<String>,
+    dedup_key: Option<String>,
     trace: &mut Trace,
 ) -> Result<ClaimedCall, Stop> {
-    let entered = enter(inner, call, conversation, own_key)?;
-    trace.stage(inner, "enter", &entered.story.call_id);
-    let entered = freshen(inner, entered).await?;
-    let resolved = resolve(inner, entered)?;
-    trace.stage(inner, "resolve", resolved.known.tool.target_owner());
+    let entered = enter(inner, call, conversation, dedup_key)?;
+    trace.stage(inner, "enter", &entered.trail.call_id);
+    let verified = verify_source(inner, entered).await?;
+    let resolved = resolve(inner, verified)?;
+    trace.stage(inner, "resolve", resolved.found.tool.target_owner());
     let guarded = guard(inner, resolved)?;
     trace.stage(inner, "guard", "arguments fit");
     let authorized = authorize(guarded)?;
@@ -245,73 +253,73 @@ async fn up_to_claim(
 
 /// Stage 2. Gives the call an id, a deadline and a slot, and bounds its size.
 fn enter(
-    inner: &Arc<Inner>,
+    inner: &Arc<ProxyState>,
     call: ToolCall,
     conversation: Conversation,
-    own_key: Option<String>,
+    dedup_key: Option<String>,
 ) -> Result<Entered, Refused> {
     let parts = &inner.parts;
-    let toolset = call.toolset().cloned();
-    let (request, caller) = call.into_parts();
-    let (call_id, bad_id) = match request.context.call_id.clone() {
+    let ToolCall { tool, args, context, caller, toolset } = call;
+    let (call_id, bad_id) = match context.call_id.clone() {
         None => (parts.ids.next(), None),
         Some(text) => match CallId::try_from(text) {
             Ok(id) => (String::from(id), None),
             Err(error) => (parts.ids.next(), Some(error.to_string())),
         },
     };
-    let too_long = too_long(&request);
-    let mut story = Story::begin(inner, request.tool_id, call_id, caller, request.context);
+    let too_long = too_long(&tool, &context);
+    // For the records of a call that comes no further; what the name stands for is found in stage 3.
+    let tool_id = parts.worlds.now().tool_id(&tool).to_owned();
+    let mut trail = Box::new(CallTrail::begin(inner, tool_id, call_id, caller, context));
     if let Some(name) = too_long {
-        story.shorten();
+        trail.shorten();
         // An id that no tool can have is unknown; anything else is the caller's slip.
         if name == "toolId" {
-            return Err(Refused::new(story, ErrorCode::UnregisteredTool));
+            return Err(Refused::new(trail, ErrorCode::UnregisteredTool));
         }
         let message = format!("`{name}` has more than {NAME_BYTES_MAX} bytes");
-        return Err(Refused::new(story, ErrorCode::InvalidArgs).saying(message));
+        return Err(Refused::new(trail, ErrorCode::InvalidArgs).saying(message));
     }
     // Absent arguments are `{}`; a `null` that was sent is not an object, and the guard says so.
-    let arguments: Arc<RawValue> = match request.args {
-        Some(raw) => Arc::from(raw),
-        None => empty_object(),
-    };
-    let size = arguments.get().len();
+    let size = args.as_ref().map_or(2, |raw| raw.get().len());
     if size > parts.limits.argument_bytes_max {
         let most = parts.limits.argument_bytes_max;
         let message = format!("the arguments have {size} bytes, at most {most} are taken");
-        return Err(Refused::new(story, ErrorCode::InvalidArgs)
+        return Err(Refused::new(trail, ErrorCode::InvalidArgs)
             .saying(message)
             .with("bytesMax", most));
     }
-    story.raw_input = Some(Arc::clone(&arguments));
+    trail.input = match args {
+        Some(raw) => Input::Raw(raw),
+        None => Input::Judged(Arguments::default()),
+    };
     if let Some(message) = bad_id {
-        return Err(Refused::new(story, ErrorCode::InvalidArgs)
+        return Err(Refused::new(trail, ErrorCode::InvalidArgs)
             .with("errors", json!([{"path": "", "keyword": "callId", "message": message}]))
             .saying(message));
     }
-    let deadline = story.context.deadline_ms.map(|ms| story.began + Duration::from_millis(ms));
+    let deadline = trail.context.deadline_ms.map(|ms| trail.began + Duration::from_millis(ms));
     let slot = match Arc::clone(&inner.slots).try_acquire_owned() {
         Ok(slot) => Some(slot),
         Err(TryAcquireError::NoPermits) => {
-            return Err(Refused::new(story, ErrorCode::Overloaded).retry_after(1_000));
+            return Err(Refused::new(trail, ErrorCode::Overloaded).retry_after(1_000));
         }
         Err(TryAcquireError::Closed) => {
             return Err(
-                Refused::new(story, ErrorCode::Overloaded).saying("the gateway is shutting down")
+                Refused::new(trail, ErrorCode::Overloaded).saying("the gateway is shutting down")
             );
         }
     };
-    Ok(Entered { story, slot, arguments, conversation, deadline, own_key, toolset })
+    Ok(Entered { trail, slot, conversation, deadline, dedup_key, tool, toolset })
 }
 
 /// Longest name that a caller may give anything, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 512;
 
 /// The first name of a request that is too long to be kept.
-fn too_long(request: &CallRequest) -> Option<&'static str> {
-    let tool_id = (request.tool_id.len() > NAME_BYTES_MAX).then_some("toolId");
-    tool_id.or_else(|| too_long_claim(&request.context))
+fn too_long(tool: &ToolName, context: &CallContext) -> Option<&'static str> {
+    let tool_id = (tool.as_str().len() > NAME_BYTES_MAX).then_some("toolId");
+    tool_id.or_else(|| too_long_claim(context))
 }
 
 /// The first name that an agent claims that is too long to be kept.
@@ -330,77 +338,95 @@ pub(crate) fn too_long_claim(context: &CallContext) -> Option<&'static str> {
 /// The end of stage 2. Before the world is taken, a source that is to be asked before the call is
 /// asked (decision 0005); what it says is in the world then. The asking goes on by itself; a call
 /// that cannot wait for it any longer is refused.
-async fn freshen(inner: &Inner, entered: Entered) -> Result<Entered, Refused> {
-    let Some(catalogue) = inner.parts.catalogue.clone() else { return Ok(entered) };
-    let (tool_id, caller) = (entered.story.tool_id.clone(), entered.story.caller.clone());
-    let toolset = entered.toolset.clone();
-    let Some(bound) = catalogue.verification_bound(&tool_id, &caller, toolset.as_ref()) else {
-        return Ok(entered);
+async fn verify_source(inner: &ProxyState, entered: Entered) -> Result<SourceVerified, Refused> {
+    let Some(catalogue) = inner.parts.catalogue.clone() else {
+        return Ok(SourceVerified { entered });
     };
+    let (tool, toolset) = (&entered.tool, entered.toolset.as_ref());
+    let Some(bound) = catalogue.verification_bound(tool, &entered.trail.caller, toolset) else {
+        return Ok(SourceVerified { entered });
+    };
+    let (tool, caller) = (entered.tool.clone(), entered.trail.caller.clone());
+    let toolset = entered.toolset.clone();
     let left = entered.deadline.map(|at| at.saturating_sub(inner.parts.clock.monotonic()));
     let bound = left.map_or(bound, |left| left.min(bound));
     let asking = tokio::spawn(async move {
-        catalogue.verify(&tool_id, &caller, toolset.as_ref()).await;
+        catalogue.verify(&tool, &caller, toolset.as_ref()).await;
     });
     let code = tokio::select! {
         asked = asking => match asked {
-            Ok(()) => return Ok(entered),
+            Ok(()) => return Ok(SourceVerified { entered }),
             Err(_) => ErrorCode::AdapterFailed,
         },
         () = entered.conversation.cancelled() => ErrorCode::Cancelled,
         () = tokio::time::sleep(bound) => ErrorCode::Timeout,
     };
     let reason = "the tool's source was not asked in time whether the tool is what was approved";
-    Err(Refused { internal: Some(reason.to_owned()), ..Refused::new(entered.story, code) })
+    Err(Refused { internal: Some(reason.to_owned()), ..Refused::new(entered.trail, code) })
 }
 
 /// Stage 3. In one world: the flag, the tool, whether the caller may know it, whether it stands.
-fn resolve(inner: &Inner, mut entered: Entered) -> Result<Resolved, Refused> {
+fn resolve(inner: &ProxyState, verified: SourceVerified) -> Result<Resolved, Refused> {
+    let SourceVerified { mut entered } = verified;
     let world = inner.parts.worlds.now();
-    entered.story.policy_version = world.policy.version().to_owned();
+    world.tool_id(&entered.tool).clone_into(&mut entered.trail.tool_id);
+    entered.trail.policy_version = world.policy.version().to_owned();
     // The flag comes before the look-up, or its answer would tell which tools there are.
     if let Err(denial) = world.policy.enabled() {
-        return Err(Refused::denied(entered.story, denial));
+        return Err(Refused::denied(entered.trail, denial));
     }
     // What the door does not show is not there.
-    let shown = world.shows_tool(entered.toolset.as_ref(), &entered.story.tool_id);
-    let tool = world.registry.get(&entered.story.tool_id).filter(|_| shown).cloned();
+    let shown = world.shows_tool(entered.toolset.as_ref(), &entered.trail.tool_id);
+    let tool = world.registry.get(&entered.trail.tool_id).filter(|_| shown).cloned();
     let Some(tool) = tool else {
-        return Err(Refused::new(entered.story, ErrorCode::UnregisteredTool));
+        return Err(Refused::new(entered.trail, ErrorCode::UnregisteredTool));
     };
-    match world.policy.access(&entered.story.caller, tool.contract(), world.standing(&tool)) {
-        Ok(access) => Ok(Resolved { known: Known { entered, world, tool }, access }),
+    match world.policy.access(&entered.trail.caller, tool.contract(), world.status(&tool)) {
+        Ok(access) => Ok(Resolved { found: FoundTool { entered, world, tool }, access }),
         Err(denial) => {
-            if denial.rule == "whitelist" {
-                tracing::warn!(tool.id = %tool.id(), caller = %entered.story.caller, "blocked by whitelist");
+            if denial.rule == DenialRule::Whitelist {
+                tracing::warn!(tool.id = %tool.id(), caller = %entered.trail.caller, "blocked by whitelist");
             }
-            Err(Refused::denied(entered.story, denial))
+            Err(Refused::denied(entered.trail, denial))
         }
     }
 }
 
 /// Stage 4. Hygiene, the compiled input schema, size, and the key of a keyed tool.
-fn guard(inner: &Inner, resolved: Resolved) -> Result<Guarded, Refused> {
-    let Resolved { mut known, access } = resolved;
-    let contract = Arc::clone(known.tool.contract());
-    let bytes = known.entered.arguments.get().len();
-    let value = match json::parse(known.entered.arguments.get().as_bytes()) {
-        Ok(value) => value,
-        Err(fault) => {
-            let error = hygiene(fault.pointer(), &fault.message);
-            return Err(invalid_arguments(known.entered.story, &[error]));
+fn guard(inner: &ProxyState, resolved: Resolved) -> Result<Guarded, Refused> {
+    let Resolved { mut found, access } = resolved;
+    let contract = Arc::clone(found.tool.contract());
+    let trail = &mut found.entered.trail;
+    let digester = inner.parts.ledger.digester();
+    let judged = match std::mem::replace(&mut trail.input, Input::None) {
+        Input::Raw(text) => Arguments::parse(text),
+        Input::Judged(arguments) => Ok(arguments),
+        Input::None => Ok(Arguments::default()),
+    };
+    let tree = match &judged {
+        Ok(arguments) => Some(arguments.tree()),
+        Err(UnfitArguments { reason: Unfit::NoObject(tree), .. }) => Some(tree),
+        Err(UnfitArguments { reason: Unfit::Json(_), .. }) => None,
+    };
+    if let Some(tree) = tree {
+        let (digest, older) = digester.of_all(tree);
+        trail.args_digest = Some(digest);
+        trail.older_args_digests = older;
+    }
+    let arguments = match judged {
+        Ok(arguments) => arguments,
+        Err(UnfitArguments { text, reason }) => {
+            trail.input = Input::Raw(text);
+            let error = match reason {
+                Unfit::Json(fault) => hygiene(fault.pointer(), &fault.message),
+                Unfit::NoObject(_) => hygiene(String::new(), "arguments must be an object"),
+            };
+            return Err(invalid_arguments(found.entered.trail, &[error]));
         }
     };
-    let story = &mut known.entered.story;
-    let digester = inner.parts.ledger.digester();
-    story.args_digest = Some(digester.of(&value));
-    story.older_args_digests = digester.older().iter().map(|own| own.of(&value)).collect();
-    story.input = Some(value.clone());
-    if !value.is_object() {
-        let error = hygiene(String::new(), "arguments must be an object");
-        return Err(invalid_arguments(known.entered.story, &[error]));
-    }
-    let mut errors: Vec<ArgumentError> = json::hazardous_keys(&value)
+    trail.input = Input::Judged(arguments.clone());
+    let (tree, bytes) = (arguments.tree(), arguments.bytes());
+    let mut errors: Vec<ArgumentError> = json::hazardous_keys(tree)
         .iter()
         .map(|path| hygiene(pointer(path), "this key is not allowed"))
         .collect();
@@ -411,13 +437,13 @@ fn guard(inner: &Inner, resolved: Resolved) -> Result<Guarded, Refused> {
         let keyword = "maxAssetBytes".to_owned();
         errors.push(ArgumentError { path: String::new(), keyword, message });
     }
-    errors.extend(known.tool.argument_errors(&value));
+    errors.extend(found.tool.argument_errors(tree));
     if !errors.is_empty() {
-        return Err(invalid_arguments(known.entered.story, &errors));
+        return Err(invalid_arguments(found.entered.trail, &errors));
     }
-    match keys::natural(&contract, &value) {
-        Ok(natural_key) => Ok(Guarded { known, access, value, natural_key }),
-        Err(field) => Err(Refused::new(known.entered.story, ErrorCode::MissingIdempotencyKey)
+    match keys::natural(&contract, tree) {
+        Ok(natural_key) => Ok(Guarded { found, access, arguments, natural_key }),
+        Err(field) => Err(Refused::new(found.entered.trail, ErrorCode::MissingIdempotencyKey)
             .saying(format!(
                 "the argument `{field}` is this tool's idempotency key: it must be a text that is \
                  not blank, a number or a boolean"
@@ -430,7 +456,7 @@ fn hygiene(path: String, message: &str) -> ArgumentError {
     ArgumentError { path, keyword: "hygiene".to_owned(), message: message.to_owned() }
 }
 
-fn invalid_arguments(story: Story, errors: &[ArgumentError]) -> Refused {
+fn invalid_arguments(trail: Box<CallTrail>, errors: &[ArgumentError]) -> Refused {
     let told: Vec<String> = errors
         .iter()
         .map(|error| match error.path.as_str() {
@@ -439,90 +465,91 @@ fn invalid_arguments(story: Story, errors: &[ArgumentError]) -> Refused {
         })
         .collect();
     let sentence = ErrorCode::InvalidArgs.safe_sentence();
-    Refused::new(story, ErrorCode::InvalidArgs)
+    Refused::new(trail, ErrorCode::InvalidArgs)
         .saying(format!("{sentence}: {}", told.join("; ")))
         .with("errors", serde_json::to_value(errors).unwrap_or_default())
 }
 
 /// Stage 5. The policy over the final arguments.
 fn authorize(guarded: Guarded) -> Result<Authorized, Refused> {
-    let Guarded { mut known, access, value, natural_key } = guarded;
-    let story = &mut known.entered.story;
-    let contract = known.tool.contract();
-    match known.world.policy.authorize(access, &story.caller, contract, &value, &story.context) {
+    let Guarded { mut found, access, arguments, natural_key } = guarded;
+    let trail = &mut found.entered.trail;
+    let contract = found.tool.contract();
+    let tree = arguments.tree();
+    match found.world.policy.authorize(access, &trail.caller, contract, tree, &trail.context) {
         Ok(permit) => {
-            story.decision = Some(permit.note());
-            Ok(Authorized { known, permit, natural_key })
+            trail.decision = Some(permit.note());
+            Ok(Authorized { found, permit, arguments, natural_key })
         }
-        Err(denial) => Err(Refused::denied(known.entered.story, denial)),
+        Err(denial) => Err(Refused::denied(found.entered.trail, denial)),
     }
 }
 
 /// Stage 6. One durable step: the earlier outcome, or approval, charges and the claim. A call
-/// whose twin still runs waits for its outcome, without a slot.
-async fn claim(inner: &Arc<Inner>, authorized: Authorized) -> Result<ClaimedCall, Stop> {
-    let Authorized { mut known, permit, natural_key } = authorized;
-    let contract = Arc::clone(known.tool.contract());
+/// whose duplicate still runs waits for its outcome, without a slot.
+async fn claim(inner: &Arc<ProxyState>, authorized: Authorized) -> Result<ClaimedCall, Stop> {
+    let Authorized { mut found, permit, arguments, natural_key } = authorized;
+    let contract = Arc::clone(found.tool.contract());
     let digester = inner.parts.ledger.digester();
     let keys = keys::of_call(
         digester,
         &contract,
-        &known.entered.story,
+        &found.entered.trail,
         natural_key,
-        known.entered.own_key.take(),
+        found.entered.dedup_key.take(),
     );
     if keys.ignored {
-        known.entered.story.warnings.push("key-ignored".to_owned());
+        found.entered.trail.warnings.push("key-ignored".to_owned());
     }
     let patience = Duration::from_millis(contract.policy.timeout_ms);
-    let until = known.entered.deadline.unwrap_or_else(|| inner.parts.clock.monotonic() + patience);
+    let until = found.entered.deadline.unwrap_or_else(|| inner.parts.clock.monotonic() + patience);
     loop {
-        if known.entered.conversation.is_cancelled() {
-            return Err(Refused::new(known.entered.story, ErrorCode::Cancelled).into());
+        if found.entered.conversation.is_cancelled() {
+            return Err(Refused::new(found.entered.trail, ErrorCode::Cancelled).into());
         }
         if inner.parts.clock.monotonic() >= until {
-            return Err(Refused::new(known.entered.story, ErrorCode::Timeout).into());
+            return Err(Refused::new(found.entered.trail, ErrorCode::Timeout).into());
         }
-        let request = claim_request(inner, &known.entered.story, &known.tool, &permit, &keys);
+        let request = claim_request(inner, &found.entered.trail, &found.tool, &permit, &keys);
         let claimed = match inner.parts.ledger.claim(request).await {
             Ok(claimed) => claimed,
-            Err(error) => return Err(unrecorded(known.entered.story, &error).into()),
+            Err(error) => return Err(unrecorded(found.entered.trail, &error).into()),
         };
         let (receipt_id, settled) = match claimed {
             Claimed::Fresh(claim) => {
-                let travelling_key = claim.key().map(str::to_owned).or(keys.travelling);
-                return Ok(ClaimedCall { known, permit, claim, travelling_key });
+                let forwarded_key = claim.key().map(str::to_owned).or(keys.forwarded);
+                return Ok(ClaimedCall { found, permit, claim, arguments, forwarded_key });
             }
             Claimed::InFlight { receipt_id, settled } => (receipt_id, settled),
-            other => return Err(stopped(known.entered.story, other)),
+            other => return Err(stopped(found.entered.trail, other)),
         };
-        // A call that waits holds no slot, or twins could fill the house.
-        known.entered.slot = None;
+        // A call that waits holds no slot: duplicates could take all of them.
+        found.entered.slot = None;
         let left = until.saturating_sub(inner.parts.clock.monotonic());
-        let waited = wait_for_twin(inner, settled, &known.entered.conversation);
+        let waited = wait_for_duplicate(inner, settled, &found.entered.conversation);
         match tokio::time::timeout(left, waited).await {
-            Ok(Ok(slot)) => known.entered.slot = Some(slot),
-            Ok(Err(code)) => return Err(Refused::new(known.entered.story, code).into()),
+            Ok(Ok(slot)) => found.entered.slot = Some(slot),
+            Ok(Err(code)) => return Err(Refused::new(found.entered.trail, code).into()),
             Err(_) => {
-                let story = known.entered.story;
-                let refused = Refused::new(story, ErrorCode::CallInFlight).retry_after(1_000);
+                let trail = found.entered.trail;
+                let refused = Refused::new(trail, ErrorCode::CallInFlight).retry_after(1_000);
                 return Err(Refused { receipt_id: Some(receipt_id), ..refused }.into());
             }
         }
     }
 }
 
-/// Waits until the twin may be settled, and for a slot.
-async fn wait_for_twin(
-    inner: &Inner,
+/// Waits until the duplicate may be settled, and for a slot.
+async fn wait_for_duplicate(
+    inner: &ProxyState,
     settled: Option<async_channel::Receiver<std::convert::Infallible>>,
     conversation: &Conversation,
 ) -> Result<OwnedSemaphorePermit, ErrorCode> {
     let told = async {
         match settled {
             // Another process may have settled it meanwhile: the store is asked now and then.
-            Some(settled) => drop(tokio::time::timeout(TWIN_LOOK, settled.recv()).await),
-            None => tokio::time::sleep(TWIN_POLL).await,
+            Some(settled) => drop(tokio::time::timeout(DUPLICATE_CHECK, settled.recv()).await),
+            None => tokio::time::sleep(DUPLICATE_POLL).await,
         }
     };
     tokio::select! {
@@ -533,8 +560,8 @@ async fn wait_for_twin(
 }
 
 fn claim_request(
-    inner: &Inner,
-    story: &Story,
+    inner: &ProxyState,
+    trail: &CallTrail,
     tool: &RegisteredTool,
     permit: &Permit,
     keys: &keys::Keys,
@@ -547,10 +574,10 @@ fn claim_request(
     let rerunnable = is_rerunnable(contract);
     ClaimRequest {
         receipt_id: parts.ids.next(),
-        call_id: story.call_id.clone(),
-        tool_id: story.tool_id.clone(),
+        call_id: trail.call_id.clone(),
+        tool_id: trail.tool_id.clone(),
         contract_digest: tool.contract_digest().to_owned(),
-        caller: story.caller.name().to_owned(),
+        caller: trail.caller.name().to_owned(),
         mode: idempotency.mode,
         keys: keys.digests.clone(),
         rules: KeyRules {
@@ -558,19 +585,19 @@ fn claim_request(
                 || idempotency.on_different_args == Some(OnDifferentArgs::Refuse),
             rerunnable,
         },
-        args_digest: story.args_digest.clone().unwrap_or_default(),
-        older_args_digests: story.older_args_digests.clone(),
+        args_digest: trail.args_digest.clone().unwrap_or_default(),
+        older_args_digests: trail.older_args_digests.clone(),
         rate_per_min: permit.charges().rate_per_min,
         concurrency_max: permit.charges().concurrency_max,
         approval_rule: permit.approval().map(|need| need.rule.clone()),
         approval_id: permit.approval().map_or_else(String::new, |_| parts.ids.next()),
-        policy_version: story.policy_version.clone(),
-        dispatched: story.event(AuditEventKind::ToolDispatched, &at),
+        policy_version: trail.policy_version.clone(),
+        dispatched: trail.event(AuditEventKind::ToolDispatched, &at),
         at,
         sync: must_last(contract),
         // Only by an operator's word, and only where the operator also says that nothing changes.
         relaxed: contract.policy.read_only == Some(true)
-            && parts.keeping.intent(&story.tool_id) == Intent::Relaxed,
+            && parts.retention.intent(&trail.tool_id) == Intent::Relaxed,
     }
 }
 
@@ -586,63 +613,62 @@ fn must_last(contract: &ToolContract) -> bool {
     contract.policy.read_only != Some(true) && !is_rerunnable(contract)
 }
 
-fn unrecorded(story: Story, error: &LedgerError) -> Refused {
+fn unrecorded(trail: Box<CallTrail>, error: &LedgerError) -> Refused {
     Refused {
         internal: Some(error.to_string()),
-        ..Refused::new(story, ErrorCode::RecordUnavailable).retry_after(1_000)
+        ..Refused::new(trail, ErrorCode::RecordUnavailable).retry_after(1_000)
     }
 }
 
 /// What the ledger found instead of a fresh claim.
-fn stopped(story: Story, claimed: Claimed) -> Stop {
-    let refused = |story, code| Refused::new(story, code);
-    let at_receipt = |story, code, receipt_id: String| Refused {
+fn stopped(trail: Box<CallTrail>, claimed: Claimed) -> Stop {
+    let refused = |trail, code| Refused::new(trail, code);
+    let at_receipt = |trail, code, receipt_id: String| Refused {
         receipt_id: Some(receipt_id),
-        ..Refused::new(story, code)
+        ..Refused::new(trail, code)
     };
     let refused = match claimed {
         Claimed::Replay { receipt, arguments_differ } => {
-            return Stop::Replayed(Box::new(Replayed { story, receipt, arguments_differ }));
+            return Stop::Replayed(Box::new(Replayed { trail, receipt, arguments_differ }));
         }
-        Claimed::InDoubt { receipt_id } => at_receipt(story, ErrorCode::CallInDoubt, receipt_id),
+        Claimed::InDoubt { receipt_id } => at_receipt(trail, ErrorCode::CallInDoubt, receipt_id),
         Claimed::Conflict { receipt_id } => {
-            at_receipt(story, ErrorCode::IdempotencyConflict, receipt_id)
+            at_receipt(trail, ErrorCode::IdempotencyConflict, receipt_id)
         }
         Claimed::ApprovalRequired { approval_id } => {
-            refused(story, ErrorCode::ApprovalRequired).with("approvalId", approval_id)
+            refused(trail, ErrorCode::ApprovalRequired).with("approvalId", approval_id)
         }
         Claimed::ApprovalRejected { approval_id } => {
-            refused(story, ErrorCode::ApprovalRejected).with("approvalId", approval_id)
+            refused(trail, ErrorCode::ApprovalRejected).with("approvalId", approval_id)
         }
         Claimed::RateLimited { retry_after_ms } => {
-            refused(story, ErrorCode::RateLimited).retry_after(retry_after_ms)
+            refused(trail, ErrorCode::RateLimited).retry_after(retry_after_ms)
         }
-        Claimed::TooManyInFlight => refused(story, ErrorCode::TooManyInFlight).retry_after(1_000),
+        Claimed::TooManyInFlight => refused(trail, ErrorCode::TooManyInFlight).retry_after(1_000),
         Claimed::InFlight { receipt_id, .. } => {
-            at_receipt(story, ErrorCode::CallInFlight, receipt_id).retry_after(1_000)
+            at_receipt(trail, ErrorCode::CallInFlight, receipt_id).retry_after(1_000)
         }
         // A fresh claim is never handed here; were it, nothing is dispatched.
         Claimed::Fresh(claim) => {
-            at_receipt(story, ErrorCode::RecordUnavailable, claim.receipt_id().to_owned())
+            at_receipt(trail, ErrorCode::RecordUnavailable, claim.receipt_id().to_owned())
         }
     };
     refused.into()
 }
 
 /// Stage 7. The tool runs, in a task of its own, under its time.
-async fn execute(inner: &Arc<Inner>, mut claimed: ClaimedCall) -> Executed {
+async fn execute(inner: &Arc<ProxyState>, mut claimed: ClaimedCall) -> Executed {
     let began = inner.parts.clock.monotonic();
-    let witness = Witness::default();
-    let outcome = execute::run(inner, &mut claimed, &witness).await;
+    let execution_log = ExecutionLog::default();
+    let outcome = execute::run(inner, &mut claimed, &execution_log).await;
     let spent = inner.parts.clock.monotonic().saturating_sub(began);
-    let seen = witness.take();
-    Executed { claimed, outcome, seen, execute_ms: crate::port::milliseconds(spent) }
+    let observed = execution_log.take();
+    Executed { claimed, outcome, observed, execute_ms: crate::port::milliseconds(spent) }
 }
 
 /// Stage 9. Receipt, agent log and events in one durable step, before the answer leaves.
-async fn settle(inner: &Arc<Inner>, screened: Screened) -> ToolResult {
+async fn settle(inner: &Arc<ProxyState>, screened: Screened) -> ToolResult {
     let (settlement, result) = records::settlement(inner, screened);
-    let settlement = Arc::new(settlement);
     let recorded = tokio::time::timeout(
         inner.parts.limits.settle_patience,
         records::settle_until_done(inner, &settlement),
@@ -650,7 +676,7 @@ async fn settle(inner: &Arc<Inner>, screened: Screened) -> ToolResult {
     match recorded.await {
         Ok(Ok(receipt)) => {
             if inner.gap.load(std::sync::atomic::Ordering::Relaxed) > 0 {
-                inner.tell_gap().await;
+                inner.record_gap().await;
             }
             ToolResult {
                 receipt_id: Some(receipt.receipt_id.clone()),
@@ -709,11 +735,11 @@ struct Trace {
 }
 
 impl Trace {
-    fn begin(inner: &Inner, wanted: bool) -> Self {
+    fn begin(inner: &ProxyState, wanted: bool) -> Self {
         Self { wanted, last: inner.parts.clock.monotonic(), notes: Vec::new() }
     }
 
-    fn stage(&mut self, inner: &Inner, stage: &str, note: &str) {
+    fn stage(&mut self, inner: &ProxyState, stage: &str, note: &str) {
         if !self.wanted {
             return;
         }
@@ -722,12 +748,4 @@ impl Trace {
         self.last = now;
         self.notes.push(StageNote { stage: stage.to_owned(), ms, note: note.to_owned() });
     }
-}
-
-fn empty_object() -> Arc<RawValue> {
-    static EMPTY: std::sync::LazyLock<Arc<RawValue>> = std::sync::LazyLock::new(|| {
-        let text = RawValue::from_string("{}".to_owned());
-        Arc::from(text.unwrap_or_else(|_| RawValue::NULL.to_owned()))
-    });
-    Arc::clone(&EMPTY)
 }

@@ -14,17 +14,18 @@ use toolbooth_audit::ledger::{Moment, Refusal, Settlement};
 use toolbooth_audit::redact;
 use toolbooth_contracts::agent_log::{AgentLog, LogLevel};
 use toolbooth_contracts::event::{AuditEventKind, DecisionNote, EventBody};
-use toolbooth_contracts::json::{WRAPPED_DEPTH_MAX, check_value, is_within};
+use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX};
+use toolbooth_contracts::payload;
 use toolbooth_contracts::receipt::{Receipt, StoredResult};
 use toolbooth_contracts::result::CallError;
 use toolbooth_contracts::{
-    CallContext, Caller, ContentBlock, Effect, ErrorCode, Status, ToolResult,
+    Arguments, CallContext, Caller, ContentBlock, Effect, ErrorCode, Status, ToolResult,
 };
 
 use super::screen::Screened;
 use super::{Refused, Replayed};
-use crate::keeping::Results;
-use crate::proxy::Inner;
+use crate::payload_retention::Results;
+use crate::proxy::ProxyState;
 
 /// Bytes of a payload that an agent log keeps; of a larger one it keeps the size.
 const LOGGED_BYTES_MAX: usize = 256 << 10;
@@ -33,16 +34,24 @@ const REFUSED_BYTES_MAX: usize = 4 << 10;
 /// First pause before a record is tried again; it doubles up to a second.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 
+/// The arguments, as far as they are known.
+pub(crate) enum Input {
+    None,
+    /// As they came.
+    Raw(Box<RawValue>),
+    /// As they were judged.
+    Judged(Arguments),
+}
+
 /// Who called what, as far as it is known: goes along the path and into the records.
-pub(crate) struct Story {
+pub(crate) struct CallTrail {
     pub(crate) tool_id: String,
     pub(crate) call_id: String,
     pub(crate) caller: Caller,
     pub(crate) context: CallContext,
     /// When the call came in, on the monotonic clock.
     pub(crate) began: Duration,
-    pub(crate) raw_input: Option<Arc<RawValue>>,
-    pub(crate) input: Option<Value>,
+    pub(crate) input: Input,
     pub(crate) args_digest: Option<String>,
     /// The same by keys that were the store's before.
     pub(crate) older_args_digests: Vec<String>,
@@ -51,9 +60,9 @@ pub(crate) struct Story {
     pub(crate) warnings: Vec<String>,
 }
 
-impl Story {
+impl CallTrail {
     pub(crate) fn begin(
-        inner: &Inner,
+        inner: &ProxyState,
         tool_id: String,
         call_id: String,
         caller: Caller,
@@ -65,8 +74,7 @@ impl Story {
             caller,
             context,
             began: inner.parts.clock.monotonic(),
-            raw_input: None,
-            input: None,
+            input: Input::None,
             args_digest: None,
             older_args_digests: Vec::new(),
             policy_version: String::new(),
@@ -93,7 +101,7 @@ impl Story {
         }
     }
 
-    pub(crate) fn duration_ms(&self, inner: &Inner) -> f64 {
+    pub(crate) fn duration_ms(&self, inner: &ProxyState) -> f64 {
         crate::port::milliseconds(inner.parts.clock.monotonic().saturating_sub(self.began))
     }
 
@@ -113,35 +121,37 @@ impl Story {
     }
 
     /// The arguments, as the log keeps them.
-    fn logged_input(&self, inner: &Inner) -> Option<Value> {
-        let raw = self.raw_input.as_ref()?;
-        match inner.parts.keeping.log(&self.tool_id) {
+    fn logged_input(&self, inner: &ProxyState) -> Option<JsonText> {
+        let bytes = match &self.input {
+            Input::None => return None,
+            Input::Raw(raw) => raw.get().len(),
+            Input::Judged(arguments) => arguments.bytes(),
+        };
+        match inner.parts.retention.log(&self.tool_id) {
             LogLevel::Full => (),
-            LogLevel::Digest => {
-                return self.args_digest.as_ref().map(|digest| json!({ "digest": digest }));
-            }
+            LogLevel::Digest => return self.args_digest.as_ref().map(logged_digest),
             LogLevel::None => return None,
         }
-        if raw.get().len() > LOGGED_BYTES_MAX {
-            return Some(json!({ "omitted": true, "bytes": raw.get().len() }));
+        if bytes > LOGGED_BYTES_MAX {
+            return Some(omitted(bytes));
         }
-        let value = match &self.input {
-            Some(value) => value.clone(),
+        let shapes = &inner.parts.shapes;
+        let logged = match &self.input {
+            Input::None => return None,
+            Input::Judged(arguments) => redact::tree(arguments.tree(), shapes).ok(),
             // What the gate refuses is logged as far as it can be read: as mere text the names of
             // its secrets could not be told.
-            None => serde_json::from_str(raw.get())
-                .ok()
-                .filter(|value| check_value(value).is_ok())
-                .unwrap_or_else(|| json!({ "omitted": true, "bytes": raw.get().len() })),
+            Input::Raw(raw) => {
+                let tree = serde_json::from_str::<Value>(raw.get()).ok();
+                tree.and_then(|tree| redact::tree(&tree, shapes).ok())
+            }
         };
         // A record wraps a few levels around it, and must be readable all the same.
-        if !is_within(&value, WRAPPED_DEPTH_MAX) {
-            return Some(json!({ "omitted": true, "bytes": raw.get().len() }));
-        }
-        Some(redact::value(&value, &inner.parts.shapes))
+        let readable = logged.filter(|logged| logged.depth() <= WRAPPED_DEPTH_MAX);
+        Some(readable.unwrap_or_else(|| omitted(bytes)))
     }
 
-    pub(crate) fn log(&self, inner: &Inner, at: &Moment, duration_ms: f64) -> AgentLog {
+    pub(crate) fn log(&self, inner: &ProxyState, at: &Moment, duration_ms: f64) -> AgentLog {
         AgentLog {
             id: inner.parts.ids.next(),
             tool_name: self.tool_id.clone(),
@@ -171,47 +181,56 @@ impl Story {
     }
 }
 
+/// What stands for a payload that is too large to be kept.
+fn omitted(bytes: usize) -> JsonText {
+    plain(&json!({ "omitted": true, "bytes": bytes }))
+}
+
+pub(crate) fn logged_digest(digest: &String) -> JsonText {
+    plain(&json!({ "digest": digest }))
+}
+
+/// A document of our own, which passes the gate.
+fn plain(tree: &Value) -> JsonText {
+    JsonText::of(tree).unwrap_or_else(|_| JsonText::of_text(redact::OMITTED))
+}
+
 /// What a refusal keeps of its input, which nobody has accepted: all of a small one, of a larger one
 /// its size and how it begins.
-fn begins(input: Value) -> Value {
-    let mut text = input.to_string();
+fn begins(input: JsonText) -> JsonText {
+    let text = input.as_str();
     if text.len() <= REFUSED_BYTES_MAX {
         return input;
     }
-    let bytes = text.len();
     let mut end = REFUSED_BYTES_MAX;
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    text.truncate(end);
-    json!({ "omitted": true, "bytes": bytes, "begins": text })
+    let begins = text.get(..end).unwrap_or_default();
+    plain(&json!({ "omitted": true, "bytes": text.len(), "begins": begins }))
 }
 
 /// The answer, as the log keeps it.
 fn logged_output(
-    inner: &Inner,
+    inner: &ProxyState,
     tool: &str,
     digest: Option<&String>,
     content: &[ContentBlock],
-    structured: Option<&Value>,
-) -> Option<Value> {
-    match inner.parts.keeping.log(tool) {
+    structured: Option<&JsonText>,
+) -> Option<JsonText> {
+    match inner.parts.retention.log(tool) {
         LogLevel::Full => (),
-        LogLevel::Digest => return digest.map(|digest| json!({ "digest": digest })),
+        LogLevel::Digest => return digest.map(logged_digest),
         LogLevel::None => return None,
     }
-    let bytes = super::screen::size(content, structured);
+    let bytes = payload::size(content, structured);
     if bytes > LOGGED_BYTES_MAX {
-        return Some(json!({ "omitted": true, "bytes": bytes }));
+        return Some(omitted(bytes));
     }
-    let shapes = &inner.parts.shapes;
-    let mut output = Map::new();
-    let blocks = content.iter().map(|block| redact::value(&block.0, shapes)).collect();
-    output.insert("content".to_owned(), Value::Array(blocks));
-    if let Some(structured) = structured {
-        output.insert("structuredContent".to_owned(), redact::value(structured, shapes));
-    }
-    Some(Value::Object(output))
+    let redacted = |document: &JsonText| redact::document(document, &inner.parts.shapes);
+    let content = JsonText::array(content.iter().map(|block| redacted(block.json())));
+    let structured = structured.map(|structured| ("structuredContent", redacted(structured)));
+    Some(JsonText::object(std::iter::once(("content", content)).chain(structured)))
 }
 
 /// An answer without a result.
@@ -243,25 +262,25 @@ pub(super) fn failed_result(
 
 /// Records a refusal and answers it. A record that cannot be written is counted; the refusal
 /// keeps its code.
-pub(super) async fn refuse(inner: &Inner, refused: Refused) -> ToolResult {
-    let Refused { story, code, message, mut details, retry_after_ms, receipt_id, internal } =
+pub(super) async fn refuse(inner: &ProxyState, refused: Refused) -> ToolResult {
+    let Refused { trail, code, message, mut details, retry_after_ms, receipt_id, internal } =
         refused;
     let message = message.unwrap_or_else(|| code.safe_sentence().to_owned());
-    let duration_ms = story.duration_ms(inner);
+    let duration_ms = trail.duration_ms(inner);
     let at = inner.parts.clock.now();
     if let Some(receipt_id) = receipt_id {
         details.insert("receiptId".to_owned(), receipt_id.into());
     }
-    if code.event().is_some() && !inner.is_single(story.caller.name(), code, &at) {
+    if code.event().is_some() && !inner.is_single(trail.caller.name(), code, &at) {
         tracing::debug!(code = code.as_str(), "a refusal is counted with others");
     } else if let Some(kind) = code.event() {
-        let mut terminal = story.event(kind, &at);
+        let mut terminal = trail.event(kind, &at);
         terminal.status = Some(code.status());
         terminal.error_code = Some(code);
         terminal.error = Some(redact::sentence(&message, &inner.parts.shapes));
         terminal.effect = Some(Effect::NotStarted);
         terminal.duration_ms = Some(duration_ms);
-        let mut log = story.log(inner, &at, duration_ms);
+        let mut log = trail.log(inner, &at, duration_ms);
         log.input = log.input.map(begins);
         log.is_error = true;
         log.error_code = Some(code);
@@ -275,52 +294,52 @@ pub(super) async fn refuse(inner: &Inner, refused: Refused) -> ToolResult {
         // Only `record-unavailable` comes here without an event: there is nowhere to write it.
         inner.count_gap(&LedgerError::Unavailable(internal.unwrap_or_default()));
     }
-    let mut result = failed_result(story.tool_id, story.call_id, code, Effect::NotStarted, message);
+    let mut result = failed_result(trail.tool_id, trail.call_id, code, Effect::NotStarted, message);
     if let Some(error) = &mut result.error {
         error.details = details;
     }
-    ToolResult { warnings: story.warnings, retry_after_ms, duration_ms, ..result }
+    ToolResult { warnings: trail.warnings, retry_after_ms, duration_ms, ..result }
 }
 
 /// Records a replay and gives the earlier outcome again.
-pub(super) async fn replay(inner: &Inner, replayed: Replayed) -> ToolResult {
-    let Replayed { mut story, receipt, arguments_differ } = replayed;
+pub(super) async fn replay(inner: &ProxyState, replayed: Replayed) -> ToolResult {
+    let Replayed { mut trail, receipt, arguments_differ } = replayed;
     let receipt = *receipt;
     let status = receipt.status.unwrap_or(Status::Failed);
-    let mut kept = kept_of(&receipt, &mut story.warnings);
+    let mut kept = kept_of(&receipt, &mut trail.warnings);
     if arguments_differ {
-        story.warnings.push("arguments-differ".to_owned());
+        trail.warnings.push("arguments-differ".to_owned());
         let note = "This is the outcome of the first call with this key. The arguments of this \
                     call differed and were not applied.";
         kept.content.insert(0, ContentBlock::text(note));
     }
-    if receipt.caller != story.caller.name() {
-        story.warnings.push(super::FIRST_BY_ANOTHER.to_owned());
+    if receipt.caller != trail.caller.name() {
+        trail.warnings.push(super::FIRST_BY_ANOTHER.to_owned());
     }
-    let duration_ms = story.duration_ms(inner);
+    let duration_ms = trail.duration_ms(inner);
     let at = inner.parts.clock.now();
-    let mut terminal = story.event(AuditEventKind::ToolReplayed, &at);
+    let mut terminal = trail.event(AuditEventKind::ToolReplayed, &at);
     terminal.receipt_id = Some(receipt.receipt_id.clone());
     terminal.status = Some(status);
     terminal.error_code = receipt.error_code;
     terminal.effect = Some(receipt.effect);
     terminal.duration_ms = Some(duration_ms);
     terminal.result_digest.clone_from(&receipt.result_digest);
-    let mut log = story.log(inner, &at, duration_ms);
+    let mut log = trail.log(inner, &at, duration_ms);
     log.receipt_id = Some(receipt.receipt_id.clone());
     log.is_error = status != Status::Succeeded;
     log.error_code = receipt.error_code;
     let digest = receipt.result_digest.as_ref();
     let (content, structured) = (&kept.content, kept.structured_content.as_ref());
-    log.output = logged_output(inner, &story.tool_id, digest, content, structured);
+    log.output = logged_output(inner, &trail.tool_id, digest, content, structured);
     if let Err(error) = inner.parts.ledger.refuse(Refusal { log: Arc::new(log), terminal }).await {
         inner.count_gap(&error);
     }
     let mut warnings = kept.warnings;
-    warnings.extend(story.warnings);
+    warnings.extend(trail.warnings);
     ToolResult {
-        tool_id: story.tool_id,
-        call_id: story.call_id,
+        tool_id: trail.tool_id,
+        call_id: trail.call_id,
         status,
         is_error: status != Status::Succeeded,
         effect: receipt.effect,
@@ -380,9 +399,9 @@ pub(super) fn outcome_of(receipt: Receipt, call_id: &str) -> ToolResult {
 }
 
 /// What is to be written of a call that was dispatched, and its answer.
-pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, ToolResult) {
+pub(super) fn settlement(inner: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolResult) {
     let Screened {
-        story,
+        trail,
         claim,
         tool,
         rate_per_min,
@@ -399,7 +418,7 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
         sandbox,
         execute_ms,
     } = screened;
-    let duration_ms = story.duration_ms(inner);
+    let duration_ms = trail.duration_ms(inner);
     let at = inner.parts.clock.now();
     let status = code.map_or(Status::Succeeded, ErrorCode::status);
     let error = code.map(|code| CallError { code, message: message.clone(), details });
@@ -408,27 +427,26 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
         structured_content: structured.clone(),
         meta: meta.clone(),
         error: error.clone(),
-        warnings: story.warnings.clone(),
+        warnings: trail.warnings.clone(),
     };
-    let result_digest =
-        serde_json::to_vec(&kept).map(|bytes| inner.parts.ledger.digester().of_bytes(&bytes)).ok();
+    let result_digest = Some(inner.parts.ledger.digester().of_written(&kept));
     let kind = code.and_then(ErrorCode::event).unwrap_or(AuditEventKind::ToolExecuted);
-    let mut terminal = story.event(kind, &at);
+    let mut terminal = trail.event(kind, &at);
     terminal.status = Some(status);
     terminal.error_code = code;
     terminal.error = code.map(|_| redact::sentence(&message, &inner.parts.shapes));
     terminal.effect = Some(effect);
     terminal.duration_ms = Some(duration_ms);
     terminal.result_digest.clone_from(&result_digest);
-    let mut log = story.log(inner, &at, duration_ms);
-    let (id, digest) = (&story.tool_id, result_digest.as_ref());
+    let mut log = trail.log(inner, &at, duration_ms);
+    let (id, digest) = (&trail.tool_id, result_digest.as_ref());
     log.output = logged_output(inner, id, digest, &content, structured.as_ref());
     log.is_error = code.is_some();
     log.error_code = code;
-    log.internal = internal.map(|text| inner.parts.shapes.redact(&text));
+    log.internal = internal.map(|text| inner.parts.shapes.redact(&text).into_owned());
     log.receipt_id = Some(claim.receipt_id().to_owned());
     log.attempt = claim.attempt();
-    let settlement = Settlement {
+    let settlement = Arc::new(Settlement {
         claim,
         mode: tool.contract().idempotency.mode,
         status,
@@ -436,7 +454,7 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
         error_code: code,
         fields,
         result_digest,
-        result: (inner.parts.keeping.results(&story.tool_id) == Results::Keep).then_some(kept),
+        result: (inner.parts.retention.results(&trail.tool_id) == Results::Keep).then_some(kept),
         sandbox,
         rate_per_min,
         duration_ms,
@@ -445,10 +463,10 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
         events,
         terminal,
         sync: super::must_last(tool.contract()),
-    };
+    });
     let result = ToolResult {
-        tool_id: story.tool_id,
-        call_id: story.call_id,
+        tool_id: trail.tool_id,
+        call_id: trail.call_id,
         status,
         is_error: code.is_some(),
         effect,
@@ -457,7 +475,7 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
         meta,
         error,
         replayed: false,
-        warnings: story.warnings,
+        warnings: trail.warnings,
         receipt_id: None,
         retry_after_ms: None,
         duration_ms,
@@ -468,7 +486,7 @@ pub(super) fn settlement(inner: &Inner, screened: Screened) -> (Settlement, Tool
 
 /// Tries until the store has taken the settlement, or says that it never will.
 pub(super) async fn settle_until_done(
-    inner: &Inner,
+    inner: &ProxyState,
     settlement: &Arc<Settlement>,
 ) -> Result<Arc<Receipt>, LedgerError> {
     let mut pause = RETRY_FIRST;

@@ -4,26 +4,30 @@
 
 use serde_json::{Map, Value};
 use toolbooth_audit::ledger::Claim;
+use toolbooth_audit::redact;
 use toolbooth_contracts::contract::AdapterId;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
-use toolbooth_contracts::json::{WRAPPED_DEPTH_MAX, check_value, is_within};
+use toolbooth_contracts::execution_log::{
+    AppliedSandbox, EgressRefusal, SandboxDenial, ServerRefusal,
+};
+use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX, check_value, is_within};
+use toolbooth_contracts::payload::{Payload, as_data};
 use toolbooth_contracts::port::{ExecutionError, ToolOutput};
-use toolbooth_contracts::result::as_data;
 use toolbooth_contracts::sandbox::Enforce;
 use toolbooth_contracts::secret::SecretShapes;
-use toolbooth_contracts::witness::{AppliedSandbox, EgressRefusal, SandboxDenial, ServerRefusal};
 use toolbooth_contracts::{ContentBlock, Effect, ErrorCode};
 use toolbooth_registry::RegisteredTool;
+use toolbooth_registry::uris::ResourceUris;
 
 use super::execute::Ended;
-use super::records::Story;
+use super::records::CallTrail;
 use super::{ClaimedCall, Executed};
 use crate::limits::{Limits, OutputRule};
-use crate::proxy::Inner;
+use crate::proxy::ProxyState;
 
 /// A result that may be shown and recorded.
 pub(super) struct Screened {
-    pub(super) story: Story,
+    pub(super) trail: Box<CallTrail>,
     pub(super) claim: Claim,
     pub(super) tool: std::sync::Arc<RegisteredTool>,
     pub(super) rate_per_min: Option<u64>,
@@ -34,8 +38,8 @@ pub(super) struct Screened {
     /// Facts about the error, for programs.
     pub(super) details: Map<String, Value>,
     pub(super) content: Vec<ContentBlock>,
-    pub(super) structured: Option<Value>,
-    pub(super) meta: Option<Map<String, Value>>,
+    pub(super) structured: Option<JsonText>,
+    pub(super) meta: Option<JsonText>,
     pub(super) fields: Map<String, Value>,
     pub(super) events: Vec<EventBody>,
     pub(super) internal: Option<String>,
@@ -49,13 +53,13 @@ impl Screened {
     }
 }
 
-pub(super) fn screen(inner: &Inner, executed: Executed) -> Screened {
-    let Executed { claimed, outcome, seen, execute_ms } = executed;
-    let ClaimedCall { known, permit, claim, .. } = claimed;
+pub(super) fn screen(inner: &ProxyState, executed: Executed) -> Screened {
+    let Executed { claimed, outcome, observed, execute_ms } = executed;
+    let ClaimedCall { found, permit, claim, .. } = claimed;
     let mut screened = Screened {
-        story: known.entered.story,
+        trail: found.entered.trail,
         claim,
-        tool: known.tool,
+        tool: found.tool,
         rate_per_min: permit.charges().rate_per_min,
         effect: Effect::Completed,
         code: None,
@@ -72,25 +76,25 @@ pub(super) fn screen(inner: &Inner, executed: Executed) -> Screened {
     };
     let wanted = screened.tool.contract().sandbox.as_ref();
     let best_effort = wanted.is_some_and(|profile| profile.enforce == Enforce::BestEffort);
-    match &seen.sandbox {
+    match &observed.sandbox {
         None if best_effort && matches!(outcome, Ended::Answered(_)) => {
-            screened.story.warnings.push("sandbox-not-applied".to_owned())
+            screened.trail.warnings.push("sandbox-not-applied".to_owned())
         }
         Some(sandbox) if !sandbox.missing.is_empty() => {
-            screened.story.warnings.push("sandbox-partial".to_owned());
+            screened.trail.warnings.push("sandbox-partial".to_owned());
         }
         _ => (),
     }
-    let reached = seen.reached;
-    screened.sandbox = seen.sandbox.map(|sandbox| AppliedSandbox { reached, ..sandbox });
+    let reached = observed.reached;
+    screened.sandbox = observed.sandbox.map(|sandbox| AppliedSandbox { reached, ..sandbox });
     let at = inner.parts.clock.now();
-    let mut denied = seen.denied;
-    for refusal in seen.egress {
+    let mut denied = observed.denied;
+    for refusal in observed.egress {
         let EgressRefusal { host, port, reason, .. } = &refusal;
         // What is refused says something of this machine: it is for operators.
         let sentence = format!("reaching `{host}:{port}` was refused: {reason}");
         denied.push(SandboxDenial { sentence, open: false });
-        let mut event = screened.story.event(AuditEventKind::EgressDenied, &at);
+        let mut event = screened.trail.event(AuditEventKind::EgressDenied, &at);
         let facts = serde_json::to_value(refusal).ok();
         event.facts = facts.and_then(|facts| facts.as_object().cloned());
         screened.events.push(event);
@@ -98,7 +102,7 @@ pub(super) fn screen(inner: &Inner, executed: Executed) -> Screened {
     match outcome {
         Ended::Failed(error) => {
             screened.fail(error);
-            if let Some(ServerRefusal { code, data }) = seen.refusal {
+            if let Some(ServerRefusal { code, data }) = observed.refusal {
                 let mut refusal = Map::new();
                 refusal.insert("code".to_owned(), code.into());
                 if let Some(data) = shown_data(data.as_ref(), &inner.parts.shapes) {
@@ -110,8 +114,8 @@ pub(super) fn screen(inner: &Inner, executed: Executed) -> Screened {
         Ended::Answered(mut output) => {
             // Before anything is counted or recorded: what is kept is what is shown.
             if let AdapterId::Mcp(server) = screened.tool.adapter() {
-                for block in output.content.iter_mut().flatten() {
-                    known.world.uris.map_block(server, &mut block.0);
+                for block in output.payload.content.iter_mut().flatten() {
+                    map_links(block, server, &found.world.uris);
                 }
             }
             screened.take(inner, output);
@@ -130,8 +134,8 @@ impl Screened {
             let told =
                 if open { sentence.as_str() } else { "the operator's log says by which rule" };
             let warning = format!("sandbox-denied: {told}");
-            if !self.story.warnings.contains(&warning) {
-                self.story.warnings.push(warning);
+            if !self.trail.warnings.contains(&warning) {
+                self.trail.warnings.push(warning);
             }
             let before = self.internal.take().map(|text| format!("{text}\n")).unwrap_or_default();
             self.internal = Some(format!("{before}sandbox-denied: {sentence}"));
@@ -157,34 +161,36 @@ impl Screened {
         });
     }
 
-    fn take(&mut self, inner: &Inner, output: ToolOutput) {
+    fn take(&mut self, inner: &ProxyState, output: ToolOutput) {
         let limits = &inner.parts.limits;
         self.internal.clone_from(&output.internal);
         if let Some((code, internal)) = self.objection(limits, &output) {
             return self.reject(code, internal);
         }
-        self.structured = output.structured_content;
-        self.meta = output.meta;
-        self.content = output.content.unwrap_or_default();
+        let Payload { content, structured_content, meta } = output.payload;
+        self.structured = structured_content;
+        self.meta = meta;
+        self.content = content.unwrap_or_default();
         if output.is_error {
             self.code = Some(ErrorCode::ToolError);
             self.message = ErrorCode::ToolError.safe_sentence().to_owned();
             let shapes = &inner.parts.shapes;
             for block in &mut self.content {
-                block.0 = redact_text(&block.0, shapes);
+                if let Some(redacted) = redact::texts(block.json(), shapes) {
+                    *block = ContentBlock::new(redacted);
+                }
             }
-            self.structured = self.structured.take().map(|data| redact_text(&data, shapes));
-            if let Some(meta) = &mut self.meta {
-                for value in meta.values_mut() {
-                    *value = redact_text(value, shapes);
+            for document in [&mut self.structured, &mut self.meta].into_iter().flatten() {
+                if let Some(redacted) = redact::texts(document, shapes) {
+                    *document = redacted;
                 }
             }
             return;
         }
         self.judge_output(inner);
-        if self.code.is_none() {
+        let contract = self.tool.contract();
+        if self.code.is_none() && !contract.receipt_fields.is_empty() {
             let data = as_data(self.structured.as_ref(), &self.content);
-            let contract = self.tool.contract();
             self.fields = contract
                 .receipt_fields
                 .iter()
@@ -201,34 +207,29 @@ impl Screened {
             let internal = format!("the result says that it is of `{}`", id.escape_debug());
             return Some((ErrorCode::ToolIdMismatch, internal));
         }
-        if output.content.is_none() && output.structured_content.is_none() {
+        if let Some(fault) = &output.fault {
+            return Some((ErrorCode::InvalidToolResult, fault.clone()));
+        }
+        let payload = &output.payload;
+        if payload.content.is_none() && payload.structured_content.is_none() {
             let internal = "neither content nor structured content".to_owned();
             return Some((ErrorCode::MissingToolResult, internal));
         }
-        let content = output.content.as_deref().unwrap_or_default();
+        let content = payload.content.as_deref().unwrap_or_default();
         if let Some(at) = content.iter().position(|block| !block.is_well_formed()) {
             let internal = format!("content block {at} is not an object with a `type`");
             return Some((ErrorCode::InvalidToolResult, internal));
         }
-        let blocks = content.iter().map(|block| &block.0);
-        let meta = output.meta.iter().flat_map(|meta| meta.values());
-        for value in blocks.chain(&output.structured_content).chain(meta) {
-            // What is no JSON of everybody's would be lost in the records.
-            if let Err(fault) = check_value(value) {
-                let internal = format!("the result at {}: {}", fault.pointer(), fault.message);
-                return Some((ErrorCode::InvalidToolResult, internal));
-            }
-            if !is_within(value, WRAPPED_DEPTH_MAX) {
-                let internal =
-                    format!("the result is nested deeper than {WRAPPED_DEPTH_MAX} levels");
-                return Some((ErrorCode::InvalidToolResult, internal));
-            }
+        // A record wraps a few levels around it, and must be readable all the same.
+        if payload.parts().any(|part| part.depth() > WRAPPED_DEPTH_MAX) {
+            let internal = format!("the result is nested deeper than {WRAPPED_DEPTH_MAX} levels");
+            return Some((ErrorCode::InvalidToolResult, internal));
         }
         let most = contract
             .capabilities
             .asset_bytes_max()
             .map_or(limits.result_bytes_max, |own| own.min(limits.result_bytes_max));
-        let bytes = size(content, output.structured_content.as_ref());
+        let bytes = payload.bytes();
         (bytes > most).then(|| {
             (
                 ErrorCode::ResultTooLarge,
@@ -237,8 +238,12 @@ impl Screened {
         })
     }
 
-    fn judge_output(&mut self, inner: &Inner) {
-        let errors = self.tool.output_errors(self.structured.as_ref());
+    fn judge_output(&mut self, inner: &ProxyState) {
+        if !self.tool.judges_output() {
+            return;
+        }
+        let structured = self.structured.as_ref().map(JsonText::tree);
+        let errors = self.tool.output_errors(structured.as_ref());
         if errors.is_empty() {
             return;
         }
@@ -246,10 +251,10 @@ impl Screened {
             errors.iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
         let internal = format!("the result does not fit its schema: {}", told.join("; "));
         let at = inner.parts.clock.now();
-        self.events.push(self.story.event(AuditEventKind::ToolOutputMismatch, &at));
+        self.events.push(self.trail.event(AuditEventKind::ToolOutputMismatch, &at));
         match inner.parts.limits.output {
             OutputRule::Warn => {
-                self.story.warnings.push("output-mismatch".to_owned());
+                self.trail.warnings.push("output-mismatch".to_owned());
                 self.internal = Some(internal);
             }
             OutputRule::Enforce => {
@@ -261,9 +266,17 @@ impl Screened {
     }
 }
 
-/// Bytes of a result, as JSON.
-pub(super) fn size(content: &[ContentBlock], structured: Option<&Value>) -> usize {
-    bytes(&content) + structured.map_or(0, bytes)
+/// The URIs of a block as clients know them.
+fn map_links(block: &mut ContentBlock, server: &str, uris: &ResourceUris) {
+    if !matches!(block.kind().as_deref(), Some("resource_link" | "resource")) {
+        return;
+    }
+    let mut tree = block.tree();
+    uris.map_block(server, &mut tree);
+    // What was a block stays one.
+    if let Ok(mapped) = ContentBlock::of(&tree) {
+        *block = mapped;
+    }
 }
 
 /// Bytes of a value, as JSON.
@@ -290,7 +303,7 @@ pub(crate) fn redact_text(
     shapes: &toolbooth_contracts::secret::SecretShapes,
 ) -> Value {
     match value {
-        Value::String(text) => Value::String(shapes.redact(text)),
+        Value::String(text) => Value::String(shapes.redact(text).into_owned()),
         Value::Array(items) => items.iter().map(|item| redact_text(item, shapes)).collect(),
         Value::Object(members) => {
             members.iter().map(|(key, member)| (key.clone(), redact_text(member, shapes))).collect()

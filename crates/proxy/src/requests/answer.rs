@@ -11,26 +11,29 @@ use toolbooth_registry::uris::ResourceUris;
 
 use super::forward::Answered;
 use super::{Refused, UpstreamRefusal, event, name};
-use crate::path::records::Story;
+use crate::path::records::CallTrail;
 use crate::path::screen::{bytes, shown_data};
-use crate::proxy::Inner;
+use crate::proxy::ProxyState;
 
 /// Stage 8: the answer as it may be shown and recorded.
-pub(super) fn screen(inner: &Inner, answered: Answered) -> Result<(Story, Value), Refused> {
-    let Answered { story, server, ask, uris, mut value } = answered;
+pub(super) fn screen(
+    inner: &ProxyState,
+    answered: Answered,
+) -> Result<(CallTrail, Value), Refused> {
+    let Answered { trail, server, ask, uris, mut value } = answered;
     map_uris(&mut value, &ask, &server, &uris);
     match objection(inner, &ask, &value) {
-        None => Ok((story, value)),
+        None => Ok((trail, value)),
         Some((code, internal)) => Err(Refused {
             internal: Some(internal),
             forwarded: true,
             recorded: event(&ask).is_some(),
-            ..Refused::new(story, code)
+            ..Refused::new(trail, code)
         }),
     }
 }
 
-fn objection(inner: &Inner, ask: &Ask, value: &Value) -> Option<(ErrorCode, String)> {
+fn objection(inner: &ProxyState, ask: &Ask, value: &Value) -> Option<(ErrorCode, String)> {
     let invalid = |internal: String| Some((ErrorCode::InvalidToolResult, internal));
     if let Err(fault) = check_value(value) {
         return invalid(format!("the answer at {}: {}", fault.pointer(), fault.message));
@@ -109,7 +112,7 @@ fn map_uris(value: &mut Value, ask: &Ask, server: &str, uris: &ResourceUris) {
 
 /// What may be shown of a server's own error.
 pub(super) fn refusal(
-    inner: &Inner,
+    inner: &ProxyState,
     error: &UpstreamError,
     server: &str,
     ask: &Ask,
@@ -117,7 +120,7 @@ pub(super) fn refusal(
 ) -> Option<UpstreamRefusal> {
     let UpstreamError::Refused { code, message, data } = error else { return None };
     let shapes = &inner.parts.shapes;
-    let redacted = shapes.redact(message);
+    let redacted = shapes.redact(message).into_owned();
     let plain: String =
         redacted.chars().map(|c| if c.is_control() || is_invisible(c) { ' ' } else { c }).collect();
     let message = redact::sentence(plain.trim(), shapes);

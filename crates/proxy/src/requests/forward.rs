@@ -16,12 +16,12 @@ use super::answer::refusal;
 use super::upstreams::UpstreamEntry;
 use super::{Permitted, Refused, code_of, event};
 use crate::allowance::{self, Allowance};
-use crate::path::records::Story;
-use crate::proxy::Inner;
+use crate::path::records::CallTrail;
+use crate::proxy::ProxyState;
 
 /// What a server has answered, and nobody has looked at yet.
 pub(super) struct Answered {
-    pub(super) story: Story,
+    pub(super) trail: CallTrail,
     pub(super) server: String,
     pub(super) ask: Ask,
     pub(super) uris: ResourceUris,
@@ -29,33 +29,36 @@ pub(super) struct Answered {
 }
 
 /// Stage 7.
-pub(super) async fn forward(inner: &Arc<Inner>, permitted: Permitted) -> Result<Answered, Refused> {
+pub(super) async fn forward(
+    inner: &Arc<ProxyState>,
+    permitted: Permitted,
+) -> Result<Answered, Refused> {
     let Permitted { entered, target, uris } = permitted;
-    let story = entered.story;
+    let trail = entered.trail;
     let now = inner.parts.clock.monotonic();
     let left = entered.deadline.map(|deadline| deadline.saturating_sub(now));
     let asked = send(
         inner,
         &target.upstream,
         target.ask.clone(),
-        story.caller.clone(),
+        trail.caller.clone(),
         &entered.conversation,
         left,
     )
     .await;
     drop(entered.slot);
     match asked {
-        Ok(value) => Ok(Answered { story, server: target.server, ask: target.ask, uris, value }),
+        Ok(value) => Ok(Answered { trail, server: target.server, ask: target.ask, uris, value }),
         Err(error) => {
             // Only answers that are recorded have failures that are.
             let recorded = event(&target.ask).is_some();
             let code = code_of(&error);
             let refused = Refused {
                 upstream: refusal(inner, &error, &target.server, &target.ask, &uris),
-                internal: Some(inner.parts.shapes.redact(&error.to_string())),
+                internal: Some(inner.parts.shapes.redact(&error.to_string()).into_owned()),
                 forwarded: true,
                 recorded,
-                ..Refused::new(story, code)
+                ..Refused::new(trail, code)
             };
             Err(match &refused.upstream {
                 Some(told) => {
@@ -70,7 +73,7 @@ pub(super) async fn forward(inner: &Arc<Inner>, permitted: Permitted) -> Result<
 
 /// Asks once, and ends the asking where it takes too long or is no longer wanted.
 pub(super) async fn send(
-    inner: &Arc<Inner>,
+    inner: &Arc<ProxyState>,
     entry: &UpstreamEntry,
     ask: Ask,
     caller: Caller,

@@ -4,7 +4,7 @@
 //! Path: 2, 3, 5, 7, 8, 9. Doc: call-path.md#requests
 #![expect(
     clippy::result_large_err,
-    reason = "a refusal carries the story of its request, and is moved once on its way out"
+    reason = "a refusal carries the trail of its request, and is moved once on its way out"
 )]
 
 mod answer;
@@ -25,7 +25,7 @@ use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::json::{check_value, hazardous_keys};
 use toolbooth_contracts::port::{Ask, CompletionReference, UpstreamError};
 use toolbooth_contracts::{CallContext, CallId, Caller, Conversation, ErrorCode};
-use toolbooth_policy::{Denial, Standing};
+use toolbooth_policy::{Denial, DenialRule, ToolStatus};
 use toolbooth_registry::KEY_BYTES_MAX;
 
 pub use subscriptions::{SubscribeRequest, Subscription};
@@ -33,10 +33,10 @@ pub use updates::ResourceUpdate;
 pub use upstreams::{UpstreamEntry, Upstreams};
 
 use crate::own_tools::READ_RESULT;
-use crate::path::records::Story;
+use crate::path::records::CallTrail;
 use crate::path::screen::bytes;
 use crate::path::{NAME_BYTES_MAX, too_long_claim};
-use crate::proxy::Inner;
+use crate::proxy::ProxyState;
 use crate::world::World;
 use target::Target;
 
@@ -117,7 +117,7 @@ fn sentence(code: ErrorCode) -> &'static str {
 
 /// Stage 2: the request has an id, a deadline and a slot, and is not too large.
 struct Entered {
-    story: Story,
+    trail: CallTrail,
     slot: OwnedSemaphorePermit,
     ask: Ask,
     toolset: Option<Arc<str>>,
@@ -135,7 +135,7 @@ struct Permitted {
 
 /// A request that ends without an answer.
 struct Refused {
-    story: Story,
+    trail: CallTrail,
     code: ErrorCode,
     message: Option<String>,
     details: Map<String, Value>,
@@ -149,9 +149,9 @@ struct Refused {
 }
 
 impl Refused {
-    fn new(story: Story, code: ErrorCode) -> Self {
+    fn new(trail: CallTrail, code: ErrorCode) -> Self {
         Self {
-            story,
+            trail,
             code,
             message: None,
             details: Map::new(),
@@ -167,14 +167,14 @@ impl Refused {
         Self { message: Some(message.into()), ..self }
     }
 
-    fn denied(mut story: Story, denial: Denial) -> Self {
+    fn denied(mut trail: CallTrail, denial: Denial) -> Self {
         // A hidden item is answered and recorded exactly like an unknown one.
         if denial.code == ErrorCode::UnregisteredTool {
-            return Self::new(story, denial.code);
+            return Self::new(trail, denial.code);
         }
-        story.decision = Some(denial.note());
-        let mut refused = Self::new(story, denial.code).saying(denial.reason);
-        refused.details.insert("rule".to_owned(), denial.rule.into());
+        trail.decision = Some(denial.note());
+        let mut refused = Self::new(trail, denial.code).saying(denial.reason);
+        refused.details.insert("rule".to_owned(), denial.rule.as_str().into());
         if !denial.missing.is_empty() {
             refused.details.insert("missing".to_owned(), denial.missing.into());
         }
@@ -184,7 +184,7 @@ impl Refused {
 
 /// Walks the whole lane.
 pub(crate) async fn walk(
-    inner: Arc<Inner>,
+    inner: Arc<ProxyState>,
     request: ServerRequest,
     conversation: Conversation,
 ) -> Result<Value, RequestError> {
@@ -207,17 +207,17 @@ fn tell_log(kind: &str, caller: &Caller, error: Option<&RequestError>) {
 }
 
 async fn run(
-    inner: &Arc<Inner>,
+    inner: &Arc<ProxyState>,
     request: ServerRequest,
     conversation: Conversation,
-) -> Result<(Story, Value), Refused> {
+) -> Result<(CallTrail, Value), Refused> {
     if matches!(request.ask, Ask::Subscribe { .. } | Ask::Unsubscribe { .. }) {
         let entered = enter(inner, request, conversation)?;
         let message = "subscriptions are not asked for this way";
-        return Err(Refused::new(entered.story, ErrorCode::InvalidArgs).saying(message));
+        return Err(Refused::new(entered.trail, ErrorCode::InvalidArgs).saying(message));
     }
     let entered = enter(inner, request, conversation)?;
-    let entered = freshen(inner, entered).await?;
+    let entered = verify_source(inner, entered).await?;
     let permitted = resolve(inner, entered)?;
     let answered = forward::forward(inner, permitted).await?;
     answer::screen(inner, answered)
@@ -225,16 +225,16 @@ async fn run(
 
 /// Stage 9 and the reply: one durable step before the answer leaves.
 async fn tell(
-    inner: &Arc<Inner>,
+    inner: &Arc<ProxyState>,
     event: Option<AuditEventKind>,
-    done: Result<(Story, Value), Refused>,
+    done: Result<(CallTrail, Value), Refused>,
 ) -> Result<Value, RequestError> {
     match done {
-        Ok((story, value)) => match records::answered(inner, &story, event, &value).await {
+        Ok((trail, value)) => match records::answered(inner, &trail, event, &value).await {
             Ok(()) => Ok(value),
             Err(error) => {
                 inner.count_gap(&error);
-                Err(withheld(story.call_id))
+                Err(withheld(trail.call_id))
             }
         },
         Err(refused) => Err(refuse(inner, refused).await),
@@ -252,23 +252,23 @@ fn withheld(call_id: String) -> RequestError {
 }
 
 /// Records a refusal and answers it. What a server said is withheld where it cannot be recorded.
-async fn refuse(inner: &Inner, refused: Refused) -> RequestError {
+async fn refuse(inner: &ProxyState, refused: Refused) -> RequestError {
     if refused.recorded
         && let Err(error) = records::refused(inner, &refused).await
     {
         inner.count_gap(&error);
         if refused.forwarded {
-            return withheld(refused.story.call_id);
+            return withheld(refused.trail.call_id);
         }
     }
-    let Refused { story, code, message, details, retry_after_ms, upstream, .. } = refused;
+    let Refused { trail, code, message, details, retry_after_ms, upstream, .. } = refused;
     RequestError {
         code,
         message: message.unwrap_or_else(|| sentence(code).to_owned()),
         details,
         retry_after_ms,
         upstream,
-        call_id: story.call_id,
+        call_id: trail.call_id,
     }
 }
 
@@ -314,7 +314,7 @@ fn arguments(ask: &Ask) -> Value {
 
 /// Stage 2. An id, a deadline, a slot; names and arguments of bounded size.
 fn enter(
-    inner: &Arc<Inner>,
+    inner: &Arc<ProxyState>,
     request: ServerRequest,
     conversation: Conversation,
 ) -> Result<Entered, Refused> {
@@ -326,57 +326,57 @@ fn enter(
         Some(Err(error)) => (parts.ids.next(), Some(error.to_string())),
     };
     let too_long = too_long_claim(&context);
-    let mut story = Story::begin(inner, String::new(), call_id, caller, context);
-    records::name(inner, &mut story, name(&ask));
+    let mut trail = CallTrail::begin(inner, String::new(), call_id, caller, context);
+    records::name(inner, &mut trail, name(&ask));
     let invalid =
-        |story, message: String| Err(Refused::new(story, ErrorCode::InvalidArgs).saying(message));
+        |trail, message: String| Err(Refused::new(trail, ErrorCode::InvalidArgs).saying(message));
     if let Some(claim) = too_long {
-        return invalid(story, format!("`{claim}` has more than {NAME_BYTES_MAX} bytes"));
+        return invalid(trail, format!("`{claim}` has more than {NAME_BYTES_MAX} bytes"));
     }
     if let Some(message) = bad_id {
-        return invalid(story, message);
+        return invalid(trail, message);
     }
     // Longer than any name can be on the wire: no such thing is there.
     if name(&ask).len() > KEY_BYTES_MAX * 2 {
-        return Err(Refused::new(story, ErrorCode::UnregisteredTool));
+        return Err(Refused::new(trail, ErrorCode::UnregisteredTool));
     }
     let given = arguments(&ask);
     let most = parts.limits.argument_bytes_max;
     let size = bytes(&given);
     if size > most {
         return invalid(
-            story,
+            trail,
             format!("the arguments have {size} bytes, at most {most} are taken"),
         );
     }
     if let Err(fault) = check_value(&given) {
-        return invalid(story, fault.message);
+        return invalid(trail, fault.message);
     }
     if !hazardous_keys(&given).is_empty() {
-        return invalid(story, "a key of the arguments is not allowed".to_owned());
+        return invalid(trail, "a key of the arguments is not allowed".to_owned());
     }
     let slot = match Arc::clone(&inner.slots).try_acquire_owned() {
         Ok(slot) => slot,
         Err(reason) => {
-            let refused = Refused::new(story, ErrorCode::Overloaded);
+            let refused = Refused::new(trail, ErrorCode::Overloaded);
             return Err(match reason {
                 TryAcquireError::NoPermits => Refused { retry_after_ms: Some(1_000), ..refused },
                 TryAcquireError::Closed => refused.saying("the gateway is shutting down"),
             });
         }
     };
-    let deadline = story.context.deadline_ms.map(|ms| story.began + Duration::from_millis(ms));
-    Ok(Entered { story, slot, ask, toolset: within, conversation, deadline })
+    let deadline = trail.context.deadline_ms.map(|ms| trail.began + Duration::from_millis(ms));
+    Ok(Entered { trail, slot, ask, toolset: within, conversation, deadline })
 }
 
 /// The end of stage 2: a server that is to be asked what it lists before that is used is asked.
-async fn freshen(inner: &Inner, entered: Entered) -> Result<Entered, Refused> {
+async fn verify_source(inner: &ProxyState, entered: Entered) -> Result<Entered, Refused> {
     let Some(catalogue) = inner.parts.catalogue.clone() else { return Ok(entered) };
     let world = inner.parts.worlds.now();
     let Some(target) = Target::find(inner, &world, &entered.ask) else { return Ok(entered) };
     // For whom it is hidden, nothing may take longer than for what is not there.
     let may = world.shows_item(entered.toolset.as_ref(), &target.item())
-        && world.policy.lists_item(&entered.story.caller, &target.item(), &Standing::Active);
+        && world.policy.lists_item(&entered.trail.caller, &target.item(), &ToolStatus::Active);
     let bound = catalogue.server_verification_bound(&target.server).filter(|_| may);
     let Some(bound) = bound else { return Ok(entered) };
     let left = entered.deadline.map(|at| at.saturating_sub(inner.parts.clock.monotonic()));
@@ -391,35 +391,35 @@ async fn freshen(inner: &Inner, entered: Entered) -> Result<Entered, Refused> {
         () = tokio::time::sleep(bound) => ErrorCode::Timeout,
     };
     let reason = "the server was not asked in time whether it lists what was approved";
-    Err(Refused { internal: Some(reason.to_owned()), ..Refused::new(entered.story, code) })
+    Err(Refused { internal: Some(reason.to_owned()), ..Refused::new(entered.trail, code) })
 }
 
 /// Stages 3 and 5, in one world: the flag, the item, whether the caller may know it, whether it
 /// stands, whether it is permitted.
-fn resolve(inner: &Inner, mut entered: Entered) -> Result<Permitted, Refused> {
+fn resolve(inner: &ProxyState, mut entered: Entered) -> Result<Permitted, Refused> {
     let world = inner.parts.worlds.now();
-    entered.story.policy_version = world.policy.version().to_owned();
+    entered.trail.policy_version = world.policy.version().to_owned();
     if let Err(denial) = world.policy.enabled() {
-        return Err(Refused::denied(entered.story, denial));
+        return Err(Refused::denied(entered.trail, denial));
     }
     let Some(target) = Target::find(inner, &world, &entered.ask) else {
-        return Err(Refused::new(entered.story, ErrorCode::UnregisteredTool));
+        return Err(Refused::new(entered.trail, ErrorCode::UnregisteredTool));
     };
     if target.server == GATEWAY_RUNTIME {
         return resolve_kept_result(inner, &world, entered, target);
     }
     let item = target.item();
     let shown = world.shows_item(entered.toolset.as_ref(), &item);
-    if !shown || world.policy.hides_item(&entered.story.caller, &item) {
-        return Err(Refused::new(entered.story, ErrorCode::UnregisteredTool));
+    if !shown || world.policy.hides_item(&entered.trail.caller, &item) {
+        return Err(Refused::new(entered.trail, ErrorCode::UnregisteredTool));
     }
-    let story = &mut entered.story;
-    let standing = target.standing(&world);
-    match world.policy.permit_item(&story.caller, &item, standing, &story.context) {
+    let trail = &mut entered.trail;
+    let status = target.status(&world);
+    match world.policy.permit_item(&trail.caller, &item, status, &trail.context) {
         Ok(permit) => {
-            records::name(inner, story, &target.id);
-            story.decision = Some(permit.note());
-            story.args_digest = Some(inner.parts.ledger.digester().of(&json!([
+            records::name(inner, trail, &target.id);
+            trail.decision = Some(permit.note());
+            trail.args_digest = Some(inner.parts.ledger.digester().of(&json!([
                 kind(&target.ask),
                 name(&target.ask),
                 arguments(&target.ask),
@@ -427,14 +427,14 @@ fn resolve(inner: &Inner, mut entered: Entered) -> Result<Permitted, Refused> {
             Ok(Permitted { entered, target, uris: world.uris.clone() })
         }
         Err(denial) if denial.code == ErrorCode::UnregisteredTool => {
-            Err(Refused::denied(entered.story, denial))
+            Err(Refused::denied(entered.trail, denial))
         }
         Err(denial) => {
-            records::name(inner, story, &target.id);
-            if denial.rule == "whitelist" {
-                tracing::warn!(tool.id = story.tool_id, caller = %story.caller, "blocked by whitelist");
+            records::name(inner, trail, &target.id);
+            if denial.rule == DenialRule::Whitelist {
+                tracing::warn!(tool.id = trail.tool_id, caller = %trail.caller, "blocked by whitelist");
             }
-            Err(Refused::denied(entered.story, denial))
+            Err(Refused::denied(entered.trail, denial))
         }
     }
 }
@@ -442,7 +442,7 @@ fn resolve(inner: &Inner, mut entered: Entered) -> Result<Permitted, Refused> {
 /// As [`resolve`], for a kept result: whoever may call the tool that reads it may read it as a
 /// resource.
 fn resolve_kept_result(
-    inner: &Inner,
+    inner: &ProxyState,
     world: &World,
     mut entered: Entered,
     target: Target,
@@ -450,25 +450,25 @@ fn resolve_kept_result(
     let tool = world.registry.get(READ_RESULT);
     let shown = world.shows_tool(entered.toolset.as_ref(), READ_RESULT);
     let Some(tool) = tool.filter(|_| shown) else {
-        return Err(Refused::new(entered.story, ErrorCode::UnregisteredTool));
+        return Err(Refused::new(entered.trail, ErrorCode::UnregisteredTool));
     };
-    let story = &mut entered.story;
+    let trail = &mut entered.trail;
     let contract = tool.contract();
     let arguments = json!({ "result": name(&target.ask) });
-    let access = world.policy.access(&story.caller, contract, world.standing(tool));
+    let access = world.policy.access(&trail.caller, contract, world.status(tool));
     let permit = access.and_then(|access| {
-        world.policy.authorize(access, &story.caller, contract, &arguments, &story.context)
+        world.policy.authorize(access, &trail.caller, contract, &arguments, &trail.context)
     });
     match permit {
         Ok(permit) if permit.approval().is_none() => {
-            records::name(inner, story, &target.id);
-            story.decision = Some(permit.note());
-            story.args_digest = Some(inner.parts.ledger.digester().of(&arguments));
+            records::name(inner, trail, &target.id);
+            trail.decision = Some(permit.note());
+            trail.args_digest = Some(inner.parts.ledger.digester().of(&arguments));
             Ok(Permitted { entered, target, uris: world.uris.clone() })
         }
         // Only calls can be approved.
-        Ok(_) => Err(Refused::new(entered.story, ErrorCode::PolicyDenied)),
-        Err(denial) => Err(Refused::denied(entered.story, denial)),
+        Ok(_) => Err(Refused::new(entered.trail, ErrorCode::PolicyDenied)),
+        Err(denial) => Err(Refused::denied(entered.trail, denial)),
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::ledger::Refusal;
 use toolbooth_audit::redact;
@@ -13,19 +13,19 @@ use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::{Effect, ErrorCode, Status};
 
 use super::{Refused, sentence};
-use crate::path::records::Story;
-use crate::proxy::Inner;
+use crate::path::records::{CallTrail, logged_digest};
+use crate::proxy::ProxyState;
 
 /// Names the request in its records. A URI may carry a secret and have any length.
-pub(super) fn name(inner: &Inner, story: &mut Story, id: &str) {
-    story.tool_id = inner.parts.shapes.redact(id);
-    story.shorten();
+pub(super) fn name(inner: &ProxyState, trail: &mut CallTrail, id: &str) {
+    trail.tool_id = inner.parts.shapes.redact(id).into_owned();
+    trail.shorten();
 }
 
 /// Records an answer, where answers of its kind are recorded.
 pub(super) async fn answered(
-    inner: &Inner,
-    story: &Story,
+    inner: &ProxyState,
+    trail: &CallTrail,
     event: Option<AuditEventKind>,
     value: &Value,
 ) -> Result<(), LedgerError> {
@@ -41,11 +41,11 @@ pub(super) async fn answered(
         internal: None,
         forwarded: true,
     };
-    write(inner, story, outcome).await
+    write(inner, trail, outcome).await
 }
 
 /// Records a refusal, or that the server gave no answer.
-pub(super) async fn refused(inner: &Inner, refused: &Refused) -> Result<(), LedgerError> {
+pub(super) async fn refused(inner: &ProxyState, refused: &Refused) -> Result<(), LedgerError> {
     let code = refused.code;
     let Some(kind) = code.event() else { return Ok(()) };
     let effect = match code {
@@ -65,7 +65,7 @@ pub(super) async fn refused(inner: &Inner, refused: &Refused) -> Result<(), Ledg
         internal: refused.internal.clone(),
         forwarded: refused.forwarded,
     };
-    write(inner, &refused.story, outcome).await
+    write(inner, &refused.trail, outcome).await
 }
 
 struct Outcome {
@@ -78,29 +78,29 @@ struct Outcome {
     forwarded: bool,
 }
 
-async fn write(inner: &Inner, story: &Story, outcome: Outcome) -> Result<(), LedgerError> {
-    let duration_ms = story.duration_ms(inner);
+async fn write(inner: &ProxyState, trail: &CallTrail, outcome: Outcome) -> Result<(), LedgerError> {
+    let duration_ms = trail.duration_ms(inner);
     let at = inner.parts.clock.now();
     if let (Some(code), false) = (outcome.code, outcome.forwarded)
-        && !inner.is_single(story.caller.name(), code, &at)
+        && !inner.is_single(trail.caller.name(), code, &at)
     {
         return Ok(());
     }
-    let mut terminal = story.event(outcome.kind, &at);
+    let mut terminal = trail.event(outcome.kind, &at);
     terminal.status = Some(outcome.code.map_or(Status::Succeeded, ErrorCode::status));
     terminal.error_code = outcome.code;
     terminal.error = outcome.sentence;
     terminal.effect = Some(outcome.effect);
     terminal.duration_ms = Some(duration_ms);
     terminal.result_digest.clone_from(&outcome.result_digest);
-    let mut log = story.log(inner, &at, duration_ms);
+    let mut log = trail.log(inner, &at, duration_ms);
     log.is_error = outcome.code.is_some();
     log.error_code = outcome.code;
     log.internal = outcome.internal;
     log.attempt = u32::from(outcome.forwarded);
-    if inner.parts.keeping.log(&story.tool_id) != LogLevel::None {
-        let digest = |digest: &Option<String>| digest.as_ref().map(|own| json!({ "digest": own }));
-        log.input = digest(&story.args_digest);
+    if inner.parts.retention.log(&trail.tool_id) != LogLevel::None {
+        let digest = |digest: &Option<String>| digest.as_ref().map(logged_digest);
+        log.input = digest(&trail.args_digest);
         log.output = digest(&outcome.result_digest);
     }
     inner.parts.ledger.refuse(Refusal { log: Arc::new(log), terminal }).await

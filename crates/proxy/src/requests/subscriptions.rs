@@ -12,10 +12,10 @@ use toolbooth_contracts::{CallContext, Caller, Conversation, ErrorCode};
 use super::forward::send;
 use super::upstreams::UpstreamEntry;
 use super::{
-    Permitted, Refused, RequestError, ServerRequest, answer, code_of, enter, freshen, refuse,
-    resolve, tell_log,
+    Permitted, Refused, RequestError, ServerRequest, answer, code_of, enter, refuse, resolve,
+    tell_log, verify_source,
 };
-use crate::proxy::Inner;
+use crate::proxy::ProxyState;
 
 /// Subscriptions that may be held at once, over all callers.
 const SUBSCRIPTIONS_MAX: usize = 16_384;
@@ -128,7 +128,7 @@ impl Subscriptions {
 
 /// One holder of a subscription.
 struct Held {
-    inner: Arc<Inner>,
+    inner: Arc<ProxyState>,
     runtime: Handle,
     entry: UpstreamEntry,
     caller: Caller,
@@ -167,7 +167,7 @@ impl Drop for Held {
 
 /// Subscribes; runs in a task of its own.
 pub(crate) async fn subscribe(
-    inner: Arc<Inner>,
+    inner: Arc<ProxyState>,
     request: SubscribeRequest,
 ) -> Result<Subscription, RequestError> {
     let caller = request.caller.clone();
@@ -179,15 +179,15 @@ pub(crate) async fn subscribe(
     done
 }
 
-async fn run(inner: &Arc<Inner>, request: SubscribeRequest) -> Result<Subscription, Refused> {
+async fn run(inner: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subscription, Refused> {
     let SubscribeRequest { uri, context, caller, within } = request;
     let ask = Ask::Subscribe { uri: uri.clone() };
     let (conversation, _cancel) = Conversation::detached();
     let request = ServerRequest { ask, context, caller: caller.clone(), within };
-    let entered = freshen(inner, enter(inner, request, conversation)?).await?;
+    let entered = verify_source(inner, enter(inner, request, conversation)?).await?;
     let Permitted { entered, target, uris } = resolve(inner, entered)?;
     let Ask::Subscribe { uri: own } = &target.ask else {
-        return Err(Refused::new(entered.story, ErrorCode::InvalidArgs));
+        return Err(Refused::new(entered.trail, ErrorCode::InvalidArgs));
     };
     let key = Key {
         server: target.server.clone(),
@@ -195,7 +195,7 @@ async fn run(inner: &Arc<Inner>, request: SubscribeRequest) -> Result<Subscripti
         caller: target.upstream.per_caller.then(|| caller.clone()),
     };
     let Some(asked) = inner.subscriptions.hold(&key, &caller) else {
-        let refused = Refused::new(entered.story, ErrorCode::Overloaded);
+        let refused = Refused::new(entered.trail, ErrorCode::Overloaded);
         return Err(refused.saying("there are too many subscriptions"));
     };
     // From here on whatever ends this gives the subscription up.
@@ -218,10 +218,10 @@ async fn run(inner: &Arc<Inner>, request: SubscribeRequest) -> Result<Subscripti
             return Err(Refused {
                 message: upstream.as_ref().map(|told| told.message.clone()),
                 upstream,
-                internal: Some(inner.parts.shapes.redact(&error.to_string())),
+                internal: Some(inner.parts.shapes.redact(&error.to_string()).into_owned()),
                 forwarded: true,
                 recorded: false,
-                ..Refused::new(entered.story, code_of(&error))
+                ..Refused::new(entered.trail, code_of(&error))
             });
         }
         *asked = true;

@@ -3,12 +3,12 @@
 //! Path: 3. Doc: call-path.md#requests
 
 use toolbooth_contracts::port::{Ask, CompletionReference, ItemKind};
-use toolbooth_policy::{Item, Standing};
+use toolbooth_policy::{Item, ToolStatus};
 use toolbooth_registry::discovered::tool_id;
 use toolbooth_registry::{RegisteredItem, Source, item_id};
 
 use super::upstreams::UpstreamEntry;
-use crate::proxy::Inner;
+use crate::proxy::ProxyState;
 use crate::world::World;
 
 /// What a request is about.
@@ -28,7 +28,7 @@ pub(super) struct Target {
 impl Target {
     /// Finds what a request names; `None` where it is not there. Whether the caller may know it is
     /// not looked at.
-    pub(super) fn find(inner: &Inner, world: &World, ask: &Ask) -> Option<Self> {
+    pub(super) fn find(inner: &ProxyState, world: &World, ask: &Ask) -> Option<Self> {
         match ask {
             Ask::GetPrompt { name, arguments } => {
                 let prompt = prompt(world, name)?;
@@ -72,7 +72,7 @@ impl Target {
         }
     }
 
-    fn of_item(inner: &Inner, item: &RegisteredItem, ask: Ask) -> Option<Self> {
+    fn of_item(inner: &ProxyState, item: &RegisteredItem, ask: Ask) -> Option<Self> {
         Some(Self {
             upstream: inner.parts.upstreams.get(item.server())?.clone(),
             server: item.server().to_owned(),
@@ -86,7 +86,7 @@ impl Target {
 
     /// A resource, listed or not, of a server that has resources.
     fn resource(
-        inner: &Inner,
+        inner: &ProxyState,
         world: &World,
         uri: &str,
         ask: impl FnOnce(String) -> Ask,
@@ -110,10 +110,10 @@ impl Target {
 
     /// Where it stands, which may take longer than all else: for whom it is hidden, this is not
     /// asked.
-    pub(super) fn standing<'w>(&self, world: &'w World) -> &'w Standing {
+    pub(super) fn status<'w>(&self, world: &'w World) -> &'w ToolStatus {
         match self.kind {
-            ItemKind::Resource => world.resource_standing(&self.server, &self.key),
-            kind => world.standing_of(&Source::Mcp(self.server.clone()), kind, &self.key),
+            ItemKind::Resource => world.resource_status(&self.server, &self.key),
+            kind => world.status_of(&Source::Mcp(self.server.clone()), kind, &self.key),
         }
     }
 

@@ -1,6 +1,6 @@
-//! The text of a registry file of any size.
+//! Generates the text of registry files of any size.
 
-/// A registry file with so many entries.
+/// The text of a registry file with this number of entries.
 pub(crate) fn registry(entries: usize) -> String {
     let tools: Vec<String> = (0..entries)
         .map(|n| {

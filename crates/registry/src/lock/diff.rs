@@ -1,6 +1,6 @@
-//! What changed between what was approved and what a source says now.
+//! Compares approved claims with the current claims of a source.
 //!
-//! Text is compared by words and without regard to white space, schemas by their structure.
+//! Text is compared by words, ignoring white space; schemas are compared by structure.
 //!
 //! Doc: registry.md#what-changed
 
@@ -13,52 +13,52 @@ use similar::{ChangeTag, TextDiff};
 
 use super::schema::{self, Direction};
 use super::{LockFile, Objection};
-use crate::said::Said;
+use crate::source_claims::SourceClaims;
 use crate::suspicion::Suspicion;
 use crate::tool::{RegisteredTool, Source};
 
-/// Whether calls that were right before are right now.
+/// Whether calls that were valid before a change are still valid.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Compatibility {
-    /// They are.
+    /// All of them are.
     Compatible,
-    /// Some are not, or it cannot be told.
+    /// Some are not, or the effect of the change is unknown.
     Breaking,
 }
 
-/// What happened to a tool.
+/// The kind of difference of a tool or item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// The lock does not name it.
+    /// The lock has no approval of it.
     New,
-    /// Its source says something else of it.
+    /// The claims of its source changed.
     Changed,
     /// Another source lists it.
     Moved,
-    /// Its source does not list it any more.
+    /// Its source no longer lists it.
     Removed,
 }
 
-/// What happened to a word.
+/// The kind of change of a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WordChange {
-    /// It stayed.
+    /// Unchanged.
     Kept,
-    /// It came.
+    /// Added.
     Added,
-    /// It went.
+    /// Removed.
     Removed,
 }
 
-/// Words that had the same fate.
+/// Consecutive words with the same kind of change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Word {
-    /// What happened to them.
+    /// The kind of change.
     pub change: WordChange,
     /// The words.
     pub text: String,
@@ -70,50 +70,50 @@ pub struct FieldChange {
     /// The field: `name`, `title`, `description`, `inputSchema`, `outputSchema`, `annotations`, or
     /// another one that the source lists.
     pub field: String,
-    /// Where in a schema, as a JSON Pointer; empty for the field itself.
+    /// JSON Pointer into the field; empty for the field itself.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub path: String,
-    /// What was approved; absent where there was nothing.
+    /// The approved value; absent if the value is new.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Value>,
-    /// What is said now; absent where there is nothing.
+    /// The current value; absent if it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Value>,
     /// For text, the change by words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<Word>,
-    /// Whether calls stay right.
+    /// Whether calls stay valid.
     pub verdict: Compatibility,
-    /// Why.
+    /// The reason for the verdict, or the nature of the change.
     pub reason: String,
 }
 
-/// Everything that changed of one tool. All of it needs approval.
+/// All changes of one tool or item. Every change needs approval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolDiff {
-    /// The tool; `prompt:`, `resource:` or `template:` and an id for what is none.
+    /// The id of the tool, or of an item with its kind: `prompt:ID`, `resource:ID`, `template:ID`.
     pub tool_id: String,
-    /// Its source now; the approved one where it is gone.
+    /// Its current source; the approved one if it was removed.
     pub source: String,
-    /// What happened.
+    /// The kind of difference.
     pub change: Change,
-    /// SHA-256 of what the source says now; absent where the tool is gone.
+    /// The current source digest; absent if the tool was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_digest: Option<String>,
     /// The worst verdict of its changes.
     pub verdict: Compatibility,
     /// The changes.
     pub changes: Vec<FieldChange>,
-    /// Suspicious text.
+    /// Unapproved suspicious text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suspicious: Vec<Suspicion>,
 }
 
-/// Words of two texts that are compared one by one.
+/// Maximum number of words of both texts together for a comparison by words.
 const WORDS_MAX: usize = 10_000;
 
-/// Compares two texts by words; `None` where only white space differs.
+/// Compares two texts by words; `None` if only white space differs.
 pub(super) fn words(before: &str, after: &str) -> Option<Vec<Word>> {
     if before.split_whitespace().eq(after.split_whitespace()) {
         return None;
@@ -121,7 +121,7 @@ pub(super) fn words(before: &str, after: &str) -> Option<Vec<Word>> {
     let (before, after): (Vec<&str>, Vec<&str>) =
         (before.split_whitespace().collect(), after.split_whitespace().collect());
     if before.len() + after.len() > WORDS_MAX {
-        // Nobody reads so long a text word by word; it is shown whole.
+        // A comparison of long texts by words is not readable, so they are shown whole.
         let word = |change, words: &[&str]| Word { change, text: words.join(" ") };
         return Some(vec![word(WordChange::Removed, &before), word(WordChange::Added, &after)]);
     }
@@ -143,7 +143,7 @@ pub(super) fn words(before: &str, after: &str) -> Option<Vec<Word>> {
     Some(out)
 }
 
-/// A change of a text, where there is one beyond white space.
+/// The change of a text; `None` if only white space differs.
 pub(super) fn text_change(
     field: &str,
     path: &str,
@@ -162,9 +162,9 @@ pub(super) fn text_change(
     })
 }
 
-/// As [`compare`], and at least one change where anything differs: what has no words and no place
-/// in it is told all the same.
-pub(super) fn changes(before: &Said, after: &Said) -> Vec<FieldChange> {
+/// As [`compare`]. If it shows no change although the claims differ, the schemas or extra members
+/// that differ are reported whole.
+pub(super) fn changes(before: &SourceClaims, after: &SourceClaims) -> Vec<FieldChange> {
     let mut changes = compare(before, after);
     if changes.is_empty() && before.spaced() != after.spaced() {
         for (field, one, two) in [
@@ -184,17 +184,30 @@ pub(super) fn changes(before: &Said, after: &Said) -> Vec<FieldChange> {
             }
         }
         if changes.is_empty() && before.extra != after.extra {
-            let whole = |said: &Said| Some(Value::Object(said.extra.clone()));
+            let whole = |said: &SourceClaims| Some(Value::Object(said.extra.clone()));
             changes.push(plain_change("extra", String::new(), whole(before), whole(after)));
+        }
+        // An empty value instead of none, or white space in the text of a hint.
+        let whole = |claims: &SourceClaims| {
+            [
+                ("title", claims.title.clone().map(Value::from)),
+                ("description", claims.description.clone().map(Value::from)),
+                ("annotations", claims.annotations.clone().map(Value::Object)),
+            ]
+        };
+        for ((field, one), (_, two)) in whole(before).into_iter().zip(whole(after)) {
+            if changes.is_empty() && one != two {
+                changes.push(plain_change(field, String::new(), one, two));
+            }
         }
     }
     changes
 }
 
-/// Every change between what was approved and what is said now, as far as it is understood; none
-/// where only white space of texts differs.
+/// All changes from approved to current claims that are understood; empty if only white space of
+/// texts differs.
 #[must_use]
-pub fn compare(before: &Said, after: &Said) -> Vec<FieldChange> {
+pub fn compare(before: &SourceClaims, after: &SourceClaims) -> Vec<FieldChange> {
     let mut changes = Vec::new();
     if before.name != after.name {
         changes.push(FieldChange {
@@ -234,10 +247,10 @@ pub fn compare(before: &Said, after: &Said) -> Vec<FieldChange> {
     for key in
         before.extra.keys().chain(after.extra.keys().filter(|key| !before.extra.contains_key(*key)))
     {
-        let inner = |said: &Said| said.extra.get(key).and_then(Value::as_object).cloned();
+        let inner = |said: &SourceClaims| said.extra.get(key).and_then(Value::as_object).cloned();
         match (inner(before), inner(after)) {
             (None, None) => {
-                let of = |said: &Said| said.extra.get(key).cloned();
+                let of = |said: &SourceClaims| said.extra.get(key).cloned();
                 if of(before) != of(after) {
                     changes.push(plain_change(key, String::new(), of(before), of(after)));
                 }
@@ -253,7 +266,7 @@ pub fn compare(before: &Said, after: &Said) -> Vec<FieldChange> {
     changes
 }
 
-/// A change that is shown whole.
+/// A compatible change that is shown whole, not by words.
 fn plain_change(
     field: &str,
     path: String,
@@ -272,7 +285,7 @@ fn plain_change(
     }
 }
 
-/// The changes between the members of two objects.
+/// Appends the changes between the members of two objects.
 fn members(
     field: &str,
     before: &Map<String, Value>,
@@ -294,17 +307,20 @@ fn members(
     }
 }
 
-/// The changes in one sentence, for records and refusals; it repeats no text of the source.
+/// The changes in one sentence, for records and error messages: the verdict and the field names, no
+/// values.
 pub(super) fn summary(changes: &[FieldChange]) -> String {
-    let mut fields: Vec<&str> = changes.iter().map(|change| change.field.as_str()).collect();
+    // Members of a listing have names that the source chose.
+    let mut fields: Vec<String> =
+        changes.iter().map(|change| change.field.escape_debug().to_string()).collect();
     fields.dedup();
     let breaking = changes.iter().any(|change| change.verdict == Compatibility::Breaking);
     let verdict = if breaking { "breaking" } else { "compatible" };
     format!("changed since it was approved ({verdict}): {}", fields.join(", "))
 }
 
-/// What the lock and the registry do not agree on, sorted by id. `answered` tells whether a
-/// source has listed its tools: what is missing of one that has not is not gone.
+/// The differences between the lock and the registry, sorted by id. `answered` returns whether a
+/// source has listed its tools. A missing tool of any other source does not count as removed.
 #[must_use]
 pub fn diff<'t>(
     lock: &LockFile,
@@ -314,7 +330,7 @@ pub fn diff<'t>(
 ) -> Vec<ToolDiff> {
     let mut out = Vec::new();
     let mut present = HashSet::new();
-    // Tools of servers for which an operator wrote contracts of his own are not gone.
+    // An approved tool for which the operator wrote a contract is not removed.
     let mut adopted = HashSet::new();
     for tool in tools {
         let id = tool.id().as_str();
@@ -323,12 +339,12 @@ pub fn diff<'t>(
             continue;
         }
         present.insert(id.to_owned());
-        let after = Said::of(tool.contract());
+        let after = SourceClaims::of(tool.contract());
         let (change, changes) = match lock.of_tool(tool) {
             None => (Change::New, Vec::new()),
             Some((approved, locked)) => {
                 present.insert(approved.to_owned());
-                let changes = changes(&locked.said(), &after);
+                let changes = changes(&locked.claims(), &after);
                 if locked.source != tool.source().to_string() {
                     (Change::Moved, changes)
                 } else if changes.is_empty() {
@@ -375,4 +391,50 @@ pub fn diff<'t>(
     }
     out.sort_by(|a, b| a.tool_id.cmp(&b.tool_id));
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn claims() -> SourceClaims {
+        SourceClaims {
+            name: "add".to_owned(),
+            title: None,
+            description: Some("Adds.".to_owned()),
+            input_schema: json!({}),
+            output_schema: json!({}),
+            annotations: None,
+            extra: Map::new(),
+        }
+    }
+
+    #[test]
+    fn claims_that_differ_always_show_a_change() {
+        let hint = |text: &str| json!({ "title": text }).as_object().cloned();
+        for (one, two, field) in [
+            (claims(), SourceClaims { annotations: Some(Map::new()), ..claims() }, "annotations"),
+            (claims(), SourceClaims { title: Some(String::new()), ..claims() }, "title"),
+            (
+                SourceClaims { annotations: hint("a b"), ..claims() },
+                SourceClaims { annotations: hint("a  b"), ..claims() },
+                "annotations",
+            ),
+        ] {
+            assert_ne!(one.spaced(), two.spaced());
+            let changes = changes(&one, &two);
+            assert_eq!(changes.len(), 1, "{changes:?}");
+            assert_eq!(changes[0].field, field);
+        }
+        assert!(changes(&claims(), &claims()).is_empty());
+    }
+
+    #[test]
+    fn names_that_a_source_chose_are_escaped() {
+        let extra = json!({ "a\u{202e}b\n": 1 }).as_object().cloned().unwrap_or_default();
+        let summary = summary(&changes(&claims(), &SourceClaims { extra, ..claims() }));
+        assert!(!summary.contains('\u{202e}') && !summary.contains('\n'), "{summary}");
+    }
 }

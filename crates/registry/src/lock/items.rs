@@ -1,4 +1,4 @@
-//! Approved prompts, resources and templates: in the lock file, and as pins of first use.
+//! Approved prompts, resources and templates, in the lock file and as first-use pins.
 //!
 //! Reads and writes no file.
 //!
@@ -19,7 +19,7 @@ use crate::items::{RegisteredItem, spaced_document};
 use crate::suspicion::{self, Suspicion};
 use crate::tool::Source;
 
-/// One approved prompt, resource or template: its source, and all that the source said.
+/// One approved prompt, resource or template: its source and its document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LockedItem {
@@ -52,7 +52,7 @@ impl LockedItem {
     }
 }
 
-/// The kind and the id that `prompt:ID`, `resource:ID` or `template:ID` names.
+/// Parses `prompt:ID`, `resource:ID` or `template:ID`; `None` for other text.
 #[must_use]
 pub fn locked_id(text: &str) -> Option<(ItemKind, &str)> {
     let (word, id) = text.split_once(':')?;
@@ -77,7 +77,7 @@ impl LockFile {
         }
     }
 
-    /// What is approved under an id with its kind.
+    /// The approved item with this id and kind, such as `prompt:ID`.
     #[must_use]
     pub fn get_item(&self, text: &str) -> Option<&LockedItem> {
         let (kind, id) = locked_id(text)?;
@@ -92,17 +92,17 @@ impl LockFile {
         })
     }
 
-    /// Approves an item as it stands.
+    /// Approves the current form of an item.
     pub fn approve_item(&mut self, item: &RegisteredItem) {
         self.section_mut(item.kind()).insert(item.id().to_owned(), LockedItem::of(item));
     }
 
-    /// Forgets an item, by its id with its kind.
+    /// Removes an item by its id with its kind. Returns whether it was approved.
     pub(super) fn forget_item(&mut self, text: &str) -> bool {
         locked_id(text).is_some_and(|(kind, id)| self.section_mut(kind).remove(id).is_some())
     }
 
-    /// As [`LockFile::take_over`], of an item.
+    /// As [`LockFile::take_over`], for an item.
     pub(super) fn take_over_item(&mut self, other: &Self, text: &str) {
         let Some((kind, id)) = locked_id(text) else { return };
         match other.section(kind).get(id) {
@@ -111,14 +111,15 @@ impl LockFile {
         }
     }
 
-    /// Whether the first listing of a source's prompts, resources and templates is pinned; also
-    /// where it listed none.
+    /// Whether the first listing of a source's prompts, resources and templates is pinned, even if
+    /// it was empty.
     #[must_use]
     pub fn has_seen_items(&self, source: &Source) -> bool {
         self.item_sources.contains(&source.to_string())
     }
 
-    /// As [`LockFile::pin`], for prompts, resources and templates; gives their ids with their kinds.
+    /// As [`LockFile::pin`], for prompts, resources and templates. Returns their ids with their
+    /// kinds.
     pub fn pin_items(
         &mut self,
         source: &Source,
@@ -174,7 +175,7 @@ impl LockFile {
 }
 
 impl Approvals {
-    /// Judges items as [`Approvals::judge`] judges tools; by their ids with their kinds.
+    /// Judges items as [`Approvals::judge`] judges tools. The result is by id with kind.
     #[must_use]
     pub fn judge_items<'i>(
         &self,
@@ -223,7 +224,7 @@ impl Approvals {
         }
     }
 
-    /// The items of a source that first use pins as they stand; as [`Approvals::to_pin`].
+    /// The items of a source that first use pins, as [`Approvals::to_pin`] for tools.
     #[must_use]
     pub fn items_to_pin<'i>(
         &self,
@@ -244,7 +245,7 @@ impl Approvals {
     }
 }
 
-/// Every change of a document, by its members; none where only white space of texts differs.
+/// All changes of a document, by member; empty if only white space of texts differs.
 fn changes(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<FieldChange> {
     let mut out = Vec::new();
     if spaced_document(before) == spaced_document(after) {
@@ -263,7 +264,7 @@ fn changes(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<Field
             out.extend(diff::text_change(name, "", one, two));
             continue;
         }
-        // What a prompt asks for is part of how it is fetched.
+        // Requests for a prompt contain its arguments, so a change of these breaks callers.
         let breaks = name == "arguments";
         out.push(FieldChange {
             field: name.clone(),
@@ -278,7 +279,8 @@ fn changes(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<Field
     out
 }
 
-/// What the lock and the items that sources list do not agree on, sorted by id; as [`diff::diff`].
+/// The differences between the lock and the listed items, sorted by id, as [`diff::diff`] for
+/// tools.
 #[must_use]
 pub fn diff_items<'i>(
     lock: &LockFile,

@@ -1,7 +1,7 @@
-//! The lock: what an operator has approved of what sources say, and what no longer matches it.
+//! The lock: the tools and items that an operator approved, and the check of listings against it.
 //!
-//! Reads text, not files. An operator's own settings are not in it: a change of a timeout
-//! quarantines nothing.
+//! The functions take text and open no file. The lock does not contain operator settings, so a
+//! changed timeout quarantines nothing.
 //!
 //! Doc: registry.md#the-lock
 
@@ -23,7 +23,7 @@ pub use diff::{Change, Compatibility, FieldChange, ToolDiff, Word, WordChange, c
 pub use items::{LockedItem, diff_items, locked_id};
 pub use show::text as show_text;
 
-use crate::said::Said;
+use crate::source_claims::SourceClaims;
 use crate::suspicion::{self, Look, Suspicion};
 use crate::tool::{RegisteredTool, Source};
 
@@ -31,10 +31,10 @@ use crate::tool::{RegisteredTool, Source};
 const VERSION_MAJOR: &str = "1";
 /// The version that this build writes.
 const VERSION: &str = "1.1.0";
-/// The versions that knew nothing of what sources list beside the texts of their tools.
+/// Prefix of the versions whose tools have no extra members such as `icons` and `_meta`.
 const VERSION_OF_TOOLS: &str = "1.0.";
 
-/// The lock file: every approved tool under its id.
+/// The lock file: the approved tools, prompts, resources and templates, by id.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LockFile {
@@ -60,37 +60,37 @@ pub struct LockFile {
     item_sources: BTreeSet<String>,
 }
 
-/// One approved tool: its source, and all that the source said.
+/// One approved tool: its source and the claims of the source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LockedTool {
     /// The source, `command:NAME` or `mcp:NAME`.
     pub source: String,
-    /// SHA-256 of what follows, as the source digest has it.
+    /// The source digest: SHA-256 of the claims below in canonical form, in hex.
     pub source_digest: String,
-    /// The name over there.
+    /// The name of the tool at its source.
     pub name: String,
-    /// A short name for people.
+    /// The display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// What it does.
+    /// The description of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// JSON Schema of the arguments.
     pub input_schema: Value,
     /// JSON Schema of the structured result.
     pub output_schema: Value,
-    /// The tool's own hints.
+    /// The hints of the source about the tool, as MCP defines them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub annotations: Option<Map<String, Value>>,
-    /// What else the source listed for clients, such as `icons` and `_meta`.
+    /// Other members that the source lists for clients, such as `icons` and `_meta`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
 }
 
 impl LockedTool {
     fn of(tool: &RegisteredTool) -> Self {
-        let said = Said::of(tool.contract());
+        let said = SourceClaims::of(tool.contract());
         Self {
             source: tool.source().to_string(),
             source_digest: tool.source_digest().to_owned(),
@@ -104,10 +104,10 @@ impl LockedTool {
         }
     }
 
-    /// What the source said.
+    /// The approved claims of the source.
     #[must_use]
-    pub fn said(&self) -> Said {
-        Said {
+    pub fn claims(&self) -> SourceClaims {
+        SourceClaims {
             name: self.name.clone(),
             title: self.title.clone(),
             description: self.description.clone(),
@@ -119,12 +119,12 @@ impl LockedTool {
     }
 }
 
-/// Why a lock file cannot be used. Nothing that it would approve is approved then.
+/// Why a lock file is invalid. An invalid file approves nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidLock {
-    /// What is wrong.
+    /// The error in words.
     pub message: String,
-    /// Line and column, from 1, where they are known.
+    /// Line and column, from 1, if they are known.
     pub place: Option<(usize, usize)>,
 }
 
@@ -146,8 +146,8 @@ impl LockFile {
     /// Reads a lock file.
     ///
     /// # Errors
-    /// [`InvalidLock`] where it is no JSON, not in this form, of another major version, or where a
-    /// digest is not that of what stands beside it.
+    /// [`InvalidLock`] if the text is not JSON, has another form or another major version, or if a
+    /// digest does not match its entry.
     pub fn parse(text: &[u8]) -> Result<Self, InvalidLock> {
         let value = json::parse(text).map_err(|fault| InvalidLock {
             message: fault.message.clone(),
@@ -163,7 +163,7 @@ impl LockFile {
         }
         let lock: Self = serde_json::from_value(value).map_err(|error| other(error.to_string()))?;
         for (id, tool) in &lock.tools {
-            if tool.said().digest() != tool.source_digest {
+            if tool.claims().digest() != tool.source_digest {
                 return Err(other(format!(
                     "the digest of `{id}` is not that of what stands beside it; the file was \
                      changed by hand"
@@ -174,14 +174,14 @@ impl LockFile {
         Ok(lock)
     }
 
-    /// Whether the approvals of a source's tools speak of what it lists beside their texts. Those
-    /// that an earlier version wrote do not.
+    /// Whether the approvals of a source's tools cover extra members. Approvals that an earlier
+    /// version wrote do not.
     fn knows_extra(&self, source: &str) -> bool {
         !self.version.starts_with(VERSION_OF_TOOLS) || self.item_sources.contains(source)
     }
 
-    /// Says that every approval in it speaks of all that sources list: for a file that was made
-    /// while all sources answered.
+    /// Marks every approval as covering extra members. Call it only for a file that was made while
+    /// all sources answered.
     pub fn complete(&mut self) {
         self.version = VERSION.to_owned();
     }
@@ -192,29 +192,29 @@ impl LockFile {
         format!("{}\n", serde_json::to_string_pretty(self).unwrap_or_default())
     }
 
-    /// Approves a tool as it stands.
+    /// Approves the current form of a tool.
     pub fn approve(&mut self, tool: &RegisteredTool) {
         self.tools.insert(tool.id().to_string(), LockedTool::of(tool));
     }
 
-    /// Forgets a tool, or an item by its id with its kind.
+    /// Removes a tool, or an item by its id with its kind. Returns whether it was approved.
     pub fn forget(&mut self, id: &str) -> bool {
         self.tools.remove(id).is_some() || self.forget_item(id)
     }
 
-    /// What is approved under an id.
+    /// The approved tool with this id.
     #[must_use]
     pub fn get(&self, tool_id: &str) -> Option<&LockedTool> {
         self.tools.get(tool_id)
     }
 
-    /// Everything that is approved, sorted by id.
+    /// All approved tools, sorted by id.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &LockedTool)> {
         self.tools.iter().map(|(id, tool)| (id.as_str(), tool))
     }
 
-    /// What is approved of a tool: under its id, or under the one that it had before an operator
-    /// renamed it.
+    /// The approval of a tool, with the id under which it was approved. The search is by id, then
+    /// by source and name, because an operator may have renamed the tool.
     #[must_use]
     pub fn of_tool(&self, tool: &RegisteredTool) -> Option<(&str, &LockedTool)> {
         let id = tool.id().as_str();
@@ -245,7 +245,7 @@ impl LockFile {
         self.tools.is_empty() && self.items_len() == 0
     }
 
-    /// What a source would list, if it listed what was approved of it.
+    /// A listing of the approved tools and items of a source.
     #[must_use]
     pub fn listing(&self, source: &Source) -> Listing {
         let name = source.to_string();
@@ -253,7 +253,7 @@ impl LockFile {
         let [prompts, resources, templates] =
             ItemKind::ALL.map(|kind| self.listed_items(&name, kind));
         Listing {
-            tools: tools.map(|tool| tool.said().into_discovered()).collect(),
+            tools: tools.map(|tool| tool.claims().into_discovered()).collect(),
             offers: Offers {
                 prompts: !prompts.is_empty(),
                 resources: !resources.is_empty() || !templates.is_empty(),
@@ -270,19 +270,19 @@ impl LockFile {
 /// The approved tools that discovered tools are compared with.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Lock {
-    /// None: discovered tools are accepted as they come.
+    /// No lock: only suspicious text quarantines discovered tools.
     #[default]
     Off,
-    /// Those of the lock file.
+    /// The tools of the lock file.
     File(LockFile),
-    /// A lock file that is wanted and missing: every discovered tool is quarantined.
+    /// The required lock file is missing: every discovered tool is quarantined.
     Missing,
-    /// The pins of first use. A tool without a pin is quarantined until it is pinned.
+    /// The first-use pins. A tool without a pin is quarantined until it is pinned.
     FirstUse(LockFile),
 }
 
 impl Lock {
-    /// The approved tools, where there are any to compare with.
+    /// The approvals of the lock file or of the pins; `None` without them.
     #[must_use]
     pub fn approved(&self) -> Option<&LockFile> {
         match self {
@@ -293,47 +293,49 @@ impl Lock {
 }
 
 /// What becomes of a discovered tool that no lock names.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum NewTools {
     /// It is quarantined.
     #[default]
     Deny,
-    /// It is taken.
+    /// It is accepted.
     Allow,
 }
 
 /// What becomes of a discovered tool with suspicious text that nobody has approved.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Suspicious {
     /// It is quarantined.
     #[default]
     Quarantine,
-    /// It is taken, with a warning.
+    /// It is accepted, with a warning.
     Warn,
 }
 
-/// By what discovered tools are judged.
+/// The rules by which discovered tools and items are judged.
 #[derive(Debug, Clone, Default)]
 pub struct Approvals {
     /// The approved tools.
     pub lock: Lock,
-    /// What becomes of tools that the lock does not name.
+    /// The treatment of tools without an approval.
     pub new_tools: NewTools,
-    /// What becomes of suspicious text.
+    /// The treatment of suspicious text.
     pub suspicious: Suspicious,
 }
 
-/// What is held against a discovered tool.
+/// The result of judging a discovered tool or item, if there is anything against it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Objection {
-    /// Why it is quarantined; `None` where it is not.
+    /// The reason for the quarantine; `None` if it is not quarantined.
     pub quarantine: Option<String>,
-    /// Suspicious text that nobody has approved.
+    /// Its unapproved suspicious text.
     pub suspicions: Vec<Suspicion>,
 }
 
 impl Approvals {
-    /// Whether exactly this is approved.
+    /// Whether the current form of the tool is approved.
     fn is_approved(&self, tool: &RegisteredTool) -> bool {
         self.lock.approved().is_some_and(|lock| {
             let locked = lock.of_tool(tool);
@@ -341,8 +343,8 @@ impl Approvals {
         })
     }
 
-    /// Whether a tool is approved by an approval that does not speak of what else its source
-    /// lists of it: that is not shown then.
+    /// Whether the extra members of a tool are hidden, because its approval is of a version that
+    /// does not cover them.
     #[must_use]
     pub fn hides_extra(&self, tool: &RegisteredTool) -> bool {
         if tool.contract().shown.is_empty() || !tool.source().is_discovered() {
@@ -354,7 +356,8 @@ impl Approvals {
         })
     }
 
-    /// Judges all discovered tools of a registry. Tools that an operator wrote are not looked at.
+    /// Judges all discovered tools of a registry; tools of other sources get no objection. The
+    /// result has the tools with an objection, by id.
     #[must_use]
     pub fn judge<'t>(
         &self,
@@ -372,7 +375,7 @@ impl Approvals {
         objections
     }
 
-    /// The discovered tools that are not approved as they stand, each with its suspicious text.
+    /// The discovered tools whose current form is not approved, each with its suspicious text.
     fn unapproved<'t>(
         &self,
         all: &[&'t RegisteredTool],
@@ -383,7 +386,8 @@ impl Approvals {
         if unapproved.is_empty() {
             return Vec::new();
         }
-        // For each look, two tools of different sources are enough to tell a third from.
+        // Tools of all sources by look: a name may resemble that of an approved or compiled-in
+        // tool.
         let mut looks: HashMap<String, Vec<(String, &RegisteredTool)>> = HashMap::new();
         for tool in all {
             let Look { look, spelling } = Look::of(tool.target());
@@ -395,7 +399,7 @@ impl Approvals {
             }
         }
         let scanned = unapproved.into_iter().map(|tool| {
-            let mut suspicions = suspicion::of(&Said::of(tool.contract()));
+            let mut suspicions = suspicion::of(&SourceClaims::of(tool.contract()));
             suspicions.extend(resembles(tool, &looks));
             (tool, suspicions)
         });
@@ -419,7 +423,7 @@ impl Approvals {
                     tool.source()
                 ));
             }
-            let changed = diff::changes(&locked.said(), &Said::of(tool.contract()));
+            let changed = diff::changes(&locked.claims(), &SourceClaims::of(tool.contract()));
             return Some(diff::summary(&changed));
         }
         match &self.lock {
@@ -436,11 +440,11 @@ impl Approvals {
     }
 }
 
-/// Why a tool that its source did not list before is quarantined.
+/// The reason for the quarantine of a tool that its source did not list before.
 const NEW: &str = "it is new, and nobody has approved it yet";
 
-/// Whether a tool is what was approved: by its digest, or with nothing but white space of its texts
-/// changed. This does not rest on what the differences show: what they do not understand counts.
+/// Whether a tool equals its approval, by digest or except for white space in its texts.
+/// Differences are not used for this: a change of an unknown keyword counts too.
 fn matches(lock: &LockFile, locked: &LockedTool, tool: &RegisteredTool) -> bool {
     if locked.source != tool.source().to_string() {
         return false;
@@ -448,17 +452,17 @@ fn matches(lock: &LockFile, locked: &LockedTool, tool: &RegisteredTool) -> bool 
     if locked.source_digest == tool.source_digest() {
         return true;
     }
-    let mut now = Said::of(tool.contract());
+    let mut now = SourceClaims::of(tool.contract());
     if locked.extra.is_empty() && !lock.knows_extra(&locked.source) {
         now.extra.clear();
     }
-    locked.said().spaced() == now.spaced()
+    locked.claims().spaced() == now.spaced()
 }
 
-/// Tools of one look that are remembered.
+/// Maximum number of tools that are kept for one look.
 const LOOKS_MAX: usize = 8;
 
-/// That a tool's name looks like that of a tool of another source.
+/// The suspicion that a tool's name looks like the name of another source's tool.
 fn resembles(
     tool: &RegisteredTool,
     looks: &HashMap<String, Vec<(String, &RegisteredTool)>>,
@@ -600,7 +604,7 @@ mod tests {
         }
         let why = reason(&locked(&[&plain]), &[&iconic], "s.add").unwrap();
         assert!(why.contains("_meta"), "{why}");
-        // Objects that become something else are told too.
+        // A change from an object to another type is reported too.
         for (one, two) in [(json!({"x": {}}), json!({"x": ""})), (json!({"x": {}}), json!({}))] {
             let why = reason(&locked(&[&with_extra(one)]), &[&with_extra(two)], "s.add").unwrap();
             assert!(why.contains('x'), "{why}");

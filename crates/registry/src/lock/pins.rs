@@ -10,29 +10,29 @@ use std::sync::Arc;
 use toolbooth_contracts::ToolId;
 
 use super::{Approvals, Lock, LockFile, LockedTool, NewTools, Suspicious, VERSION};
-use crate::said::Said;
+use crate::source_claims::SourceClaims;
 use crate::suspicion;
 use crate::tool::{RegisteredTool, Source};
 
 impl LockFile {
-    /// Whether the first listing of a source is pinned; also where it listed no tool.
+    /// Whether the first listing of a source is pinned, even if it had no tools.
     #[must_use]
     pub fn has_seen(&self, source: &Source) -> bool {
         self.sources.contains(&source.to_string())
     }
 
-    /// How many sources have their first listing pinned.
+    /// The number of sources whose first listing is pinned.
     #[must_use]
     pub fn sources_seen(&self) -> usize {
         self.sources.len()
     }
 
-    /// Pins tools of a source's first listing and marks the source as seen. Gives the ids of the
-    /// tools that were pinned.
+    /// Pins tools of a source's first listing and marks the source as seen. Returns the ids of the
+    /// pinned tools.
     ///
-    /// A tool that has a pin keeps it; one of an earlier version gets what it did not speak of,
-    /// until [`LockFile::pin_items`] says that the source is known whole. A source that was seen before gets no further pins, unless
-    /// `new_tools` is [`NewTools::Allow`].
+    /// An existing pin stays. A pin of an earlier version gets the extra members until
+    /// [`LockFile::pin_items`] marks the source as complete. A source that was seen before gets no
+    /// new pins, unless `new_tools` is [`NewTools::Allow`].
     pub fn pin(
         &mut self,
         source: &Source,
@@ -53,8 +53,8 @@ impl LockFile {
         pinned
     }
 
-    /// Whether a pin was written before what else a source lists of its tools was kept, and the
-    /// tool is as it was pinned apart from that.
+    /// Whether a pin was written by a version without extra members, and the tool matches it
+    /// otherwise.
     fn lacks_extra(&self, locked: &LockedTool, tool: &RegisteredTool) -> bool {
         !tool.contract().shown.is_empty()
             && locked.extra.is_empty()
@@ -62,8 +62,8 @@ impl LockFile {
             && super::matches(self, locked, tool)
     }
 
-    /// Takes over what `other` has of one tool, or of an item by its id with its kind: its
-    /// approval, or that there is none.
+    /// Copies the approval of one tool from `other`, or of an item by its id with its kind. Removes
+    /// the approval if `other` has no such id.
     pub fn take_over(&mut self, other: &Self, tool_id: &str) {
         if super::locked_id(tool_id).is_some() {
             return self.take_over_item(other, tool_id);
@@ -74,7 +74,7 @@ impl LockFile {
         }
     }
 
-    /// What is approved of the sources that `wanted` selects, as a lock file of its own.
+    /// A new lock file with the approvals of the sources that `wanted` selects.
     #[must_use]
     pub fn of_sources(&self, wanted: impl Fn(&str) -> bool) -> Self {
         let tools = self.tools.iter().filter(|(_, tool)| wanted(&tool.source));
@@ -86,8 +86,11 @@ impl LockFile {
 }
 
 impl Approvals {
-    /// The tools of a source that first use pins as they stand: those without a pin and without
-    /// suspicious text, of a source that was not seen before or whose new tools are taken.
+    /// The tools of a source that first use pins; empty for other locks.
+    ///
+    /// These are tools without a pin, if the source was not seen before or new tools are allowed,
+    /// and tools whose pin lacks extra members. Tools whose suspicious text quarantines them are
+    /// left out.
     #[must_use]
     pub fn to_pin<'t>(
         &self,
@@ -100,7 +103,7 @@ impl Approvals {
             return Vec::new();
         }
         let all: Vec<&Arc<RegisteredTool>> = tools.collect();
-        // Tools of all sources are looked at: a name may resemble that of another source's tool.
+        // Tools of all sources are examined: a name may resemble that of another source's tool.
         let plain: Vec<&RegisteredTool> =
             all.iter().map(|tool| -> &'t RegisteredTool { tool }).collect();
         let refused: HashSet<&ToolId> = self
@@ -115,9 +118,11 @@ impl Approvals {
             let wanted = match pins.of_tool(tool) {
                 None => fresh_are_pinned,
                 Some((_, locked)) => {
+                    // `unapproved` skips tools that match their pin, so extra members are scanned
+                    // here.
                     pins.lacks_extra(locked, tool)
                         && (self.suspicious == Suspicious::Warn
-                            || suspicion::of(&Said::of(tool.contract())).is_empty())
+                            || suspicion::of(&SourceClaims::of(tool.contract())).is_empty())
                 }
             };
             wanted && tool.source() == source && !refused.contains(tool.id())
@@ -204,7 +209,7 @@ mod tests {
         assert!(first_use(pins.clone()).to_pin(&source(), std::iter::once(&late)).is_empty());
         assert!(pins.pin(&source(), std::slice::from_ref(&late), NewTools::Deny).is_empty());
         assert!(reason(&first_use(pins.clone()), &late).unwrap().contains("new"));
-        // With the setting it is pinned as well: its later changes are quarantined.
+        // With `NewTools::Allow` it is pinned too, so that later changes are quarantined.
         let allowing = Approvals { new_tools: NewTools::Allow, ..first_use(pins.clone()) };
         assert_eq!(ids(&allowing.to_pin(&source(), std::iter::once(&late))), ["s.late"]);
         assert_eq!(pins.pin(&source(), std::slice::from_ref(&late), NewTools::Allow).len(), 1);

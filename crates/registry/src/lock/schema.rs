@@ -1,7 +1,8 @@
-//! What changed between two JSON Schemas, by their structure, and whether it breaks callers.
+//! Compares two JSON Schemas by structure, and decides whether each change breaks callers.
 //!
-//! Arguments are written by callers: what was accepted must stay accepted. Results are read by
-//! them: what was promised must stay promised. What this does not understand counts as breaking.
+//! Callers write arguments, so accepted values must stay accepted. Callers read results, so a tool
+//! must not return values that were not declared. A change that is not understood counts as
+//! breaking.
 //!
 //! Doc: registry.md#what-changed
 
@@ -12,10 +13,10 @@ use toolbooth_contracts::json::canonical;
 
 use super::diff::{Compatibility, FieldChange, text_change};
 
-/// Deepest place that is compared piece by piece; below, a change is one change.
+/// Maximum depth of the structural comparison; deeper schemas are compared whole.
 const DEPTH_MAX: usize = 64;
 
-/// Who writes the values that a schema is about.
+/// The writer of the values that a schema describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     /// The caller: arguments.
@@ -24,20 +25,20 @@ pub(super) enum Direction {
     Output,
 }
 
-/// How a schema's set of values changed.
+/// How the set of valid values changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
     /// Fewer values.
     Narrower,
     /// More values.
     Wider,
-    /// Neither, or it cannot be told.
+    /// Neither, or unknown.
     Other,
 }
 
-/// Texts for people and models.
+/// Keywords with texts for people and models.
 const TEXTS: [&str; 3] = ["title", "description", "$comment"];
-/// Notes that change no set of values.
+/// Keywords that do not change the set of valid values.
 const NOTES: [&str; 8] =
     ["default", "examples", "deprecated", "readOnly", "writeOnly", "$schema", "$id", "$anchor"];
 /// Keywords with one schema below them.
@@ -53,16 +54,16 @@ const SCHEMAS: [&str; 8] = [
 ];
 /// Keywords with a list of schemas.
 const LISTS: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
-/// Keywords with schemas under names, beside `properties`.
+/// Keywords with named schemas, other than `properties`.
 const NAMED: [&str; 4] = ["$defs", "definitions", "patternProperties", "dependentSchemas"];
-/// Limits below which values lie.
+/// Keywords with an upper limit.
 const UPPER: [&str; 6] =
     ["maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"];
-/// Limits above which values lie.
+/// Keywords with a lower limit.
 const LOWER: [&str; 6] =
     ["minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"];
 
-/// Tells every change between two schemas of a field.
+/// Appends all changes between two schemas of a field to `changes`.
 pub(super) fn compare(
     field: &str,
     direction: Direction,
@@ -232,7 +233,7 @@ impl Comparison<'_> {
             _ if NOTES.contains(&key) => {
                 self.tell(before, after, Compatibility::Compatible, "a note is different");
             }
-            // The order of a set says nothing.
+            // The order of a set has no meaning.
             _ if SETS.contains(&key) && same_set(before, after) => (),
             "type" => self.turned(before, after, types(before, after), "the type"),
             "enum" => self.turned(before, after, values(before, after), "the list of values"),
@@ -256,7 +257,7 @@ impl Comparison<'_> {
                     (_, None) => Turn::Wider,
                     _ => Turn::Other,
                 };
-                // `not`, `if` and what nobody knows may turn either way.
+                // A change of `not`, `if` or an unknown keyword may add or remove values.
                 let turn = if CONSTRAINTS.contains(&key) { turn } else { Turn::Other };
                 self.turned(before, after, turn, &format!("`{}`", key.escape_debug()));
             }
@@ -273,7 +274,7 @@ impl Comparison<'_> {
             self.below(&[name], |this| match (one.get(name), two.get(name)) {
                 (Some(one), Some(two)) => this.schema(one, two),
                 (one, two) if definitions => {
-                    // Whoever refers to it is told where it refers.
+                    // A changed reference to it is reported at its `$ref`.
                     this.tell(one, two, Compatibility::Compatible, "a definition came or went");
                 }
                 (None, two) => this.turned(None, two, Turn::Narrower, "the schema"),
@@ -309,7 +310,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Keywords that take values away and never add any.
+/// Keywords that only remove values from the set.
 const CONSTRAINTS: [&str; 9] = [
     "const",
     "pattern",
@@ -325,7 +326,7 @@ const CONSTRAINTS: [&str; 9] = [
 /// Keywords whose list is a set.
 const SETS: [&str; 5] = ["type", "enum", "anyOf", "oneOf", "allOf"];
 
-/// Whether two lists hold the same, in whatever order.
+/// Whether two lists have the same items, in any order.
 fn same_set(before: Option<&Value>, after: Option<&Value>) -> bool {
     let sorted = |value: Option<&Value>| -> Option<Vec<String>> {
         let mut items: Vec<String> = value?.as_array()?.iter().map(canonical).collect();
@@ -335,7 +336,7 @@ fn same_set(before: Option<&Value>, after: Option<&Value>) -> bool {
     matches!((sorted(before), sorted(after)), (Some(one), Some(two)) if one == two)
 }
 
-/// The text of a keyword: `Some(None)` where it is absent, `None` where it is no text.
+/// The text of a keyword: `Some(None)` if it is absent, `None` if it is not a text.
 fn text(value: Option<&Value>) -> Option<Option<&str>> {
     match value {
         None => Some(None),
@@ -389,7 +390,7 @@ fn values(before: Option<&Value>, after: Option<&Value>) -> Turn {
     }
 }
 
-/// How a limit turned; `upper` where values lie below it.
+/// How a changed limit changes the set of valid values; `upper` for an upper limit.
 fn limit(before: Option<&Value>, after: Option<&Value>, upper: bool) -> Turn {
     let number = |value: Option<&Value>| value.map(|value| value.as_f64());
     match (number(before), number(after)) {

@@ -1,4 +1,4 @@
-//! Differences as text for people: words marked, invisible characters written out.
+//! Renders differences as text for people, with marked words and escaped invisible characters.
 //!
 //! Doc: registry.md#what-changed
 
@@ -10,13 +10,13 @@ use super::diff::{Change, Compatibility, FieldChange, ToolDiff, WordChange};
 use super::locked_id;
 use crate::suspicion::visible;
 
-/// Digits of a digest that tell one listing from another.
+/// Number of digits of a source digest that are shown.
 const DIGEST_SHOWN: usize = 16;
-/// Longest value that is shown, in characters.
+/// Maximum length of a shown value, in characters.
 const VALUE_MAX: usize = 160;
 
-/// The differences, one tool after the other. Removed words stand in `[-…-]`, added ones in
-/// `{+…+}`; nothing in it moves a cursor.
+/// Renders the differences, one tool after the other. Removed words are in `[-…-]`, added words in
+/// `{+…+}`. The text contains no terminal control sequences.
 #[must_use]
 pub fn text(diffs: &[ToolDiff]) -> String {
     let mut out = String::new();
@@ -25,7 +25,7 @@ pub fn text(diffs: &[ToolDiff]) -> String {
             Change::New => "new".to_owned(),
             Change::Removed => "removed".to_owned(),
             Change::Moved => "comes from another source now".to_owned(),
-            // Whether calls stay right is a question of tools alone.
+            // Only tools have calls that a change can break.
             Change::Changed if locked_id(&diff.tool_id).is_some() => "changed".to_owned(),
             Change::Changed => match diff.verdict {
                 Compatibility::Compatible => "changed, calls stay right".to_owned(),
@@ -78,7 +78,7 @@ fn field(change: &FieldChange, out: &mut String) {
     let _ = writeln!(out, "{line}{verdict}\n      {}", one_line(&change.reason));
 }
 
-/// Text that cannot begin a line of its own.
+/// The text on one line: line breaks and tabs are escaped.
 fn one_line(text: &str) -> String {
     visible(text).replace('\n', "\\n").replace('\r', "\\r").replace('\t', "\\t")
 }

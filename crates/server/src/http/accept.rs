@@ -1,4 +1,4 @@
-//! Accepts connections within their bound and serves HTTP/1.1 on each.
+//! Accepts connections up to a limit and serves HTTP/1.1 on each.
 //!
 //! Path: 1. Doc: front-doors.md#limits
 
@@ -30,16 +30,16 @@ use super::{Limits, Problem};
 use crate::auth::Connection;
 use crate::peer::PeerOwners;
 
-/// How long a connection that makes room may take to end.
+/// The time that an evicted connection has to end.
 const EVICTION: Duration = Duration::from_secs(1);
-/// Connections that are told at once that there is no room; more are closed without a word.
+/// Refusals that may be in progress; further connections are closed without an answer.
 const REFUSALS_MAX: usize = 32;
-/// How long such a connection is kept so that its client can read the refusal.
+/// The time that a refused client has to read its answer.
 const REFUSAL: Duration = Duration::from_secs(1);
-/// The pause after an error of the listener, which is most likely a lack of descriptors.
+/// The pause after an error of the listener, most likely a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What is served, and to whom.
+/// The state that all connections of a listener share.
 pub(super) struct Serving {
     pub(super) router: Router,
     pub(super) peers: Arc<dyn PeerOwners>,
@@ -49,7 +49,7 @@ pub(super) struct Serving {
 
 /// Accepts until `stopping` is cancelled, then waits for requests that are in progress.
 ///
-/// Owns a task for each connection; where this future is dropped, they end with it.
+/// Owns one task per connection; dropping this future aborts them.
 pub(super) async fn accept(listener: TcpListener, serving: Serving, stopping: CancellationToken) {
     let serving = Arc::new(serving);
     let idle = IdleConnections::default();
@@ -85,7 +85,8 @@ pub(super) async fn accept(listener: TcpListener, serving: Serving, stopping: Ca
     while connections.join_next().await.is_some() {}
 }
 
-/// Whether there is room for one more connection, made by closing an idle one if need be.
+/// Whether one more connection fits. At the limit it first closes the connection that has been idle
+/// the longest.
 async fn make_room(connections: &mut JoinSet<()>, idle: &IdleConnections, max: usize) -> bool {
     while connections.try_join_next().is_some() {}
     if connections.len() >= max && idle.evict() {
@@ -94,17 +95,16 @@ async fn make_room(connections: &mut JoinSet<()>, idle: &IdleConnections, max: u
     connections.len() < max
 }
 
-/// The connection as it is now; `None` where it is gone already.
+/// Describes the connection; `None` if it is closed already.
 fn describe(stream: &TcpStream, peer: SocketAddr, peers: &dyn PeerOwners) -> Option<Connection> {
-    // Without it answers in small pieces wait for acknowledgements.
+    // Otherwise small pieces of an answer wait for acknowledgements (Nagle's algorithm).
     let _ = stream.set_nodelay(true);
     let local = stream.local_addr().ok()?;
-    // A request to the kernel that takes microseconds, so that it may be made here; later the
-    // peer could have closed its socket.
+    // The look-up takes only microseconds, so it does not delay other connections. Later the peer
+    // may have closed its socket.
     let owner = peers.owner(peer, local);
-    // A connection that was reset before it was accepted holds its addresses no longer, and another
-    // socket may have them: the owner is that of this connection only if it holds them still, after
-    // the look-up.
+    // A connection that was reset before it was accepted no longer holds its addresses, and another
+    // socket may have them. The look-up counts only if this connection has its peer afterwards.
     stream.peer_addr().ok()?;
     Some(Connection { peer, local, owner })
 }
@@ -173,7 +173,7 @@ fn answer(
                 let response = answering.await?;
                 Ok(response.map(|body| AnswerBody { body, _held: held }))
             }
-            // The connection has been told to close, and is about to be.
+            // `serve` is about to drop the connection, because it was evicted.
             None => std::future::pending().await,
         }
     }
@@ -184,7 +184,7 @@ fn no_room() -> Problem {
     Problem { retry_after_ms: Some(1_000), ..Problem::new(503, "overloaded", title) }
 }
 
-/// Says that there is no room, and gives the client a moment to read it.
+/// Answers 503 and leaves the client up to [`REFUSAL`] to read it.
 async fn refuse(mut stream: TcpStream) {
     let saying = async {
         stream.write_all(&no_room().as_message()).await?;
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use crate::peer::{PeerOwner, SocketDiagnostics};
 
-    /// A connection that was reset before it was accepted, whose addresses another socket has now.
+    /// A connection was reset before it was accepted, and another socket has its addresses now.
     #[tokio::test]
     async fn a_connection_that_was_reset_is_not_taken_for_the_next_one() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -229,7 +229,7 @@ mod tests {
         let _second = second.unwrap().unwrap();
         let (dead, peer) = listener.accept().await.unwrap();
         assert_eq!(peer, from);
-        // The kernel names the owner of the second one.
+        // The kernel reports the owner of the second socket.
         let diagnostics = SocketDiagnostics::default();
         assert_eq!(diagnostics.owner(peer, to), PeerOwner::SameUser);
         assert!(describe(&dead, peer, &diagnostics).is_none());

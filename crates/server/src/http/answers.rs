@@ -1,6 +1,6 @@
-//! Gives every error answer a JSON body: what the router, its extractors or the MCP SDK refuse
-//! with plain text, or with nothing, goes out as a problem document.
+//! Replaces error answers that have no JSON body with problem documents.
 //!
+//! They come from the router, its extractors and the MCP SDK, as plain text or without a body.
 //! JSON-RPC errors and event streams stay as they are.
 //!
 //! Path: 10. Doc: front-doors.md#problems
@@ -36,7 +36,8 @@ fn has_document(headers: &HeaderMap) -> bool {
         .any(|known| kind.starts_with(known))
 }
 
-/// A code and a sentence of our own: the text that is replaced may speak of Rust types.
+/// A code and a title for each status. The text of the original is dropped, because it may name
+/// Rust types.
 fn described(status: StatusCode) -> (&'static str, &'static str) {
     match status.as_u16() {
         403 => ("foreign-origin", "the request does not name this machine"),

@@ -1,4 +1,4 @@
-//! Reads request bodies within a size, a time, and a budget that all connections share.
+//! Reads request bodies within a size limit, a deadline, and a budget that all connections share.
 //!
 //! Path: 1. Doc: front-doors.md#limits
 
@@ -22,7 +22,7 @@ use super::{BODY_BYTES_MAX, Limits, Problem};
 /// When a client may try again after the budget was used up, in milliseconds.
 const RETRY_AFTER_MS: u64 = 1_000;
 
-/// Bytes of request bodies that are held over all connections.
+/// The budget for bytes of request bodies in memory, shared by all connections.
 #[derive(Debug, Clone)]
 pub(super) struct Budget(Arc<Account>);
 
@@ -37,7 +37,7 @@ impl Budget {
         Self(Arc::new(Account { held: AtomicUsize::new(0), max }))
     }
 
-    /// Nothing yet, for one request.
+    /// Opens an empty lease for one request.
     pub(super) fn lease(&self) -> Arc<Lease> {
         Arc::new(Lease { budget: self.clone(), held: AtomicUsize::new(0) })
     }
@@ -48,20 +48,19 @@ impl Budget {
     }
 }
 
-/// The bytes of one request; given back when the request has ended.
+/// The bytes of the budget that one request holds. Dropping it returns them.
 #[derive(Debug)]
 pub(super) struct Lease {
     budget: Budget,
     held: AtomicUsize,
 }
 
-/// Keeps the bytes of a request in the budget for as long as its work holds them, also where its
-/// client has hung up.
+/// Keeps a request's lease open while its call runs, even after the client has disconnected.
 #[derive(Debug, Clone)]
 pub(crate) struct Held(#[expect(dead_code, reason = "it is only dropped")] pub(super) Arc<Lease>);
 
 impl Lease {
-    /// Takes more; false, and nothing taken, where the budget does not have it.
+    /// Takes `bytes` from the budget. Returns false and takes nothing if they do not fit.
     #[must_use]
     fn take(&self, bytes: usize) -> bool {
         let account = &self.budget.0;
@@ -80,19 +79,19 @@ impl Drop for Lease {
     }
 }
 
-/// Why a body could not be read.
+/// An error of reading a body.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BodyError {
     /// Longer than [`BODY_BYTES_MAX`].
     #[error("a request's body has at most {BODY_BYTES_MAX} bytes")]
     TooLarge,
-    /// More than all connections together may hold.
+    /// Larger than the rest of the shared budget.
     #[error("too many bytes of requests are held at the moment; try again later")]
     OverBudget,
     /// Not complete in time.
     #[error("the request's body was not complete in time")]
     Timeout,
-    /// Not as HTTP has it.
+    /// Not framed as HTTP/1.1, or not complete.
     #[error("the request's body is not framed as HTTP/1.1 has it, or is not complete")]
     Malformed(#[source] hyper::Error),
 }
@@ -110,14 +109,14 @@ impl BodyError {
     }
 }
 
-/// A request's body within the limits. Fails once and then ends.
+/// A request's body within the limits. It ends after its first error.
 pub(super) struct LimitedBody {
     incoming: Incoming,
     activity: Arc<Activity>,
     lease: Arc<Lease>,
     read: usize,
     deadline: Instant,
-    /// Made when there is something to wait for.
+    /// Created at the first wait.
     timer: Option<Pin<Box<Sleep>>>,
     ended: bool,
 }
@@ -196,7 +195,7 @@ impl Drop for LimitedBody {
     }
 }
 
-/// An answer's body, which keeps its request in progress, and what it holds, until it has ended.
+/// An answer's body. Until it is dropped, its request is in progress and its lease stays open.
 pub(super) struct AnswerBody {
     pub(super) body: Body,
     pub(super) _held: (InProgress, Arc<Lease>),
@@ -222,7 +221,7 @@ impl HttpBody for AnswerBody {
     }
 }
 
-/// Reads a body that must be JSON, whole.
+/// Reads a whole body, which must be declared as JSON.
 ///
 /// # Errors
 /// The problem to answer with: 400, 408, 413, 415 or 503.
@@ -239,8 +238,8 @@ async fn read(mut body: Body) -> Result<Bytes, Box<Problem>> {
     if hint.lower() > u64::try_from(BODY_BYTES_MAX).unwrap_or(u64::MAX) {
         return Err(Box::new(BodyError::TooLarge.problem()));
     }
-    // One piece is handed on as it is. More are copied into one, so that a client that sends tiny
-    // pieces makes the gateway hold little more than the bytes that were counted.
+    // A single piece is returned without a copy. Several are copied into one buffer, so that many
+    // tiny pieces take little more memory than the bytes that were counted.
     let mut first = Bytes::new();
     let mut whole = BytesMut::new();
     while let Some(frame) =

@@ -1,7 +1,6 @@
-//! Knows which connections have no request in progress, and closes the one that has been so for
-//! the longest time when another needs its place.
+//! Tracks idle connections and evicts the longest idle one when a new connection needs its place.
 //!
-//! Counts nothing: the accept loop owns the connections' tasks.
+//! Does not count connections: the accept loop owns their tasks.
 //!
 //! Doc: front-doors.md#limits
 
@@ -26,7 +25,7 @@ struct Idle {
 }
 
 impl IdleConnections {
-    /// A new connection, idle.
+    /// Adds a new connection, which is idle.
     pub(super) fn join(&self) -> Arc<Activity> {
         let evicted = CancellationToken::new();
         let state = State::Idle(self.enter(&evicted));
@@ -39,7 +38,7 @@ impl IdleConnections {
         })
     }
 
-    /// Tells the connection that has been idle the longest to close; false where none is idle.
+    /// Evicts the connection that has been idle the longest; false if none is idle.
     pub(super) fn evict(&self) -> bool {
         let longest = lock(&self.0).by_age.pop_first();
         longest.inspect(|(_, evicted)| evicted.cancel()).is_some()
@@ -53,7 +52,7 @@ impl IdleConnections {
         age
     }
 
-    /// Whether the connection was idle and had not been told to close.
+    /// Removes an idle connection; false if it was evicted before.
     fn leave(&self, age: u64) -> bool {
         lock(&self.0).by_age.remove(&age).is_some()
     }
@@ -65,7 +64,7 @@ enum State {
     Idle(u64),
     /// A request is in progress, its answer or stream included.
     Busy,
-    /// The answer is complete, but not yet all of it is handed to the kernel.
+    /// The answer is complete, but not yet flushed to the kernel.
     Answered,
 }
 
@@ -80,7 +79,7 @@ pub(super) struct Activity {
 }
 
 impl Activity {
-    /// A request begins; `None` where the connection was told to close before.
+    /// Begins a request; `None` if the connection was evicted before.
     pub(super) fn begin(self: &Arc<Self>) -> Option<InProgress> {
         let mut state = lock(&self.state);
         if let State::Idle(age) = *state
@@ -94,7 +93,7 @@ impl Activity {
         Some(InProgress(Arc::clone(self)))
     }
 
-    /// Everything that was written is handed to the kernel.
+    /// Notes a flush to the kernel: a connection whose answer is complete becomes idle.
     pub(super) fn flushed(&self) {
         let mut state = lock(&self.state);
         if *state == State::Answered {
@@ -112,7 +111,7 @@ impl Activity {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// The client may still be sending what will not be read.
+    /// Notes that the client may still send bytes of a request that are not read.
     pub(super) fn leave_unread(&self) {
         self.unread.store(true, Ordering::Relaxed);
     }
@@ -121,7 +120,7 @@ impl Activity {
         self.unread.load(Ordering::Relaxed)
     }
 
-    /// Waits until the connection is told to make room.
+    /// Waits until the connection is evicted.
     pub(super) async fn evicted(&self) {
         self.evicted.cancelled().await;
     }

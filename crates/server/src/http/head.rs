@@ -1,5 +1,7 @@
-//! Refuses requests by their heads: those that are ambiguous, and those that a web page could
-//! have been tricked into making.
+//! Refuses requests whose heads are ambiguous, or name a foreign host or origin.
+//!
+//! Foreign names come from web pages that use a browser to reach the gateway (DNS rebinding,
+//! cross-origin requests).
 //!
 //! Path: 1. Doc: front-doors.md#who-may-call
 
@@ -24,11 +26,11 @@ pub(super) async fn guard(
     }
 }
 
-/// Why the door at `port` does not take a request with this head.
+/// The problem of a request with this head at the door on `port`; `None` if it is accepted.
 fn refusal(uri: &Uri, headers: &HeaderMap, port: u16) -> Option<Problem> {
     let malformed = |title: &str| Some(Problem::new(400, "invalid-request", title.to_owned()));
     let foreign = |title: &str| Some(Problem::new(403, "foreign-origin", title.to_owned()));
-    // Its authority would compete with the header `Host` (RFC 9112, 3.2.2).
+    // An authority in the target would override the header `Host` (RFC 9112, 3.2.2).
     if uri.scheme().is_some() || uri.authority().is_some() {
         return malformed("the request's target must be a path, without a scheme or a host");
     }
@@ -50,7 +52,7 @@ fn refusal(uri: &Uri, headers: &HeaderMap, port: u16) -> Option<Problem> {
     }
 }
 
-/// The one value of a header, if there is one; an error where there are more, or no text.
+/// The value of a header, if present; an error for several values, or one that is not text.
 fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ()> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
@@ -66,15 +68,15 @@ fn loopback(authority: &str) -> Option<Authority> {
     (named && !authority.as_str().contains('@')).then_some(authority)
 }
 
-/// Any port: a forwarded connection arrives with the port at its other end.
+/// Accepts any port, because a forwarded connection carries the port of its other end.
 fn names_this_machine(host: &str) -> bool {
     loopback(host).is_some()
 }
 
-/// Whether an origin (RFC 6454) is this door: a page of another local server is a stranger.
+/// Whether an origin (RFC 6454) is this door. Pages of other local servers are foreign.
 fn is_this_door(origin: &str, port: u16) -> bool {
     let Some(authority) = origin.strip_prefix("http://").and_then(loopback) else { return false };
-    // A port that is left out is the scheme's own.
+    // An origin without a port has the default port of its scheme.
     let given = match authority.port() {
         Some(given) => given.as_u16(),
         None if authority.as_str() == authority.host() => 80,

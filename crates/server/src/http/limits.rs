@@ -1,4 +1,4 @@
-//! Limits of the HTTP door.
+//! Defines the limits of the HTTP door.
 //!
 //! Doc: front-doors.md#limits
 
@@ -14,9 +14,9 @@ pub const BODY_BYTES_MAX: usize = 8 << 20;
 pub(super) const HEAD_BYTES_MAX: usize = 32 << 10;
 /// Bytes that are read or buffered at once for one connection.
 pub(super) const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// Most connections, where neither a setting nor the descriptor limit says less.
+/// Most connections at once, unless a setting or the limit of open files allows fewer.
 pub const CONNECTIONS_MAX: usize = 16_384;
-/// Descriptors that are left to the store, to upstream connections and to children.
+/// File descriptors reserved for the store, for upstream connections and for children.
 pub const DESCRIPTORS_RESERVED: usize = 256;
 
 /// Limits of the HTTP door.
@@ -28,16 +28,16 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// Time for a request's body, from the end of its head.
     pub body_timeout: Duration,
-    /// Time in which a client must take some of an answer that is ready for it.
+    /// Time in which a client must read the next 16 KiB of a pending answer, or its rest.
     pub write_timeout: Duration,
-    /// Bytes of bodies that are held over all connections.
+    /// Bytes of request bodies in memory, over all connections.
     pub body_bytes_budget: usize,
     /// Sessions of MCP's legacy era.
     pub sessions: SessionLimits,
 }
 
 impl Default for Limits {
-    /// The defaults, with as many connections as this process may have descriptors for.
+    /// The defaults; connections are bounded by the limit of open files as well.
     fn default() -> Self {
         Self {
             connections_max: CONNECTIONS_MAX.min(connections_fitting()),
@@ -50,8 +50,10 @@ impl Default for Limits {
     }
 }
 
-/// Connections that fit the process's limit of open files (`RLIMIT_NOFILE`, the soft one), with
-/// [`DESCRIPTORS_RESERVED`] left, or half of a limit that is smaller than twice that.
+/// The number of connections that the soft limit of open files (`RLIMIT_NOFILE`) allows, at least
+/// 1.
+///
+/// Reserves [`DESCRIPTORS_RESERVED`] descriptors, or half of the limit if that is less.
 #[must_use]
 pub fn connections_fitting() -> usize {
     let limit = getrlimit(Resource::Nofile).current;

@@ -1,4 +1,4 @@
-//! The HTTP front door: the MCP endpoint, calls, tools, and health.
+//! Serves the HTTP front door: the MCP endpoint, calls, records, tools and health.
 //!
 //! Path: 1, 10. Doc: front-doors.md#http
 
@@ -32,40 +32,41 @@ pub(crate) use body::{Held, read_json};
 pub use limits::{
     BODY_BYTES_MAX, CONNECTIONS_MAX, DESCRIPTORS_RESERVED, Limits, connections_fitting,
 };
-pub use problem::{Problem, status_of};
+pub use problem::Problem;
 
-use crate::House;
+use crate::Gateway;
 use crate::auth::{Authenticator, Connection};
 use crate::mcp;
 use crate::peer::PeerOwners;
 use accept::Serving;
 use body::Budget;
 
-/// Tells whether the records can be written; a sentence where they cannot.
+/// Checks whether the records can be written; the error is a sentence.
 pub type Readiness =
     Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
 
-/// What the HTTP front door needs.
+/// The parts of the HTTP front door.
 #[derive(Clone)]
 pub struct HttpDoor {
-    /// What it opens onto.
-    pub house: House,
-    /// Who calls.
+    /// The gateway that serves the requests.
+    pub gateway: Gateway,
+    /// Names the caller of each request.
     pub authenticator: Arc<dyn Authenticator>,
-    /// Who owns the sockets of clients on this machine.
+    /// Looks up the owners of client sockets on this machine.
     pub peers: Arc<dyn PeerOwners>,
-    /// Whether calls can be served.
+    /// Answers `/readyz`.
     pub readiness: Readiness,
-    /// What connections and requests may use.
+    /// Limits of connections and requests.
     pub limits: Limits,
 }
 
-/// Serves until `stopping` is cancelled, then lets requests end; streams end with `ending`.
+/// Serves until `stopping` is cancelled, then waits for the requests in progress. Streams end when
+/// `ending` is cancelled.
 ///
 /// A connection that has no request in progress when `stopping` is cancelled is closed.
 ///
 /// # Errors
-/// None at present: errors of the listener are logged, and it is asked again.
+/// None at present: errors of the listener are logged, and accepting goes on.
 pub async fn serve(
     listener: TcpListener,
     door: HttpDoor,
@@ -83,7 +84,7 @@ pub async fn serve(
 }
 
 fn router(door: HttpDoor, ending: &CancellationToken) -> Router {
-    let endpoint = mcp::Endpoint::new(door.house.clone(), door.limits.sessions, ending);
+    let endpoint = mcp::Endpoint::new(door.gateway.clone(), door.limits.sessions, ending);
     let protocol = Router::new()
         .route("/mcp", any(mcp::everything))
         .route("/mcp/{toolset}", any(mcp::toolset))
@@ -125,10 +126,10 @@ async fn authenticate(
             next.run(Request::from_parts(parts, body)).await
         }
         Err(error) => {
-            // Whoever reaches the port decides how many there are.
+            // Not a warning: any client that reaches the port could fill the log.
             tracing::debug!(%error, "a request was not authenticated");
             let problem = Problem::new(401, "not-authenticated", error.to_string());
-            // Its next request would fare the same, and its place may serve another.
+            // Further requests on this connection would fail as well; closing it frees its place.
             ([(CONNECTION, "close")], problem).into_response()
         }
     }

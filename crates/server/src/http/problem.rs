@@ -11,63 +11,38 @@ use toolbooth_contracts::{ErrorCode, ToolResult};
 
 const PROBLEM_JSON: &str = "application/problem+json";
 
-/// The HTTP status of a code.
-#[must_use]
-pub fn status_of(code: ErrorCode) -> u16 {
-    use ErrorCode as C;
-    match code {
-        C::InvalidArgs | C::MissingIdempotencyKey | C::InvalidPlan => 400,
-        C::ToolsDisabled
-        | C::PolicyDenied
-        | C::QuarantinedTool
-        | C::Paused
-        | C::ApprovalRequired
-        | C::ApprovalRejected => 403,
-        C::UnregisteredTool => 404,
-        C::CallInFlight | C::CallInDoubt => 409,
-        C::IdempotencyConflict => 422,
-        C::RateLimited | C::BudgetExceeded | C::TooManyInFlight => 429,
-        C::Cancelled => 499,
-        C::UnknownAdapter | C::NotConfigured => 501,
-        C::Overloaded | C::RecordUnavailable | C::OutcomeUnrecorded => 503,
-        C::Timeout => 504,
-        // The tool, its adapter, its result or its sandbox.
-        _ => 502,
-    }
-}
-
-/// An error as a document.
+/// A problem document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
-    /// Names the kind of problem.
+    /// The URN of the problem's type.
     #[serde(rename = "type")]
     pub kind: String,
-    /// A safe sentence.
+    /// A sentence that the client may see.
     pub title: String,
     /// The HTTP status.
     pub status: u16,
     /// The stable code.
     pub code: String,
-    /// The call.
+    /// The id of the call, for a problem of a call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
-    /// The receipt.
+    /// The id of the receipt, if the call has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt_id: Option<String>,
-    /// Facts for a program.
+    /// Machine-readable details.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub details: Map<String, Value>,
-    /// Words about how the call went, as a result has them.
+    /// The warnings of the call's result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// When to try again, in milliseconds.
+    /// The time after which a client may try again, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
 }
 
 impl Problem {
-    /// A problem that is no outcome of a call.
+    /// A problem that is not the result of a call.
     #[must_use]
     pub fn new(status: u16, code: &str, title: String) -> Self {
         Self {
@@ -83,19 +58,19 @@ impl Problem {
         }
     }
 
-    /// The problem that a call ended with; `None` where it succeeded.
+    /// The problem of a failed call; `None` if the call succeeded.
     #[must_use]
     pub fn of(result: &ToolResult) -> Option<Self> {
         let error = result.error.as_ref()?;
         let mut details = error.details.clone();
         if error.code == ErrorCode::ToolError && !result.content.is_empty() {
-            // What the tool said is its answer.
+            // The content of a failed tool is its answer to the client.
             let content = serde_json::to_value(&result.content).unwrap_or_default();
             details.insert("content".to_owned(), content);
         }
         // The guard's size limit is the one code with a status of its own.
         let too_large = error.code == ErrorCode::InvalidArgs && details.contains_key("bytesMax");
-        let status = if too_large { 413 } else { status_of(error.code) };
+        let status = if too_large { 413 } else { error.code.http_status() };
         Some(Self {
             call_id: Some(result.call_id.clone()),
             receipt_id: result.receipt_id.clone(),
@@ -108,8 +83,8 @@ impl Problem {
 }
 
 impl Problem {
-    /// The whole message of an answer after which the connection is closed, for clients that are
-    /// refused before there is a request.
+    /// The bytes of a whole HTTP answer that announces the end of the connection. For clients that
+    /// are refused before a request is parsed.
     pub(super) fn as_message(&self) -> Vec<u8> {
         let reason = StatusCode::from_u16(self.status).ok();
         let reason = reason.and_then(|status| status.canonical_reason()).unwrap_or_default();

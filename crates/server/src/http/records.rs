@@ -1,4 +1,4 @@
-//! Receipts and agent logs, for operators.
+//! Serves receipts and agent logs to operators.
 //!
 //! Path: 10. Doc: front-doors.md#records
 
@@ -9,21 +9,27 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::Caller;
 use toolbooth_contracts::receipt::ClaimState;
-use toolbooth_proxy::{LogFilter, Operations, ReceiptFilter};
+use toolbooth_proxy::{LogFilter, Operations, OperationsError, ReceiptFilter};
 
 use super::routes::unavailable;
 use super::{HttpDoor, Problem};
 
-/// Records of one page, where the request says nothing.
+/// Records of one page, unless the request sets `limit`.
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1_000;
 
 #[expect(clippy::result_large_err, reason = "a refusal is an answer, and is sent at once")]
 fn operations(door: &HttpDoor, caller: &Caller) -> Result<Operations, Response> {
-    let world = door.house.proxy.worlds().now();
-    match world.policy.operator(caller) {
-        Ok(operator) => Ok(door.house.records.operations(operator)),
-        Err(denial) => Err(Problem::new(403, denial.code.as_str(), denial.reason).into_response()),
+    door.gateway.proxy.operations(caller).map_err(|error| refused(&error))
+}
+
+/// The answer to a caller that may not read the records, or if there are no records.
+pub(super) fn refused(error: &OperationsError) -> Response {
+    match error {
+        OperationsError::Denied(denial) => {
+            Problem::new(403, denial.code.as_str(), denial.reason.clone()).into_response()
+        }
+        other => Problem::new(404, "not-found", other.to_string()).into_response(),
     }
 }
 
@@ -42,6 +48,7 @@ fn one(found: Option<impl Serialize>, what: &str) -> Response {
 #[serde(deny_unknown_fields)]
 pub(super) struct Receipts {
     tool: Option<String>,
+    caller: Option<String>,
     call: Option<String>,
     state: Option<String>,
     after: Option<String>,
@@ -58,14 +65,16 @@ pub(super) async fn receipts(
         Err(refused) => return refused,
     };
     let Ok(Query(query)) = query else {
-        return bad("the query takes `tool`, `call`, `state`, `after` and `limit` (a number)");
+        return bad(
+            "the query takes `tool`, `caller`, `call`, `state`, `after` and `limit` (a number)",
+        );
     };
     if let Some(state) = query.state.as_deref().filter(|state| ClaimState::parse(state).is_none()) {
         return bad(format!("there is no state `{}`", state.escape_debug()));
     }
     let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
-    let Receipts { tool, call, state, after, .. } = query;
-    match operations.receipts(ReceiptFilter { tool, call, state, after, limit }).await {
+    let Receipts { tool, caller, call, state, after, .. } = query;
+    match operations.receipts(ReceiptFilter { tool, caller, call, state, after, limit }).await {
         Ok((receipts, more)) => {
             let next = receipts.last().filter(|_| more).map(|receipt| receipt.receipt_id.clone());
             let mut out = Map::new();
@@ -96,6 +105,8 @@ pub(super) async fn receipt(
 pub(super) struct Logs {
     tool: Option<String>,
     agent: Option<String>,
+    caller: Option<String>,
+    code: Option<String>,
     turn: Option<u64>,
     phase: Option<String>,
     epic: Option<String>,
@@ -117,11 +128,11 @@ pub(super) async fn agent_logs(
     };
     let Ok(Query(query)) = query else {
         return bad(
-            "the query takes `tool`, `agent`, `turn` (a number), `phase`, `epic`, `call`, `error` \
-             (true or false), `since`, `until` (RFC 3339 UTC) and `limit` (a number)",
+            "the query takes `tool`, `agent`, `caller`, `code`, `turn` (a number), `phase`, `epic`, \
+             `call`, `error` (true or false), `since`, `until` (RFC 3339 UTC) and `limit` (a number)",
         );
     };
-    // Times are compared as they are written, so that both must be written alike.
+    // The filter compares times as text, so all times must have one format.
     let is_time = |text: &str| {
         text.len() >= 20 && text.ends_with('Z') && text.as_bytes().get(10) == Some(&b'T')
     };
@@ -133,8 +144,22 @@ pub(super) async fn agent_logs(
         ));
     }
     let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
-    let Logs { tool, agent, turn, phase, epic, call, error, since, until, .. } = query;
-    let filter = LogFilter { tool, agent, turn, phase, epic, call, error, since, until, limit };
+    let Logs { tool, agent, caller, code, turn, phase, epic, call, error, since, until, .. } =
+        query;
+    let filter = LogFilter {
+        tool,
+        agent,
+        caller,
+        code,
+        turn,
+        phase,
+        epic,
+        call,
+        error,
+        since,
+        until,
+        limit,
+    };
     match operations.agent_logs(filter).await {
         Ok(logs) => Json(json!({ "logs": logs })).into_response(),
         Err(error) => unavailable(&error),

@@ -1,4 +1,4 @@
-//! The routes beside the MCP endpoint.
+//! Serves calls, the list of tools, discovery and health.
 //!
 //! Path: 1, 10. Doc: front-doors.md#http
 
@@ -7,22 +7,23 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Path, Query, State};
 use axum::response::{IntoResponse, Json, Response};
 use http::{HeaderMap, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use toolbooth_contracts::conversation::CancelHandle;
 use toolbooth_contracts::{CallRequest, Caller, Conversation, ErrorCode, ToolCall};
-use toolbooth_proxy::Handed;
+use toolbooth_proxy::Submission;
 
 use super::{HttpDoor, Problem, read_json};
 
-/// Tools of one page, where the request says nothing.
+/// Tools of one page, unless the request sets `limit`.
 const PAGE_DEFAULT: usize = 500;
 const PAGE_MAX: usize = 5_000;
 
-/// Tells the tool when the client hangs up: the route's future is dropped then.
-struct HangUp(CancelHandle);
+/// Cancels the call when the client disconnects: the route's future is dropped then.
+struct CancelOnDrop(CancelHandle);
 
-impl Drop for HangUp {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -47,7 +48,8 @@ pub(super) async fn call(
         let Ok(key) = key.to_str() else {
             return bad("the header `Idempotency-Key` is not text".to_owned());
         };
-        // The header form of RFC drafts is a quoted string; both forms are taken.
+        // In the IETF draft the header's value is a quoted string; unquoted values are accepted
+        // too.
         let key = key.trim().trim_matches('"').to_owned();
         match &request.context.idempotency_key {
             Some(own) if *own != key => {
@@ -57,16 +59,16 @@ pub(super) async fn call(
         }
     }
     if wants_async(&headers) {
-        return hand_over(&door, request, &caller).await;
+        return submit(&door, request, &caller).await;
     }
     let (conversation, cancel) = Conversation::detached();
-    let hang_up = HangUp(cancel);
-    let result = door.house.proxy.call(ToolCall::new(request, caller), conversation).await;
+    let cancel_on_drop = CancelOnDrop(cancel);
+    let result = door.gateway.proxy.call(ToolCall::new(request, caller), conversation).await;
     let answer = match Problem::of(&result) {
         Some(problem) => problem.into_response(),
         None => Json(result).into_response(),
     };
-    drop(hang_up);
+    drop(cancel_on_drop);
     answer
 }
 
@@ -80,9 +82,9 @@ fn wants_async(headers: &HeaderMap) -> bool {
         .any(|word| word.trim().eq_ignore_ascii_case("respond-async"))
 }
 
-async fn hand_over(door: &HttpDoor, request: CallRequest, caller: &Caller) -> Response {
-    match door.house.calls.hand_over(request, caller).await {
-        Ok(Handed::Taken(call)) => {
+async fn submit(door: &HttpDoor, request: CallRequest, caller: &Caller) -> Response {
+    match door.gateway.calls.submit(request, caller).await {
+        Ok(Submission::Taken(call)) => {
             let location = format!("/v1/calls/{}", encoded(&call.call_id));
             let headers = [
                 ("location", location),
@@ -91,14 +93,14 @@ async fn hand_over(door: &HttpDoor, request: CallRequest, caller: &Caller) -> Re
             ];
             (StatusCode::ACCEPTED, headers, Json(call)).into_response()
         }
-        Ok(Handed::BadId(message)) => {
+        Ok(Submission::BadId(message)) => {
             Problem::new(400, ErrorCode::InvalidArgs.as_str(), message).into_response()
         }
-        Ok(Handed::Conflict) => {
+        Ok(Submission::Conflict) => {
             let title = "another call with this id was handed over before".to_owned();
             Problem::new(422, ErrorCode::IdempotencyConflict.as_str(), title).into_response()
         }
-        Ok(Handed::Full) => {
+        Ok(Submission::Full) => {
             let title = "too many calls wait; try again later".to_owned();
             Problem::new(503, ErrorCode::Overloaded.as_str(), title).into_response()
         }
@@ -113,17 +115,12 @@ pub(super) fn unavailable(error: &dyn std::fmt::Display) -> Response {
     Problem { retry_after_ms: Some(1_000), ..Problem::new(503, code, title) }.into_response()
 }
 
-/// A call's id in a path: everything but unreserved characters (RFC 3986) as `%XX`.
+/// All but the unreserved characters (RFC 3986, 2.3).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// A call's id in a path, with all but unreserved characters as `%XX`.
 fn encoded(id: &str) -> String {
-    let mut out = String::new();
-    for byte in id.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
+    utf8_percent_encode(id, RESERVED).to_string()
 }
 
 fn no_such_call() -> Response {
@@ -131,28 +128,28 @@ fn no_such_call() -> Response {
     Problem::new(404, "not-found", title).into_response()
 }
 
-/// An asynchronous call of this caller: where it stands, and its result once there is one.
+/// Serves the state of an asynchronous call of this caller, with its result once it has ended.
 pub(super) async fn queued(
     State(door): State<HttpDoor>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Response {
-    match door.house.calls.get(&caller, &id).await {
+    match door.gateway.calls.get(&caller, &id).await {
         Ok(Some(call)) => Json(call).into_response(),
         Ok(None) => no_such_call(),
         Err(error) => unavailable(&error),
     }
 }
 
-/// Wants an asynchronous call of this caller to stop.
+/// Requests the cancellation of an asynchronous call of this caller.
 pub(super) async fn cancel(
     State(door): State<HttpDoor>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Response {
-    match door.house.calls.cancel(&caller, &id).await {
+    match door.gateway.calls.cancel(&caller, &id).await {
         Ok(true) => StatusCode::ACCEPTED.into_response(),
-        Ok(false) => match door.house.calls.get(&caller, &id).await {
+        Ok(false) => match door.gateway.calls.get(&caller, &id).await {
             Ok(Some(_)) => {
                 let title = "the call has ended already".to_owned();
                 Problem::new(409, "already-ended", title).into_response()
@@ -169,7 +166,7 @@ pub(super) async fn cancel(
 pub(super) struct Page {
     cursor: Option<String>,
     limit: Option<usize>,
-    /// Words to search for; the best tools come first then, on one page.
+    /// Words to search for. The answer is then a single page, with the best matches first.
     q: Option<String>,
 }
 
@@ -184,7 +181,7 @@ pub(super) async fn tools(
     };
     let limit = page.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
     let cursor = page.cursor.as_deref().filter(|cursor| !cursor.is_empty());
-    let view = door.house.catalogue.view(&caller);
+    let view = door.gateway.catalogue.view(&caller);
     let (tools, next) = match page.q {
         Some(query) => {
             let searching = tokio::task::spawn_blocking(move || view.search(&query, limit));
@@ -225,16 +222,15 @@ pub(super) async fn tools(
     Json(out).into_response()
 }
 
-/// Asks every source for its tools, for an operator.
+/// Refreshes the tools of every source; only for operators.
 pub(super) async fn discover(
     State(door): State<HttpDoor>,
     Extension(caller): Extension<Caller>,
 ) -> Response {
-    let world = door.house.proxy.worlds().now();
-    if let Err(denial) = world.policy.operator(&caller) {
-        return Problem::new(403, denial.code.as_str(), denial.reason).into_response();
+    if let Err(error) = door.gateway.proxy.operator(&caller) {
+        return super::records::refused(&error);
     }
-    let states = door.house.catalogue.refresh_all().await;
+    let states = door.gateway.catalogue.refresh_all().await;
     Json(json!({ "sources": states })).into_response()
 }
 

@@ -1,9 +1,9 @@
-//! A client's connection with deadlines for what it sends and takes.
+//! Enforces deadlines on reads and writes of a client's connection.
 //!
-//! A head must be complete in time from its first byte; a client must take some of an answer in
-//! time once the kernel's buffer is full. A connection without a request, and a stream with
-//! nothing to send, wait as long as they like. Where hyper itself refuses a head, with an empty
-//! body, a problem document goes out in its place.
+//! A head must be complete in time, counted from its first byte. Once the kernel's buffer is full,
+//! a client must read part of its answer in time. Idle connections and streams with nothing to send
+//! have no deadline. A problem document replaces the empty answer by which hyper refuses a
+//! malformed head.
 //!
 //! Doc: front-doors.md#limits
 
@@ -22,10 +22,10 @@ use super::connections::Activity;
 use super::limits::HEAD_BYTES_MAX;
 use super::{BODY_BYTES_MAX, Limits, Problem};
 
-/// A client that takes fewer bytes than these within the write deadline is too slow.
+/// The fewest bytes that a client must take within the write deadline.
 const PROGRESS_BYTES_MIN: usize = 16 << 10;
-/// How long, and how much, is still read from a client whose request was refused before it was
-/// all there. Closing at once would reset the connection, and the client would lose the answer.
+/// The time and the bytes for which reading goes on after a request was refused early. Closing at
+/// once would reset the connection, and the client would lose the answer.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 
@@ -40,13 +40,13 @@ pub(super) struct DeadlineStream {
     activity: Arc<Activity>,
     header_timeout: Duration,
     write_timeout: Duration,
-    /// Runs while a head is incomplete, with the number of requests that came before it.
+    /// The deadline of an incomplete head, with the number of requests before it.
     head: Option<(u64, Timer)>,
-    /// Runs while the kernel takes no more.
+    /// The deadline of a write while the kernel's buffer is full.
     write: Option<Timer>,
-    /// Bytes that the kernel has taken since that began.
+    /// Bytes that the kernel has taken since `write` was set.
     written: usize,
-    /// The problem that goes out in place of hyper's own refusal, and how much of it has.
+    /// The problem that replaces hyper's own refusal, and the number of its bytes already sent.
     refusal: Option<(Vec<u8>, usize)>,
     closing: Closing,
 }
@@ -82,7 +82,7 @@ impl DeadlineStream {
         Poll::Ready(ErrorKind::TimedOut.into())
     }
 
-    /// Counts what the kernel took, and fails where that is too little for too long.
+    /// Counts the bytes that the kernel took. Fails if they are too few within the deadline.
     fn within_deadline(
         &mut self,
         context: &mut Context<'_>,
@@ -110,7 +110,7 @@ impl DeadlineStream {
         }
     }
 
-    /// Sends a problem in place of hyper's own refusal, which is `length` bytes with this head.
+    /// Sends a problem in place of hyper's own refusal, whose `length` bytes begin with `head`.
     fn poll_refusal(
         &mut self,
         context: &mut Context<'_>,
@@ -118,7 +118,7 @@ impl DeadlineStream {
         length: usize,
     ) -> Poll<Result<usize>> {
         if self.refusal.is_none() {
-            // What follows the head that was refused is not read any more.
+            // The bytes after the refused head are not read.
             self.activity.leave_unread();
             self.refusal = Some((refusal(head).as_message(), 0));
         }
@@ -137,7 +137,7 @@ impl DeadlineStream {
     }
 }
 
-/// The problem that hyper answered with a status alone.
+/// The problem for a refusal that hyper answers with a bare status.
 fn refusal(head: &[u8]) -> Problem {
     if head.starts_with(b"HTTP/1.1 431") {
         let title =
@@ -177,8 +177,8 @@ impl AsyncWrite for DeadlineStream {
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
         let this = &mut *self;
-        // INVARIANT: a request is in progress until its whole answer is flushed, so that what is
-        // written without one is hyper's own.
+        // INVARIANT: a request is in progress until its whole answer is flushed, so bytes written
+        // on an idle connection are hyper's own refusal.
         if this.activity.is_idle() {
             return this.poll_refusal(context, bytes, bytes.len());
         }
@@ -205,7 +205,7 @@ impl AsyncWrite for DeadlineStream {
         self.stream.is_write_vectored()
     }
 
-    /// Asked by hyper only when its own buffer is empty.
+    /// hyper calls this only when its own buffer is empty.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(context))?;
         self.write = None;

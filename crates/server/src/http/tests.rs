@@ -1,4 +1,6 @@
-//! Tries the accept loop with raw bytes over real connections; waits for events, never for time.
+//! Tests the accept loop with raw bytes over real connections.
+//!
+//! Waits for events, never for fixed times.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,16 +38,16 @@ impl PeerOwners for Owned {
     }
 }
 
-/// What the routes of a test share with it.
+/// The state that a test shares with its routes.
 #[derive(Clone)]
 struct Shared {
-    /// Tells that a request has arrived at `/wait`.
+    /// Signals that a request has arrived at `/wait`.
     arrived: mpsc::UnboundedSender<()>,
     /// Lets requests at `/wait` end.
     release: Arc<Semaphore>,
-    /// Tells that an answer of `/endless` was given up.
+    /// Signals that the body of `/endless` was dropped.
     given_up: mpsc::UnboundedSender<()>,
-    /// What `/stream` sends.
+    /// The pieces that `/stream` sends.
     stream: Arc<std::sync::Mutex<Option<mpsc::Receiver<Bytes>>>>,
 }
 
@@ -77,7 +79,7 @@ async fn echo(State(shared): State<Shared>, headers: HeaderMap, body: Body) -> R
     }
 }
 
-/// An answer without an end, or with what a channel brings.
+/// A body without an end, or one that a channel feeds.
 enum Source {
     Endless(mpsc::UnboundedSender<()>),
     Channel(mpsc::Receiver<Bytes>),
@@ -170,7 +172,7 @@ impl Door {
         Client(TcpStream::connect(self.address).await.unwrap())
     }
 
-    /// A connection that has had one answer, so that it is surely accepted and idle.
+    /// A connection after its first answer, so that it is accepted and idle.
     async fn idle(&self) -> Client {
         let mut client = self.client().await;
         assert_eq!(client.get("/").await.0, 200);
@@ -216,7 +218,7 @@ impl Client {
     /// Waits until the server has closed the connection.
     async fn closed(&mut self) {
         let mut rest = Vec::new();
-        // A reset is an end as well.
+        // A reset closes the connection as well.
         let _ = tokio::time::timeout(PATIENCE, self.0.read_to_end(&mut rest)).await.unwrap();
         assert!(rest.is_empty(), "{}", String::from_utf8_lossy(&rest));
     }
@@ -284,7 +286,7 @@ async fn a_slow_head_is_refused_and_an_idle_connection_is_not() {
     slow.send("GET / HTTP/1.1\r\nhost: loc").await;
     assert_eq!(code(&slow.answer().await), (408, "request-timeout".to_owned()));
     slow.closed().await;
-    // Both were there for longer than the slow head.
+    // Both connections are older than the slow one.
     assert_eq!(idle.get("/").await.0, 200);
     assert_eq!(silent.get("/").await.0, 200);
 }
@@ -325,7 +327,7 @@ async fn bodies_of_all_connections_share_one_budget() {
     fourth.send(HALF).await;
     fourth.send("12345678").await;
     assert_eq!(fourth.answer().await.0, 200);
-    // An answer is flushed after its request has given back what it held.
+    // A request releases its bytes before the next one on its connection is answered.
     assert_eq!(fourth.get("/").await.0, 200);
     assert_eq!(door.budget.held(), 0);
 }

@@ -1,5 +1,4 @@
-//! Who asks and in which revision of the protocol: what the door knows of a request beside its
-//! method and parameters.
+//! Describes the client of a request: its caller, protocol era, capabilities and tool set.
 //!
 //! Path: 1. Doc: front-doors.md#mcp
 
@@ -15,9 +14,9 @@ use super::wire::{self, code};
 /// An era of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Era {
-    /// Begins with `initialize`: 2024-11-05 to 2025-11-25.
+    /// Sessions begin with `initialize`: 2024-11-05 to 2025-11-25.
     Legacy,
-    /// Each request says everything: 2026-07-28.
+    /// Each request states its version and capabilities: 2026-07-28.
     Modern,
 }
 
@@ -26,13 +25,13 @@ pub(super) enum Era {
 pub(super) struct Client {
     pub(super) caller: Caller,
     pub(super) era: Era,
-    /// What the client calls itself; nothing is decided by it.
+    /// The name that the client claims; no decision depends on it.
     pub(super) name: Option<String>,
-    /// The least severe log lines that it wants; `None` = none.
+    /// The lowest level of log lines that are sent; `None` = no log lines.
     pub(super) log_level: Option<LogLevel>,
-    /// The names of its capabilities, where it states them with each request.
+    /// The names of its capabilities; empty in the legacy era.
     pub(super) capabilities: Vec<String>,
-    /// The tool set that it came for; `None` = everything.
+    /// The tool set of the door that it uses; `None` = everything.
     pub(super) toolset: Option<Arc<str>>,
 }
 
@@ -49,7 +48,8 @@ impl Client {
         Self { caller, era: Era::Legacy, name, log_level: None, capabilities, toolset }
     }
 
-    /// Whether a server's `requiredCapabilities` name one that the client does not have.
+    /// Whether a server's `requiredCapabilities` name one that the client lacks. Always false in
+    /// the legacy era, whose clients state none here.
     pub(super) fn lacks(&self, data: Option<&Value>) -> bool {
         let required = data.and_then(|data| data.get("requiredCapabilities"));
         let names = required.and_then(Value::as_object).filter(|_| self.is_modern());
@@ -60,7 +60,7 @@ impl Client {
         self.era == Era::Modern
     }
 
-    /// What the agent claims, from `_meta`; the client's own name where it names no agent.
+    /// The agent's claims in `_meta`. Without an agent id there, the client's name is used.
     pub(super) fn context(&self, meta: &Map<String, Value>) -> CallContext {
         let own = |key: &str| meta.get(&format!("toolbooth/{key}"));
         let text = |key: &str| own(key).and_then(Value::as_str).map(str::to_owned);
@@ -77,7 +77,7 @@ impl Client {
     }
 }
 
-/// What a client of the modern era says with each request.
+/// The client data in each request of the modern era.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Stated {
     pub(super) name: Option<String>,
@@ -95,11 +95,10 @@ pub(super) fn stated_version(meta: &Map<String, Value>) -> Option<&str> {
     meta.get(PROTOCOL_VERSION).and_then(Value::as_str)
 }
 
-/// Reads what a request of the modern era must say.
+/// Reads the client data of a modern request from its `_meta`.
 ///
 /// # Errors
-/// `-32602` where something required is missing or has the wrong form, `-32022` for a version that
-/// the gateway does not speak.
+/// `-32602` if a required member is missing or malformed, `-32022` for an unsupported version.
 pub(super) fn stated(meta: &Map<String, Value>) -> Result<Stated, RpcError> {
     let mut missing = Vec::new();
     if stated_version(meta).is_none() {
@@ -138,7 +137,7 @@ pub(super) fn stated(meta: &Map<String, Value>) -> Result<Stated, RpcError> {
     })
 }
 
-/// `-32022`, with the versions that are spoken.
+/// The error `-32022`, with the supported versions.
 pub(super) fn unsupported(requested: &str) -> RpcError {
     let mut supported = wire::legacy().to_vec();
     supported.push(wire::modern().to_owned());

@@ -1,28 +1,31 @@
-//! Reads JSON-RPC messages from bytes and writes them (JSON-RPC 2.0, as MCP narrows it).
+//! Reads and writes JSON-RPC 2.0 messages, as MCP restricts them.
 //!
-//! A message is scanned once; its parameters stay the bytes that came until somebody reads them.
-//! What is ambiguous, such as a doubled member, is refused.
+//! A message is scanned once; its parameters stay raw JSON until they are read. Ambiguous messages,
+//! for example with a repeated member, are rejected.
 //!
 //! Path: 1, 10. Doc: front-doors.md#messages
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use bytes::Bytes;
+use serde::de::value::MapDeserializer;
 use serde::de::{DeserializeOwned, Error as _, IgnoredAny, MapAccess};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::tools::CallResult;
 use super::wire::code;
 
-/// Bytes of an id.
+/// The most bytes of an id.
 const ID_BYTES_MAX: usize = 1_024;
-/// Bytes of what is known of `_meta`.
+/// The most bytes of the known members of `_meta`.
 const META_BYTES_MAX: usize = 64 << 10;
-/// Messages of one batch.
+/// The most messages of one batch.
 const BATCH_MAX: usize = 100;
 
-/// The id of a request: text or a whole number, as the JSON that it is written as.
+/// The id of a request as JSON text: a string or a whole number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Id(String);
 
@@ -32,7 +35,7 @@ impl Id {
             return None;
         }
         match serde_json::from_str(raw.get()).ok()? {
-            // Written anew, so that one id has one form.
+            // Serialized again, so that equal ids have equal text.
             text @ Value::String(_) => Some(Self(text.to_string())),
             Value::Number(number) => {
                 let text = number.to_string();
@@ -43,7 +46,7 @@ impl Id {
         }
     }
 
-    /// The id of a value inside a message.
+    /// Reads an id from a value inside a message; `None` if it has another type.
     pub(super) fn of(value: &Value) -> Option<Self> {
         Self::read(&serde_json::value::to_raw_value(value).ok()?)
     }
@@ -59,37 +62,93 @@ impl Id {
     }
 }
 
-/// The parameters of a message, as they came.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Params(Option<Box<RawValue>>);
+/// The parameters of a message, each member as raw JSON.
+#[derive(Debug, Clone)]
+pub(super) enum Params {
+    /// The members of an object, each name once.
+    Members(Vec<(String, Box<RawValue>)>),
+    /// Other parameters: no object, a repeated member, or more members than `MEMBERS_MAX`.
+    Whole(Box<RawValue>),
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self::Members(Vec::new())
+    }
+}
 
 impl Params {
-    /// Reads them; the name of each member that the type does not have is ignored.
+    /// Reads all members as `T`; unknown members are ignored. [`Params::member`] reads one member
+    /// and does not parse the others.
     ///
     /// # Errors
-    /// `-32602`, with what is wrong.
+    /// `-32602`, with the reason.
     pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, RpcError> {
-        let text = self.0.as_deref().map_or("{}", RawValue::get);
-        serde_json::from_str(text).map_err(|error| {
-            // The place would be one within the parameters, which nobody has before them.
-            let text = error.to_string();
-            let sentence = text.split(" at line ").next().unwrap_or_default();
-            RpcError::invalid_params(format!("the parameters are malformed: {sentence}"))
-        })
+        let read = match self {
+            Self::Whole(raw) => serde_json::from_str(raw.get()),
+            Self::Members(members) => {
+                let members = members.iter().map(|(name, raw)| (name.as_str(), raw.as_ref()));
+                T::deserialize(MapDeserializer::new(members))
+            }
+        };
+        read.map_err(|error| malformed(&error))
     }
 
-    /// The members of `_meta` that the gateway knows; what else a client keeps there is not read.
+    /// Reads one member; `None` if it is absent.
     ///
     /// # Errors
-    /// `-32602` where it is not an object, or a member that is known is too large.
+    /// As [`Params::read`].
+    pub(super) fn member<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, RpcError> {
+        let read = match self {
+            Self::Members(members) => {
+                let own = members.iter().find(|(own, _)| own == name);
+                own.map(|(_, raw)| serde_json::from_str(raw.get())).transpose()
+            }
+            Self::Whole(raw) => {
+                let members: Result<HashMap<String, Box<RawValue>>, _> =
+                    serde_json::from_str(raw.get());
+                members.and_then(|mut members| {
+                    members.remove(name).map(|raw| serde_json::from_str(raw.get())).transpose()
+                })
+            }
+        };
+        read.map_err(|error| malformed(&error))
+    }
+
+    /// Takes a member as raw JSON; `None` if it is absent.
+    pub(super) fn take(&mut self, name: &str) -> Option<Box<RawValue>> {
+        match self {
+            Self::Members(members) => {
+                let at = members.iter().position(|(own, _)| own == name)?;
+                Some(members.swap_remove(at).1)
+            }
+            Self::Whole(_) => self.member(name).ok().flatten(),
+        }
+    }
+
+    /// The members of `_meta` that the gateway knows; all others are skipped.
+    ///
+    /// # Errors
+    /// `-32602` if `_meta` is not an object, or its known members are too large.
     pub(super) fn meta(&self) -> Result<Map<String, Value>, RpcError> {
         #[derive(Deserialize)]
         struct Meta {
             #[serde(default, rename = "_meta")]
             meta: Option<Known>,
         }
-        Ok(self.read::<Meta>()?.meta.map(|known| known.0).unwrap_or_default())
+        let known = match self {
+            Self::Members(_) => self.member::<Option<Known>>("_meta")?.flatten(),
+            Self::Whole(_) => self.read::<Meta>()?.meta,
+        };
+        Ok(known.map(|known| known.0).unwrap_or_default())
     }
+}
+
+fn malformed(error: &serde_json::Error) -> RpcError {
+    // Line and column count from the start of the parameters, which would mislead the client.
+    let text = error.to_string();
+    let sentence = text.split(" at line ").next().unwrap_or_default();
+    RpcError::invalid_params(format!("the parameters are malformed: {sentence}"))
 }
 
 /// The members of `_meta` that the gateway knows.
@@ -137,7 +196,7 @@ pub(super) struct Request {
     pub(super) params: Params,
 }
 
-/// A notification, which is not.
+/// A notification, which gets no answer.
 #[derive(Debug, Clone)]
 pub(super) struct Notification {
     pub(super) method: String,
@@ -149,11 +208,11 @@ pub(super) struct Notification {
 pub(super) enum Message {
     Request(Request),
     Notification(Notification),
-    /// An answer to a request of ours.
+    /// An answer to a request of the gateway.
     Answer,
 }
 
-/// What a body or a line carries.
+/// The content of a body or a line.
 #[derive(Debug)]
 pub(super) enum Incoming {
     One(Message),
@@ -161,7 +220,7 @@ pub(super) enum Incoming {
     Batch(Vec<Result<Message, Fault>>),
 }
 
-/// Why a message was not taken, and of which request it is, where that could be read.
+/// The error of a rejected message, with the id of the request if that could be read.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Fault {
     pub(super) id: Option<Id>,
@@ -173,15 +232,72 @@ impl Fault {
         Self { id, error: RpcError::new(code::INVALID_REQUEST, message) }
     }
 
-    /// The answer that tells it.
+    /// The error as a message.
     pub(super) fn answer(&self) -> Bytes {
         error_answer(self.id.as_ref(), &self.error)
     }
 }
 
-/// A member that is there, also where it is `null`.
+/// Reads a member that is present, even as `null`, as `Some`.
 fn there<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
     Deserialize::deserialize(from).map(Some)
+}
+
+/// The most members that are kept one by one; no method has as many.
+const MEMBERS_MAX: usize = 32;
+
+/// Parameters that fit [`Params::Members`]; others fail to deserialize.
+struct Read(Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for Read {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Read;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Read, A::Error> {
+                let mut read: Vec<(String, Box<RawValue>)> = Vec::new();
+                while let Some(name) = members.next_key::<String>()? {
+                    let is_double = read.iter().any(|(own, _)| *own == name);
+                    if is_double || read.len() == MEMBERS_MAX {
+                        return Err(A::Error::custom("parameters of another form"));
+                    }
+                    read.push((name, members.next_value()?));
+                }
+                Ok(Read(read))
+            }
+        }
+        from.deserialize_map(Visitor)
+    }
+}
+
+/// A message whose parameters are an object or absent, as in nearly every message.
+#[derive(Deserialize)]
+struct Plain<'a> {
+    #[serde(borrow)]
+    jsonrpc: Cow<'a, str>,
+    #[serde(borrow, default, deserialize_with = "there")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Cow<'a, str>,
+    #[serde(default)]
+    params: Option<Read>,
+}
+
+/// Reads a request or a notification in one pass; `None` for everything else.
+fn plain(text: &str) -> Option<Message> {
+    let Plain { jsonrpc, id, method, params } = serde_json::from_str(text).ok()?;
+    if jsonrpc != "2.0" {
+        return None;
+    }
+    let params = Params::Members(params.map(|read| read.0).unwrap_or_default());
+    let method = method.into_owned();
+    Some(match id {
+        None => Message::Notification(Notification { method, params }),
+        Some(raw) => Message::Request(Request { id: Id::read(raw)?, method, params }),
+    })
 }
 
 #[derive(Deserialize)]
@@ -200,10 +316,11 @@ struct Envelope<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// Reads what a body or a line carries.
+/// Reads the content of a body or a line.
 ///
 /// # Errors
-/// `-32700` for what is not JSON, `-32600` for what is no message.
+/// `-32700` if it is not JSON, `-32600` if it is not a message, `-32602` if the parameters of a
+/// request are not an object.
 pub(super) fn read(bytes: &[u8]) -> Result<Incoming, Fault> {
     let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
     let not_json = || Fault {
@@ -211,6 +328,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Incoming, Fault> {
         error: RpcError::new(code::PARSE_ERROR, "the message is not JSON (RFC 8259) in UTF-8"),
     };
     let text = std::str::from_utf8(bytes).map_err(|_| not_json())?;
+    if let Some(message) = plain(text) {
+        return Ok(Incoming::One(message));
+    }
     let raw: &RawValue = serde_json::from_str(text).map_err(|_| not_json())?;
     let text = raw.get();
     if text.starts_with('[') {
@@ -224,6 +344,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Incoming, Fault> {
 }
 
 fn message(text: &str) -> Result<Message, Fault> {
+    if let Some(message) = plain(text) {
+        return Ok(message);
+    }
     let no_message = "the message is none of JSON-RPC 2.0";
     let envelope: Envelope<'_> =
         serde_json::from_str(text).map_err(|_| Fault::invalid(None, no_message))?;
@@ -231,7 +354,8 @@ fn message(text: &str) -> Result<Message, Fault> {
     if envelope.jsonrpc.as_deref() != Some("2.0") {
         return Err(Fault::invalid(id, "`jsonrpc` must be \"2.0\""));
     }
-    let params = Params(envelope.params.filter(|raw| raw.get() != "null").map(ToOwned::to_owned));
+    let params = envelope.params.filter(|raw| raw.get() != "null");
+    let params = params.map(|raw| Params::Whole(raw.to_owned())).unwrap_or_default();
     match (envelope.method, envelope.id) {
         (Some(method), Some(_)) => match id {
             None => Err(Fault::invalid(None, "`id` must be text or a whole number")),
@@ -252,7 +376,10 @@ fn message(text: &str) -> Result<Message, Fault> {
 }
 
 fn is_object(params: &Params) -> bool {
-    params.0.as_ref().is_none_or(|raw| raw.get().starts_with('{'))
+    match params {
+        Params::Members(_) => true,
+        Params::Whole(raw) => raw.get().starts_with('{'),
+    }
 }
 
 /// An error of JSON-RPC.
@@ -262,7 +389,7 @@ pub(super) struct RpcError {
     pub(super) message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) data: Option<Box<Value>>,
-    /// Whether a server behind the gateway has said it.
+    /// Whether it comes from a server behind the gateway.
     #[serde(skip)]
     pub(super) upstream: bool,
 }
@@ -281,7 +408,7 @@ impl RpcError {
         Self::new(code::METHOD_NOT_FOUND, format!("there is no method `{}`", shown.escape_debug()))
     }
 
-    /// Whether the transport has to show it: the client lacks a capability that the call needs.
+    /// Whether the HTTP status must show it: the client lacks a capability that the call needs.
     pub(super) fn is_of_transport(&self) -> bool {
         self.code == code::MISSING_CAPABILITY
     }
@@ -291,13 +418,29 @@ impl RpcError {
     }
 }
 
+/// The result of a request. The result of a call is serialized directly, without a `Value`.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Body {
+    /// Any other result.
+    Document(Value),
+    /// The result of a call.
+    Call(Box<CallResult>),
+}
+
+impl From<Value> for Body {
+    fn from(document: Value) -> Self {
+        Self::Document(document)
+    }
+}
+
 /// The answer to a request.
-pub(super) fn answer(id: &Id, answered: Result<Value, RpcError>) -> Bytes {
+pub(super) fn answer(id: &Id, answered: Result<Body, RpcError>) -> Bytes {
     #[derive(Serialize)]
     struct Answer<'a> {
         jsonrpc: &'static str,
         id: Value,
-        result: &'a Value,
+        result: &'a Body,
     }
     match answered {
         Ok(result) => encode(&Answer { jsonrpc: "2.0", id: id.value(), result: &result }),
@@ -305,13 +448,13 @@ pub(super) fn answer(id: &Id, answered: Result<Value, RpcError>) -> Bytes {
     }
 }
 
-/// The answer that tells an error; without an id, where none could be read.
+/// The error as an answer; its id is `null` if no id could be read.
 pub(super) fn error_answer(id: Option<&Id>, error: &RpcError) -> Bytes {
     let id = id.map_or(Value::Null, Id::value);
     encode(&json!({ "jsonrpc": "2.0", "id": id, "error": error }))
 }
 
-/// A notification of ours.
+/// A notification of the gateway.
 pub(super) fn notification(method: &str, params: Option<Value>) -> Bytes {
     let mut message = json!({ "jsonrpc": "2.0", "method": method });
     if let (Some(params), Some(members)) = (params, message.as_object_mut()) {
@@ -320,7 +463,7 @@ pub(super) fn notification(method: &str, params: Option<Value>) -> Bytes {
     encode(&message)
 }
 
-/// Answers of a batch as one message.
+/// Joins the answers of a batch into one message.
 pub(super) fn batch(answers: &[Bytes]) -> Bytes {
     let mut batch =
         Vec::with_capacity(answers.iter().map(Bytes::len).sum::<usize>() + answers.len() + 1);
@@ -332,8 +475,8 @@ pub(super) fn batch(answers: &[Bytes]) -> Bytes {
     batch.into()
 }
 
-/// The id of a message of which only the beginning is there, where it stands in that: a member of
-/// the message itself, never of something inside.
+/// Finds the id in the beginning of a message. Only a member of the message itself counts, not one
+/// of a nested value.
 pub(super) fn id_of_beginning(message: &[u8]) -> Option<Id> {
     let (mut depth, mut at) = (0usize, 0);
     while let Some(byte) = message.get(at) {
@@ -350,7 +493,7 @@ pub(super) fn id_of_beginning(message: &[u8]) -> Option<Id> {
                     let value = value.get(..ID_BYTES_MAX.min(value.len()))?;
                     let mut values = serde_json::Deserializer::from_slice(value).into_iter();
                     let id = values.next()?.ok()?;
-                    // A number at the very end may go on.
+                    // A number at the very end may be cut.
                     return if values.byte_offset() < value.len() { Id::of(&id) } else { None };
                 }
                 at = end;
@@ -363,7 +506,7 @@ pub(super) fn id_of_beginning(message: &[u8]) -> Option<Id> {
     None
 }
 
-/// The place after the quotation mark that ends the text which begins at `start`.
+/// The position after the quotation mark that ends the string at `start`.
 fn end_of_text(message: &[u8], start: usize) -> Option<usize> {
     let mut at = start + 1;
     loop {
@@ -400,7 +543,10 @@ mod tests {
     fn requests_keep_their_parameters_as_they_came() {
         let read = request(r#"{"jsonrpc":"2.0","id":"a","method":"m","params":{ "x" : 1e2 }}"#);
         assert_eq!(read.id.as_json(), r#""a""#);
-        assert_eq!(read.params.0.unwrap().get(), r#"{ "x" : 1e2 }"#);
+        assert_eq!(read.params.clone().take("x").unwrap().get(), "1e2");
+        assert_eq!(read.params.member::<f64>("x").unwrap(), Some(100.0));
+        let twice = request(r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"x":1,"x":2}}"#);
+        assert!(matches!(twice.params, Params::Whole(_)));
         assert_eq!(request(r#"{"jsonrpc":"2.0","id":"\u0061","method":"m"}"#).id, read.id);
         let empty = request(r#"{"jsonrpc":"2.0","id":-7,"method":"m","params":null}"#);
         assert!(empty.params.meta().unwrap().is_empty());

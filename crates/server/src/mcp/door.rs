@@ -1,6 +1,6 @@
-//! The door itself: answers a request of a client, whichever way it came.
+//! Answers the MCP requests of every transport.
 //!
-//! Maps methods to what the proxy and the catalogue offer; decides nothing.
+//! Maps methods to functions of the proxy and the catalogue; makes no decisions.
 //!
 //! Path: 1, 10. Doc: front-doors.md#mcp, front-doors.md#prompts-and-resources
 
@@ -11,27 +11,27 @@ use toolbooth_contracts::{Conversation, ErrorCode};
 use toolbooth_proxy::{RequestError, ServerRequest, SubscribeRequest, Subscription, View};
 
 use super::client::Client;
-use super::codec::{Request, RpcError};
+use super::codec::{Body, Request, RpcError};
 use super::notifications::Notifications;
 use super::wire::{self, code};
 use super::{lists, tools};
-use crate::House;
+use crate::Gateway;
 
-/// What every way into the gateway by MCP leads to.
+/// The MCP service that every transport uses.
 #[derive(Clone)]
 pub(super) struct Door {
-    pub(super) house: House,
+    pub(super) gateway: Gateway,
     pub(super) notifications: Notifications,
 }
 
 impl Door {
-    pub(super) fn new(house: House) -> Self {
+    pub(super) fn new(gateway: Gateway) -> Self {
         let notifications =
-            Notifications::new(std::sync::Arc::clone(&house.catalogue), &house.proxy);
-        Self { house, notifications }
+            Notifications::new(std::sync::Arc::clone(&gateway.catalogue), &gateway.proxy);
+        Self { gateway, notifications }
     }
 
-    /// Whether the client's era has a method, and the door answers it.
+    /// Whether the door answers a method in the client's era.
     pub(super) fn answers(&self, method: &str, client: &Client) -> bool {
         match method {
             "tools/list"
@@ -48,15 +48,15 @@ impl Door {
         }
     }
 
-    /// An id for a session that cannot be guessed.
+    /// A session id that cannot be guessed.
     pub(super) fn new_id(&self) -> String {
-        let ids = &self.house.proxy.parts().ids;
+        let ids = &self.gateway.proxy.parts().ids;
         format!("{}{}", ids.next(), ids.next()).replace('-', "")
     }
 
-    /// What the client may see.
+    /// The client's view of the catalogue.
     pub(super) fn view(&self, client: &Client) -> View {
-        self.house.catalogue.view(&client.caller).within(client.toolset.clone())
+        self.gateway.catalogue.view(&client.caller).within(client.toolset.clone())
     }
 
     /// Answers one request. Sessions, log levels and subscriptions belong to a connection and are
@@ -70,20 +70,22 @@ impl Door {
         request: Request,
         meta: Map<String, Value>,
         conversation: Conversation,
-    ) -> Result<Value, RpcError> {
+    ) -> Result<Body, RpcError> {
         let method = request.method.clone();
         if !self.answers(&method, client) {
             return Err(RpcError::unknown_method(&method));
         }
         let mut result = match method.as_str() {
             "ping" => json!({}),
-            "server/discover" => return Ok(wire::discovered()),
+            "server/discover" => return Ok(wire::discovered().into()),
             "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => {
-                lists::answer(&self.house, &self.view(client), client, &request)?
+                lists::answer(&self.gateway, &self.view(client), client, &request)?
             }
             "tools/call" => {
                 let view = self.view(client);
-                tools::call(&self.house, view, client, request, &meta, conversation).await?
+                let called =
+                    tools::call(&self.gateway, view, client, request, &meta, conversation).await?;
+                return Ok(Body::Call(Box::new(called)));
             }
             _ => self.ask(client, request, &meta, conversation).await?,
         };
@@ -92,10 +94,10 @@ impl Door {
         } else {
             unstamp(&mut result);
         }
-        Ok(result)
+        Ok(result.into())
     }
 
-    /// Asks a server for what is no call.
+    /// Sends a request for a prompt, a resource or a completion through the proxy.
     async fn ask(
         &self,
         client: &Client,
@@ -104,7 +106,7 @@ impl Door {
         conversation: Conversation,
     ) -> Result<Value, RpcError> {
         let ask = ask(&request)?;
-        // What it carried is held once from here on.
+        // Frees the raw parameters, because `ask` has its own copy.
         drop(request);
         let uri = match &ask {
             Ask::ReadResource { uri } => Some(uri.clone()),
@@ -116,11 +118,11 @@ impl Door {
             caller: client.caller.clone(),
             within: client.toolset.clone(),
         };
-        let answered = self.house.proxy.request(asked, conversation).await;
+        let answered = self.gateway.proxy.request(asked, conversation).await;
         answered.map_err(|error| refused(error, uri.as_deref(), client))
     }
 
-    /// Begins to tell of a resource.
+    /// Subscribes to a resource.
     ///
     /// # Errors
     /// The error of JSON-RPC.
@@ -136,12 +138,12 @@ impl Door {
             caller: client.caller.clone(),
             within: client.toolset.clone(),
         };
-        let subscribed = self.house.proxy.subscribe(asked).await;
+        let subscribed = self.gateway.proxy.subscribe(asked).await;
         subscribed.map_err(|error| refused(error, Some(uri), client))
     }
 }
 
-/// Reads what is asked of a server.
+/// Parses a request for a prompt, a resource or a completion.
 fn ask(request: &Request) -> Result<Ask, RpcError> {
     #[derive(Deserialize)]
     struct Read {
@@ -194,11 +196,11 @@ fn ask(request: &Request) -> Result<Ask, RpcError> {
     })
 }
 
-/// A refusal of the proxy, or of the server behind it, as JSON-RPC has it.
+/// Maps a refusal of the proxy, or of the server behind it, to a JSON-RPC error.
 fn refused(error: RequestError, uri: Option<&str>, client: &Client) -> RpcError {
     if let Some(said) = error.upstream {
-        // The two eras have different codes for one thing, and what concerns the connection between
-        // the gateway and its server is none of the client's.
+        // The eras have different codes for an unknown resource. Errors of the connection between
+        // gateway and server do not concern the client.
         let code = match said.code {
             code::RESOURCE_NOT_FOUND if client.is_modern() => code::INVALID_PARAMS,
             code::INVALID_PARAMS if uri.is_some() && !client.is_modern() => {
@@ -220,14 +222,14 @@ fn refused(error: RequestError, uri: Option<&str>, client: &Client) -> RpcError 
             {
                 Some(json!({ "uri": uri }))
             }
-            // The server named its own form of it.
+            // The server's data has the server's own form of the URI.
             (Some(Value::Object(mut data)), Some(uri)) if data.contains_key("uri") => {
                 data.insert("uri".to_owned(), uri.into());
                 Some(Value::Object(data))
             }
             (data, _) => data,
         };
-        // Nothing that a server says passes for the gateway's own word.
+        // Marks the error as the server's, so that it cannot pass for one of the gateway.
         let mut data = match data {
             Some(Value::Object(members)) => members,
             Some(other) => Map::from_iter([("upstream".to_owned(), other)]),
@@ -267,7 +269,7 @@ fn refused(error: RequestError, uri: Option<&str>, client: &Client) -> RpcError 
     }
 }
 
-/// What every result of the modern era has, also where the server is of the legacy one.
+/// Adds the members that every result of the modern era has; legacy servers do not send them.
 fn stamp(method: &str, result: &mut Value) {
     let Some(members) = result.as_object_mut() else { return };
     members.entry("resultType").or_insert_with(|| json!("complete"));
@@ -282,12 +284,12 @@ fn stamp(method: &str, result: &mut Value) {
         if !members.get("ttlMs").is_some_and(Value::is_u64) {
             members.insert("ttlMs".to_owned(), json!(0));
         }
-        // What one caller may see says nothing of another.
+        // The view of one caller must not be cached for another.
         members.insert("cacheScope".to_owned(), json!("private"));
     }
 }
 
-/// What results of the legacy era do not have.
+/// Removes the members that results of the legacy era do not have.
 fn unstamp(result: &mut Value) {
     if let Some(members) = result.as_object_mut() {
         for name in ["resultType", "ttlMs", "cacheScope"] {

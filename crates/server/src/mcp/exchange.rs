@@ -1,5 +1,6 @@
-//! One request on its way: what the tool says meanwhile goes to the client before the answer, in
-//! order, and the client's wish to stop goes to the tool.
+//! Runs one request, and forwards notifications to the client and cancellation to the tool.
+//!
+//! Progress and log lines reach the client in order, before the answer.
 //!
 //! Path: 1, 10. Doc: front-doors.md#progress
 
@@ -11,18 +12,19 @@ use toolbooth_contracts::Conversation;
 use toolbooth_contracts::conversation::{Counterpart, LogLine, Progress};
 
 use super::client::Client;
-use super::codec::{self, Id, Request, RpcError};
+use super::codec::{self, Body, Id, Request, RpcError};
 use super::door::Door;
+use super::in_flight::Running;
 
-/// Messages that may wait for a client that reads slowly; progress waits in the conversation then.
+/// Messages that may wait for a slow client; further progress waits in the conversation.
 pub(super) const OUTGOING_MAX: usize = 16;
 
 /// A message to the client.
 #[derive(Debug)]
 pub(super) enum Outgoing {
-    /// Something before the answer.
+    /// A notification before the answer.
     Notice(Bytes),
-    /// The answer, after which there is nothing.
+    /// The answer, which is the last message.
     Answer(Answer),
 }
 
@@ -30,12 +32,13 @@ pub(super) enum Outgoing {
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) message: Bytes,
-    /// The code of the gateway's own error; `None` for a result, and for an error of a server.
+    /// The code that decides the HTTP status: of the gateway's own error, or of a missing
+    /// capability. `None` for a result and for other errors of a server.
     pub(super) error: Option<i64>,
 }
 
 impl Answer {
-    pub(super) fn new(id: &Id, answered: Result<Value, RpcError>) -> Self {
+    pub(super) fn new(id: &Id, answered: Result<Body, RpcError>) -> Self {
         let error = answered.as_ref().err();
         let error = error.filter(|error| !error.upstream || error.is_of_transport());
         let error = error.map(|error| error.code);
@@ -43,19 +46,20 @@ impl Answer {
     }
 }
 
-/// The token with which the client wants to hear of progress.
+/// The client's progress token, if it is a string or a number.
 pub(super) fn progress_token(meta: &Map<String, Value>) -> Option<&Value> {
     meta.get("progressToken").filter(|token| token.is_string() || token.is_number())
 }
 
 /// Runs one request to its end. What `outgoing` does not take any more is dropped: the request
-/// itself goes on.
+/// itself goes on. Drops `running` before it sends the answer.
 pub(super) async fn run(
     door: &Door,
     client: &Client,
     request: Request,
     meta: Map<String, Value>,
     stop: CancellationToken,
+    running: Option<Running>,
     outgoing: mpsc::Sender<Outgoing>,
 ) {
     let (conversation, counterpart) = Conversation::pair(false);
@@ -79,12 +83,14 @@ pub(super) async fn run(
             }
         }
     };
-    // What was said before the answer comes before it; what comes later is nobody's.
+    // Notifications from before the answer are sent before it; later ones are dropped.
     say_rest(&outgoing, token.as_ref(), &counterpart).await;
+    // A client that has read the answer may use the id again.
+    drop(running);
     let _ = outgoing.send(Outgoing::Answer(Answer::new(&id, answered))).await;
 }
 
-/// Waits for the answer alone; what comes before it is dropped.
+/// Waits for the answer and drops the notifications before it.
 pub(super) async fn answer_of(mut outgoing: mpsc::Receiver<Outgoing>) -> Option<Bytes> {
     while let Some(one) = outgoing.recv().await {
         if let Outgoing::Answer(Answer { message, .. }) = one {
@@ -132,6 +138,6 @@ async fn tell_log(outgoing: &mpsc::Sender<Outgoing>, line: LogLine) {
 
 async fn tell(outgoing: &mpsc::Sender<Outgoing>, method: &str, params: Value) {
     let message = codec::notification(method, Some(params));
-    // A client that is gone hears nothing.
+    // Fails only if the client is gone.
     let _ = outgoing.send(Outgoing::Notice(message)).await;
 }

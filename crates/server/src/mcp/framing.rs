@@ -1,4 +1,4 @@
-//! Messages on lines: one message is one line, and one that is too long costs only itself.
+//! Reads one message per line; skips a line that is too long and goes on with the next.
 //!
 //! Path: 1. Doc: front-doors.md#messages
 
@@ -9,14 +9,14 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 use super::codec::{Id, id_of_beginning};
 use crate::http::BODY_BYTES_MAX;
 
-/// What was read.
+/// The outcome of reading a line.
 #[derive(Debug, PartialEq)]
 pub(super) enum Line {
-    /// A line, which stands in the buffer.
+    /// A line, which is in the buffer.
     Message,
-    /// A line that is too long; its id, where that stands in its beginning.
+    /// A line that is too long, with its id if the part that was read has one.
     TooLong(Option<Id>),
-    /// Nothing more will come.
+    /// The end of the input.
     End,
 }
 
@@ -46,7 +46,7 @@ pub(super) async fn read_line(
     }
 }
 
-/// Reads to the end of a line and keeps none of it.
+/// Skips the rest of a line.
 async fn skip_line(input: &mut (impl AsyncBufRead + Unpin)) -> Result<()> {
     loop {
         let buffered = input.fill_buf().await?;

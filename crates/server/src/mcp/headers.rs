@@ -1,5 +1,6 @@
-//! Headers that repeat what the body says, so that what stands between client and server can route
-//! without reading it: they must agree with the body (MCP 2026-07-28, standard headers).
+//! Checks the headers that repeat parts of the body (MCP 2026-07-28, standard headers).
+//!
+//! Intermediaries route by these headers without reading the body, so both must agree.
 //!
 //! Path: 1. Doc: front-doors.md#headers
 
@@ -11,7 +12,7 @@ use serde_json::Value;
 use super::codec::{Request, RpcError};
 use super::wire::{code, header};
 
-/// The one value of a header, read as MCP encodes it.
+/// The value of a header, decoded as MCP encodes it.
 enum Held<'h> {
     None,
     Text(std::borrow::Cow<'h, str>),
@@ -40,7 +41,7 @@ fn mismatch(message: String) -> RpcError {
     RpcError::new(code::HEADER_MISMATCH, message)
 }
 
-/// Whether `name` says the same as the body, where the body has `expected`.
+/// Checks that the header `name` has the value `expected` from the body.
 fn agrees(headers: &HeaderMap, name: &str, expected: &str) -> Result<(), RpcError> {
     match held(headers, name) {
         Held::Text(text) if text == expected => Ok(()),
@@ -61,24 +62,16 @@ fn named_by(method: &str) -> Option<&'static str> {
     }
 }
 
-/// What `Mcp-Name` repeats of a request, where the body has it.
+/// The value that `Mcp-Name` must repeat, if the body has it.
 ///
 /// # Errors
-/// `-32602` where it is no text.
+/// `-32602` if it is not text.
 pub(super) fn name(request: &Request) -> Result<Option<String>, RpcError> {
-    #[derive(serde::Deserialize)]
-    struct Named {
-        #[serde(default)]
-        name: Option<String>,
-        #[serde(default)]
-        uri: Option<String>,
-    }
     let Some(member) = named_by(&request.method) else { return Ok(None) };
-    let named: Named = request.params.read()?;
-    Ok(if member == "name" { named.name } else { named.uri })
+    Ok(request.params.member::<Option<String>>(member)?.flatten())
 }
 
-/// Compares the version, the method and the name.
+/// Compares the headers for version, method and name with the body.
 ///
 /// # Errors
 /// `-32020`.
@@ -96,7 +89,7 @@ pub(super) fn check_standard(
     }
 }
 
-/// Compares the method of a notification.
+/// Compares the header for the method with a notification.
 ///
 /// # Errors
 /// `-32020`.
@@ -112,8 +105,8 @@ pub(super) fn is_annotated(schema: &Value) -> bool {
     })
 }
 
-/// Removes arguments that are `null`, not required, and repeated in headers: such a one has no
-/// header, as an absent one has none.
+/// Removes optional arguments that are `null` and repeated in headers. They count as absent,
+/// because a `null` has no header.
 pub(super) fn drop_nulls(schema: &Value, arguments: &mut Value) {
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
     let required = schema.get("required").and_then(Value::as_array);
@@ -131,7 +124,7 @@ pub(super) fn drop_nulls(schema: &Value, arguments: &mut Value) {
 }
 
 /// Compares `Mcp-Param-*` with the arguments whose properties the schema annotates with
-/// `x-mcp-header`. Headers that no annotation names are left alone.
+/// `x-mcp-header`. Headers without an annotation are ignored.
 ///
 /// # Errors
 /// `-32020`.

@@ -1,4 +1,4 @@
-//! MCP over streamable HTTP, both eras on one endpoint.
+//! Serves MCP over streamable HTTP, both eras on one endpoint.
 //!
 //! Path: 1, 10. Doc: front-doors.md#mcp
 
@@ -29,7 +29,7 @@ use super::tools;
 use super::wire::{self, code, header};
 use crate::http::{Held, read_json};
 
-/// The endpoint: the door, and the sessions that came through it.
+/// The MCP endpoint: the door and its sessions.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
     door: Door,
@@ -40,13 +40,13 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     pub(crate) fn new(
-        house: crate::House,
+        gateway: crate::Gateway,
         limits: SessionLimits,
         ending: &CancellationToken,
     ) -> Self {
         let sessions = Sessions::new(limits);
-        tokio::spawn(sessions.clone().tend(ending.clone()));
-        Self { door: Door::new(house), sessions, ending: ending.clone() }
+        tokio::spawn(sessions.clone().maintain(ending.clone()));
+        Self { door: Door::new(gateway), sessions, ending: ending.clone() }
     }
 }
 
@@ -114,12 +114,12 @@ struct Visit {
     caller: Caller,
     toolset: Option<Arc<str>>,
     headers: HeaderMap,
-    /// The place of the request's bytes in the door's budget.
+    /// Keeps the request's bytes in the budget of the HTTP door.
     held: Option<Held>,
 }
 
 impl Visit {
-    /// The one value of a header; an error where there are several, or no text.
+    /// The value of a header, if present; an error for several values, or one that is not text.
     fn header(&self, name: &str) -> Result<Option<&str>, Box<Response>> {
         let mut values = self.headers.get_all(name).iter();
         match (values.next().map(|value| value.to_str()), values.next()) {
@@ -132,14 +132,14 @@ impl Visit {
         }
     }
 
-    /// Whether the path names a tool set that is not there.
+    /// Whether the path names a tool set that does not exist.
     fn is_of_no_toolset(&self) -> bool {
-        let catalogue = &self.endpoint.door.house.catalogue;
+        let catalogue = &self.endpoint.door.gateway.catalogue;
         let view = catalogue.view(&self.caller).within(self.toolset.clone());
         self.toolset.is_some() && !view.toolset_exists()
     }
 
-    /// Says that there is no such tool set, to the request where it can be read.
+    /// Answers 404 for an unknown tool set, with the request's id if the body can be read.
     async fn no_toolset(self, body: Body) -> Served {
         let read = read_json(&self.headers, body).await.ok().map(|bytes| codec::read(&bytes));
         let request = match read {
@@ -152,7 +152,7 @@ impl Visit {
         Err(refuse(StatusCode::NOT_FOUND, request.as_ref(), &error))
     }
 
-    /// The version that the head states; `None` where it states none.
+    /// The protocol version that the head states, if any.
     fn stated_version(&self) -> Result<Option<&str>, Box<Response>> {
         self.header(header::VERSION)
     }
@@ -162,7 +162,7 @@ impl Visit {
         Ok(stated.is_some_and(|version| !wire::legacy().iter().any(|known| known == version)))
     }
 
-    /// The session of the head, which must be the caller's.
+    /// The session that the head names; it must be of the same caller and tool set.
     fn session(&self, request: Option<&Request>) -> Result<Arc<Session>, Box<Response>> {
         let Some(id) = self.header(header::SESSION)? else {
             let message =
@@ -206,7 +206,7 @@ impl Visit {
 
     fn notification(&self, note: &Notification) -> Served {
         if self.is_modern_head()? {
-            // What a client of this era would notify of is told by the end of its stream.
+            // Nothing else to do: in this era a client cancels by closing its stream.
             headers::check_notification(&self.headers, &note.method)
                 .map_err(|error| refuse(StatusCode::BAD_REQUEST, None, &error))?;
         } else {
@@ -242,7 +242,7 @@ impl Visit {
     ) -> Served {
         let refuse = |error: &RpcError| {
             let status = match reply::status(Era::Modern, Some(error.code)) {
-                // What every request must say is a matter of the transport.
+                // These errors concern the transport, so they are not answered with 200.
                 StatusCode::OK => StatusCode::BAD_REQUEST,
                 status => status,
             };
@@ -285,14 +285,14 @@ impl Visit {
         let wants_notices = client.log_level.is_some() || exchange::progress_token(&meta).is_some();
         let (door, held) = (door.clone(), self.held);
         tokio::spawn(async move {
-            exchange::run(&door, &client, request, meta, stop, outgoing).await;
+            exchange::run(&door, &client, request, meta, stop, None, outgoing).await;
             drop(held);
         });
         Ok(reply::reply(Era::Modern, accepted, wants_notices, receiver, Some(guard)).await)
     }
 
-    /// Compares the head with the body. Of a tool that the caller does not see nothing is compared,
-    /// as nothing is of one that is not there.
+    /// Compares the head with the body. Arguments are not compared for a tool that the caller does
+    /// not see, because the answer would reveal it.
     fn check_headers(&self, client: &Client, request: &Request) -> Result<(), RpcError> {
         let name = headers::name(request)?;
         headers::check_standard(&self.headers, wire::modern(), &request.method, name.as_deref())?;
@@ -329,7 +329,7 @@ impl Visit {
         let wants_notices = client.log_level.is_some() || exchange::progress_token(&meta).is_some();
         let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
         let door = self.endpoint.door.clone();
-        // A client that hangs up has not cancelled: its request goes on.
+        // In the legacy era a closed connection does not cancel the request.
         let held = self.held;
         tokio::spawn(async move {
             session.run(&door, client, request, meta, running, outgoing).await;
@@ -364,7 +364,7 @@ impl Visit {
             refuse(status, Some(request), &error)
         })?;
         let result = wire::initialized(&version);
-        let message = codec::answer(&request.id, Ok(result));
+        let message = codec::answer(&request.id, Ok(result.into()));
         let mut response = reply::document(StatusCode::OK, message);
         if let Ok(id) = session.id.parse() {
             response.headers_mut().insert(header::SESSION, id);

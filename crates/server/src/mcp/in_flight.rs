@@ -1,5 +1,6 @@
-//! The requests of one client that are in progress: by their ids, so that cancellations find them
-//! and an id that is still in use is not taken twice.
+//! Tracks the requests of one client that are in progress.
+//!
+//! Cancellations find a request by its id, and an id that is in use is rejected.
 //!
 //! Doc: front-doors.md#cancellation
 
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::codec::{Id, Notification, RpcError};
 use super::wire::code;
 
-/// Requests of one client at once.
+/// The most requests of one client that are in progress at once.
 const REQUESTS_MAX: usize = 1_024;
 
 #[derive(Debug, Default)]
@@ -22,16 +23,16 @@ struct Table {
     emptied: Notify,
 }
 
-/// The requests in progress; all clones are one table.
+/// The requests in progress. Clones share one table.
 #[derive(Debug, Clone, Default)]
 pub(super) struct InFlight(Arc<Table>);
 
-/// A request in progress, until it is dropped.
+/// A request in progress; it ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Running {
     table: InFlight,
     id: Id,
-    /// Cancelled when the client wants the request to stop.
+    /// Cancelled when the request is to stop.
     pub(super) stop: CancellationToken,
 }
 
@@ -40,10 +41,10 @@ impl InFlight {
         self.0.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a request is in progress.
+    /// Registers a request that begins.
     ///
     /// # Errors
-    /// `-32600` where its id is in use, `-32000` where too many are in progress.
+    /// `-32600` if its id is in use, `-32000` if too many are in progress.
     pub(super) fn begin(&self, id: &Id) -> Result<Running, RpcError> {
         let mut requests = self.requests();
         if requests.contains_key(id) {
@@ -59,14 +60,14 @@ impl InFlight {
         Ok(Running { table: self.clone(), id: id.clone(), stop })
     }
 
-    /// Asks a request to stop; one that is unknown or has ended is none of anybody's concern.
+    /// Cancels a request; ids that are unknown or have ended are ignored.
     pub(super) fn cancel(&self, id: &Id) {
         if let Some(stop) = self.requests().get(id) {
             stop.cancel();
         }
     }
 
-    /// Asks all requests to stop.
+    /// Cancels all requests.
     pub(super) fn cancel_all(&self) {
         for stop in self.requests().values() {
             stop.cancel();

@@ -1,4 +1,4 @@
-//! `subscriptions/listen`: a stream of the modern era that tells of changes until it is closed.
+//! Serves `subscriptions/listen`: a stream of change notifications of the modern era.
 //!
 //! Doc: front-doors.md#changes
 
@@ -19,7 +19,7 @@ use super::outbox;
 /// The method.
 pub(super) const METHOD: &str = "subscriptions/listen";
 
-/// What a client wants to be told of.
+/// The changes that a client asks to be notified of.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Filter {
@@ -33,10 +33,10 @@ pub(super) struct Filter {
     resource_subscriptions: Vec<String>,
 }
 
-/// Reads what a client wants.
+/// Reads the filter of a listen request.
 ///
 /// # Errors
-/// `-32602`.
+/// `-32602`, if it is malformed or has too many resources.
 pub(super) fn filter(request: &Request) -> Result<Filter, RpcError> {
     #[derive(Deserialize)]
     struct Listen {
@@ -50,7 +50,7 @@ pub(super) fn filter(request: &Request) -> Result<Filter, RpcError> {
     Ok(filter)
 }
 
-/// Tells of changes until the client stops listening or the gateway ends.
+/// Sends notifications of changes until the client stops listening or the gateway ends.
 pub(super) async fn run(
     door: &Door,
     client: &Client,
@@ -80,7 +80,7 @@ pub(super) async fn run(
     let mut uris = Vec::new();
     let no_meta = Map::new();
     for uri in filter.resource_subscriptions {
-        // What cannot be told of is missing in what is acknowledged.
+        // The acknowledgement leaves out resources whose subscription failed.
         let subscribed = tokio::select! {
             subscribed = door.subscribe(client, &uri, &no_meta) => subscribed,
             () = stop.cancelled() => return,
@@ -111,6 +111,6 @@ pub(super) async fn run(
         "resultType": "complete",
         "_meta": { outbox::SUBSCRIPTION_ID: request.id.value() },
     });
-    let message = codec::answer(&request.id, Ok(result));
+    let message = codec::answer(&request.id, Ok(result.into()));
     let _ = outgoing.send(Outgoing::Answer(Answer { message, error: None })).await;
 }

@@ -1,4 +1,4 @@
-//! Listings: what a client may see of tools, prompts, resources and templates, page by page.
+//! Answers the list methods for tools, prompts, resources and templates, in pages.
 //!
 //! Path: 10. Doc: front-doors.md#listings
 
@@ -11,14 +11,14 @@ use super::client::Client;
 use super::codec::{Request, RpcError};
 use super::declared::tool_document;
 use super::search;
-use crate::{House, Listing};
+use crate::{Gateway, Listing};
 
 /// Items of one page.
 const PAGE: usize = 500;
 
 /// Answers one of the `…/list` methods.
 pub(super) fn answer(
-    house: &House,
+    gateway: &Gateway,
     view: &View,
     client: &Client,
     request: &Request,
@@ -31,11 +31,11 @@ pub(super) fn answer(
     let cursor = request.params.read::<Page>()?.cursor.filter(|cursor| !cursor.is_empty());
     let method = request.method.as_str();
     let toolset = client.toolset.as_deref().unwrap_or_default();
-    // A cursor is good for one caller's listing.
+    // A cursor is valid for one listing of one caller in one tool set.
     let listing = format!("{method}\0{}\0{toolset}", client.caller.name());
     let after = match &cursor {
         None => None,
-        Some(cursor) => match house.proxy.place(&listing, cursor) {
+        Some(cursor) => match gateway.proxy.place(&listing, cursor) {
             Some(place) => Some(place),
             None => {
                 let message = "the cursor is not one of this listing; begin without one";
@@ -50,8 +50,8 @@ pub(super) fn answer(
         _ => None,
     };
     let (member, items, next) = match kind {
-        // Who may not search is listed everything.
-        None if house.listing == Listing::Search && search::is_possible(view) => {
+        // Callers that may not search get the whole list.
+        None if gateway.listing == Listing::Search && search::is_possible(view) => {
             ("tools", search::tools(view, client), None)
         }
         None => {
@@ -66,7 +66,7 @@ pub(super) fn answer(
     let mut result = Map::new();
     result.insert(member.to_owned(), Value::Array(items));
     if let Some(place) = next {
-        result.insert("nextCursor".to_owned(), json!(house.proxy.cursor(&listing, &place)));
+        result.insert("nextCursor".to_owned(), json!(gateway.proxy.cursor(&listing, &place)));
     }
     Ok(Value::Object(result))
 }

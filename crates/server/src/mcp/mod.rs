@@ -1,7 +1,7 @@
-//! MCP in both eras of the protocol, over stdio and streamable HTTP.
+//! Serves MCP in both eras of the protocol, over stdio and streamable HTTP.
 //!
-//! [`codec`] reads and writes messages, [`door`] answers requests whichever way they came, and
-//! [`http`] and [`stdio`] are the ways. The SDK's types stay behind [`wire`].
+//! [`codec`] reads and writes messages, [`door`] answers requests, [`http`] and [`stdio`] are the
+//! transports. Only [`wire`] uses the types of the SDK.
 //!
 //! Path: 1, 10. Doc: front-doors.md#mcp
 
@@ -29,10 +29,10 @@ pub(crate) use http::{Endpoint, everything, toolset};
 pub use sessions::SessionLimits;
 pub use stdio::serve_stdio;
 
-/// What fuzz targets try: the readers of outside bytes.
+/// Entry points for fuzz targets: the readers of outside bytes.
 #[cfg(fuzzing)]
 pub mod fuzzing {
-    /// Reads a body as a message, its parameters, and the answer to one that is none.
+    /// Reads a body as a message with its parameters, and checks the answer to an invalid one.
     pub fn body(bytes: &[u8]) {
         match super::codec::read(bytes) {
             Ok(super::codec::Incoming::One(super::codec::Message::Request(request))) => {
@@ -40,7 +40,10 @@ pub mod fuzzing {
                 let _ = super::headers::name(&request);
                 let _ = super::listen::filter(&request);
                 let _ = super::tools::arguments(&request);
-                assert!(!super::codec::answer(&request.id, Ok(serde_json::Value::Null)).is_empty());
+                assert!(
+                    !super::codec::answer(&request.id, Ok(serde_json::Value::Null.into()))
+                        .is_empty()
+                );
             }
             Ok(_) => (),
             Err(fault) => {
@@ -51,7 +54,7 @@ pub mod fuzzing {
         }
     }
 
-    /// Reads lines until the end.
+    /// Reads lines until the end, each as a body.
     pub fn lines(bytes: &[u8]) {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return };
         runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! Who wants to be told of changes, and of which: each client hears of what it may see itself.
+//! Notifies each client of changes in its own view of listings and resources.
 //!
 //! Doc: front-doors.md#changes
 
@@ -13,12 +13,12 @@ use toolbooth_proxy::{Catalogue, ListingDigests, ResourceUpdate, Subscription, T
 
 use super::outbox::{List, Outbox};
 
-/// How long further changes are waited for.
+/// Changes within this time become one notification.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// Resources that one client is told of.
+/// The most resources that one client may subscribe to.
 pub(super) const SUBSCRIPTIONS_MAX: usize = 1_000;
 
-/// The listings that a client wants to be told of.
+/// The listings whose changes a client is notified of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Lists {
     pub(super) tools: bool,
@@ -30,7 +30,7 @@ impl Lists {
     pub(super) const ALL: Self = Self { tools: true, prompts: true, resources: true };
 }
 
-/// Whose view of the listings counts: a caller within a tool set.
+/// The owner of a view: a caller in a tool set.
 type Viewer = (Caller, Option<Arc<str>>);
 
 struct Member {
@@ -47,14 +47,14 @@ struct Members {
     all: HashMap<u64, Member>,
 }
 
-/// Everybody who wants to be told.
+/// All clients that are notified of changes.
 #[derive(Clone)]
 pub(super) struct Notifications {
     catalogue: Arc<Catalogue>,
     members: Arc<Mutex<Members>>,
 }
 
-/// A membership, which ends when it is dropped.
+/// The registration of one client, which ends when it is dropped.
 pub(super) struct Membership {
     notifications: Notifications,
     id: u64,
@@ -64,13 +64,13 @@ pub(super) struct Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         let member = self.notifications.members().all.remove(&self.id);
-        // Subscriptions end outside of the lock.
+        // Its subscriptions are dropped outside of the lock.
         drop(member);
     }
 }
 
 impl Membership {
-    /// Tells of a resource from now on; false where there are too many.
+    /// Adds the subscription to a resource; false if the client has too many.
     #[must_use]
     pub(super) fn add(&self, subscription: Subscription) -> bool {
         let mut members = self.notifications.members();
@@ -78,7 +78,7 @@ impl Membership {
         if member.resources.len() >= SUBSCRIPTIONS_MAX
             && !member.resources.contains_key(subscription.uri())
         {
-            // It ends outside of the lock.
+            // The subscription is dropped outside of the lock.
             drop(members);
             return false;
         }
@@ -88,7 +88,7 @@ impl Membership {
         true
     }
 
-    /// Tells of a resource no longer.
+    /// Ends the subscription to a resource.
     pub(super) fn remove(&self, uri: &str) {
         let mut members = self.notifications.members();
         let removed = members.all.get_mut(&self.id).and_then(|one| one.resources.remove(uri));
@@ -98,7 +98,7 @@ impl Membership {
 }
 
 impl Notifications {
-    /// Nobody yet; changes are followed until the end of the process.
+    /// Starts without clients; two tasks follow changes until the end of the process.
     pub(super) fn new(catalogue: Arc<Catalogue>, proxy: &ToolProxy) -> Self {
         let this = Self { catalogue, members: Arc::default() };
         tokio::spawn(this.clone().follow_lists());
@@ -118,7 +118,7 @@ impl Notifications {
         self.view(viewer).digest()
     }
 
-    /// Tells a client of changes from now on.
+    /// Registers a client for notifications of changes.
     pub(super) fn join(
         &self,
         caller: &Caller,
@@ -137,7 +137,8 @@ impl Notifications {
         let id = members.next;
         members.all.insert(id, member);
         drop(members);
-        // A change since the look above may have been told before the client was a member.
+        // A change after the digest was taken may have been handled before the client was
+        // registered.
         if changes.has_changed().unwrap_or(false) {
             let now = self.digest(&again);
             if let Some(member) = self.members().all.get_mut(&id) {
@@ -161,7 +162,7 @@ impl Notifications {
                 if let Entry::Vacant(vacant) = digests.entry(viewer) {
                     let digest = self.digest(vacant.key());
                     vacant.insert(digest);
-                    // A view of many tools takes a while.
+                    // The digest of a large view takes a while, so other tasks may run in between.
                     tokio::task::yield_now().await;
                 }
             }
@@ -177,7 +178,7 @@ impl Notifications {
         loop {
             match updates.recv().await {
                 Ok(update) => self.updated(&update),
-                // What was missed may have been anybody's.
+                // The lost updates are unknown, so every subscription is notified.
                 Err(RecvError::Lagged(_)) => {
                     for member in self.members().all.values() {
                         let view = self.view(&member.viewer);

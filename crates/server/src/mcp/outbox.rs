@@ -1,5 +1,4 @@
-//! What one client is to be told by itself, until it takes it: each thing once, however often it
-//! has changed meanwhile.
+//! Holds the pending change notifications of one client, each at most once.
 //!
 //! Doc: front-doors.md#changes
 
@@ -13,7 +12,7 @@ use tokio::sync::{Notify, mpsc};
 use super::codec::{self, Id};
 use super::exchange::Outgoing;
 
-/// The member of `_meta` that names the subscription which a message belongs to.
+/// The member of `_meta` that names the subscription of a message.
 pub(super) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
 /// A listing that can change.
@@ -47,7 +46,8 @@ struct Shared {
     changed: Notify,
 }
 
-/// What waits for one client. All clones are one; bounded by what the client subscribed to.
+/// The pending notifications of one client. Clones share one state. Its size is bounded by the
+/// number of listings and of the client's subscriptions.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outbox(Arc<Shared>);
 
@@ -56,34 +56,34 @@ impl Outbox {
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A listing has changed.
+    /// Notes that a listing has changed.
     pub(super) fn list_changed(&self, list: List) {
         self.waiting().lists.insert(list);
         self.0.changed.notify_one();
     }
 
-    /// A resource has changed.
+    /// Notes that a resource has changed.
     pub(super) fn resource_updated(&self, uri: &str) {
         self.waiting().resources.insert(uri.to_owned());
         self.0.changed.notify_one();
     }
 
-    /// There will be nothing more.
+    /// Closes the outbox; pending notifications are still sent.
     pub(super) fn close(&self) {
         self.waiting().closed = true;
         self.0.changed.notify_one();
     }
 
-    /// Waits for something and sends it, one after the other, until nobody reads or the outbox is
-    /// closed. What could not be sent waits for the next reader. Messages to a subscription of the
-    /// modern era carry its id.
+    /// Sends notifications as they come, until the receiver is gone or the outbox is closed and
+    /// empty. Notifications that were not sent stay pending for the next receiver. With
+    /// `subscription`, each notification carries its id.
     pub(super) async fn send_to(
         &self,
         outgoing: &mpsc::Sender<Outgoing>,
         subscription: Option<&Id>,
     ) {
         loop {
-            // A place comes first, so that nothing is taken that cannot be sent.
+            // Reserves a place first, so that no notification is taken that cannot be sent.
             let Ok(place) = outgoing.reserve().await else { return };
             let taken = tokio::select! {
                 taken = self.take(subscription) => taken,
@@ -96,7 +96,7 @@ impl Outbox {
         }
     }
 
-    /// Waits for something and takes it, as a message; `None` once it is closed.
+    /// Waits for a notification and takes it; `None` once the outbox is closed and empty.
     async fn take(&self, subscription: Option<&Id>) -> Option<Bytes> {
         loop {
             let changed = self.0.changed.notified();
@@ -118,7 +118,7 @@ impl Outbox {
     }
 }
 
-/// A notification, with the id of the subscription that it belongs to.
+/// A notification, with the id of its subscription if it has one.
 pub(super) fn tagged(
     method: &str,
     mut params: Map<String, Value>,
@@ -168,7 +168,7 @@ mod tests {
         assert!(first.recv().await.is_some());
         drop(first);
         sent.await.unwrap();
-        // At most the one that was handed over is gone; nothing new is taken for who has left.
+        // At most the notification in the channel is lost; a closed receiver gets no further ones.
         outbox.list_changed(List::Prompts);
         let (outgoing, mut second) = mpsc::channel(4);
         let sending = outbox.clone();

@@ -1,5 +1,7 @@
-//! The body of an answer over HTTP: one JSON document, or a stream of events from the first thing
-//! on that comes before the answer (MCP streamable HTTP; WHATWG server-sent events).
+//! Writes answers over HTTP, as one JSON document or as a stream of events.
+//!
+//! A stream begins with the first notification before the answer (MCP streamable HTTP; WHATWG
+//! server-sent events).
 //!
 //! Path: 10. Doc: front-doors.md#answers
 
@@ -25,12 +27,12 @@ use super::exchange::{Answer, Outgoing};
 use super::wire::code;
 use crate::http::Problem;
 
-/// How long nothing may be sent, so that nobody between takes the connection for dead.
+/// The longest silence on a connection, so that intermediaries do not close it as dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Asks proxies not to hold events back.
+/// Asks proxies not to buffer events.
 const NO_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// The forms of an answer that a client takes (RFC 9110, 12.5.1).
+/// The media types that a client accepts for an answer (RFC 9110, 12.5.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Accepted {
     pub(super) json: bool,
@@ -61,8 +63,8 @@ impl Accepted {
     }
 }
 
-/// The status of an answer with this error of the gateway. Before 2026-07-28 the answer to a
-/// request that could be read is 200, whatever it says.
+/// The HTTP status for an error of the gateway. In the legacy era it is 200 for all errors but
+/// `-32700` and `-32600`.
 pub(super) fn status(era: Era, error: Option<i64>) -> StatusCode {
     match (era, error) {
         (_, Some(code::PARSE_ERROR | code::INVALID_REQUEST)) => StatusCode::BAD_REQUEST,
@@ -75,17 +77,17 @@ pub(super) fn status(era: Era, error: Option<i64>) -> StatusCode {
     }
 }
 
-/// A JSON document.
+/// A response with a JSON document.
 pub(super) fn document(status: StatusCode, message: Bytes) -> Response {
     (status, [(CONTENT_TYPE, "application/json")], message).into_response()
 }
 
-/// An error of the gateway.
+/// A response with a JSON-RPC error.
 pub(super) fn refusal(status: StatusCode, id: Option<&Id>, error: &RpcError) -> Response {
     document(status, error_answer(id, error))
 }
 
-/// A problem of the transport as an error of JSON-RPC; its status and headers stay.
+/// Turns a problem into a JSON-RPC error with the same status and headers.
 pub(super) fn of_problem(problem: Problem) -> Response {
     let data = json!({ "code": problem.code });
     let error = RpcError::new(code::INVALID_REQUEST, problem.title.clone()).with_data(data);
@@ -96,12 +98,13 @@ pub(super) fn of_problem(problem: Problem) -> Response {
     Response::from_parts(parts, Body::from(body))
 }
 
-/// A message that was not taken.
+/// The response to a rejected message.
 pub(super) fn fault(fault: &Fault) -> Response {
     document(StatusCode::BAD_REQUEST, fault.answer())
 }
 
-/// Answers with what `outgoing` brings. Dropping the answer drops `guard`.
+/// Answers with the messages of `outgoing`. A response that is dropped before its answer drops
+/// `guard`.
 pub(super) async fn reply(
     era: Era,
     accepted: Accepted,
@@ -125,7 +128,7 @@ pub(super) async fn reply(
                 Some(Outgoing::Notice(message)) if accepted.events => {
                     return events(Stream::begun(Form::Events, event(&message), outgoing, guard));
                 }
-                // A client that takes no events misses what comes before the answer.
+                // A client that does not accept events gets only the answer.
                 Some(Outgoing::Notice(_)) => (),
                 None => {
                     let error = RpcError::new(code::INTERNAL_ERROR, "the request was not answered");
@@ -134,7 +137,7 @@ pub(super) async fn reply(
             },
             () = &mut quiet => {
                 if accepted.json && !(wants_notices && accepted.events) {
-                    // Blanks before a JSON document say nothing (RFC 8259, 2).
+                    // White space before a JSON document is insignificant (RFC 8259, 2).
                     let stream = Stream::begun(Form::Json, Bytes::from_static(b" "), outgoing, guard);
                     let body = Body::new(stream);
                     return ([(CONTENT_TYPE, "application/json")], body).into_response();
@@ -163,7 +166,8 @@ fn events(stream: Stream) -> Response {
 /// A comment, which clients skip.
 const HEARTBEAT: &[u8] = b": \n\n";
 
-/// A message as an event. A JSON document has no line ends outside of its texts, and none in them.
+/// Frames a message as an event. Messages are compact JSON without line breaks, so one `data` line
+/// is enough.
 fn event(message: &[u8]) -> Bytes {
     let mut event = BytesMut::with_capacity(message.len() + 24);
     event.put_slice(b"event: message\ndata: ");
@@ -178,7 +182,7 @@ enum Form {
     Events,
 }
 
-/// A body that is written as its messages come.
+/// A body that is sent message by message.
 struct Stream {
     form: Form,
     first: Option<Bytes>,
@@ -203,7 +207,7 @@ impl Stream {
         Self { form: Form::Events, first: Some(first), outgoing: None, quiet, guard: None }
     }
 
-    /// A piece of the body; the last one ends it.
+    /// The bytes of a message, if the form carries it. The answer ends the body.
     fn piece(&mut self, outgoing: Outgoing) -> Option<Bytes> {
         match (self.form, outgoing) {
             (Form::Json, Outgoing::Notice(_)) => None,
@@ -251,7 +255,7 @@ impl HttpBody for Stream {
             return Poll::Pending;
         }
         this.quiet.as_mut().reset(Instant::now() + KEEP_ALIVE);
-        // Its waker is to be registered for the next one.
+        // The next poll registers the waker for the new deadline.
         context.waker().wake_by_ref();
         let beat = if this.form == Form::Json { &b" "[..] } else { HEARTBEAT };
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(beat)))))
@@ -296,7 +300,7 @@ mod tests {
             [(both, false, " "), (both, true, ": \n\n"), (events_only, false, ": \n\n")]
         {
             let (outgoing, receiver) = mpsc::channel(1);
-            // Nothing is sent meanwhile: the head comes by the clock.
+            // Without a message, the head is sent when `KEEP_ALIVE` has passed.
             let response = reply(Era::Modern, accepted, wants_notices, receiver, None).await;
             let kind = response.headers()[CONTENT_TYPE].to_str().unwrap().to_owned();
             let is_json = accepted.json && !wants_notices;

@@ -1,4 +1,4 @@
-//! The listing mode for large registries: two tools, by which agents find and call the others.
+//! Implements the listing mode for large registries: agents find and call tools by two tools.
 //!
 //! `search_tools` is a tool of the gateway, and passes the proxy like all tools. `call_tool` is
 //! unwrapped at the door, so that policy and records see the tool inside.
@@ -11,7 +11,7 @@ use toolbooth_proxy::{SEARCH_TOOLS, View};
 use super::client::Client;
 use super::declared::tool_document;
 
-/// Calls a tool that was found.
+/// The name of the tool that calls a tool from the search results.
 pub(super) const CALL: &str = "call_tool";
 
 /// Whether the caller may search.
@@ -19,7 +19,7 @@ pub(super) fn is_possible(view: &View) -> bool {
     view.find(SEARCH_TOOLS).is_some()
 }
 
-/// The two tools.
+/// The documents of the two tools.
 pub(super) fn tools(view: &View, client: &Client) -> Vec<Value> {
     let about = "Calls a tool that search_tools has found, with arguments for its inputSchema.";
     let call = json!({

@@ -1,16 +1,19 @@
-//! Sessions of the legacy era over HTTP: each belongs to the caller that made it, and ends when it
-//! has not been used for long, or when its caller makes too many.
+//! Manages the sessions of the legacy era over HTTP.
+//!
+//! A session belongs to the caller that made it. It ends when it is idle for too long, or when its
+//! caller makes too many.
 //!
 //! Doc: front-doors.md#sessions
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use toolbooth_contracts::Caller;
 use toolbooth_contracts::conversation::LogLevel;
@@ -29,7 +32,7 @@ pub(super) const BATCHES: &str = "2025-03-26";
 pub(super) const NO_BATCHES: &str =
     "this revision of the protocol has no batches; send each message by itself";
 
-/// What `initialize` asks.
+/// The parameters of `initialize`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Initialize {
@@ -39,21 +42,21 @@ pub(super) struct Initialize {
 }
 
 impl Initialize {
-    /// The version that the session has: the one that was asked for, else the newest.
+    /// The version of the session: the requested one if it is supported, else the newest.
     pub(super) fn version(&self) -> String {
         let known = wire::legacy();
         let asked = known.iter().find(|version| **version == self.protocol_version);
         asked.or(known.last()).cloned().unwrap_or_default()
     }
 
-    /// What the client calls itself.
+    /// The client's name for itself, at most 256 characters.
     pub(super) fn name(&self) -> Option<String> {
         let name = self.client_info.as_ref()?.get("name")?.as_str()?;
         Some(name.chars().take(256).collect())
     }
 }
 
-/// What sessions may use.
+/// Limits of sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionLimits {
     /// Sessions of one caller.
@@ -85,7 +88,7 @@ pub(super) struct Session {
 struct State {
     used: Instant,
     log_level: Option<LogLevel>,
-    /// Ends the stream that is open, when another is opened.
+    /// Ends the open stream when another is opened.
     stream: Option<CancellationToken>,
 }
 
@@ -109,7 +112,7 @@ impl Session {
         }
     }
 
-    /// Takes a notification of the client.
+    /// Applies a notification of the client. All but cancellations are ignored.
     pub(super) fn notified(&self, note: &Notification) {
         if let Some(id) = cancelled(note) {
             self.in_flight.cancel(&id);
@@ -128,21 +131,20 @@ impl Session {
     ) {
         match self.answer(door, &request, &meta).await {
             Some(answered) => {
-                let answer = Answer::new(&request.id, answered);
-                // Its id is free before its answer is read.
+                let answer = Answer::new(&request.id, answered.map(Into::into));
+                // The id must be free before the client reads the answer.
                 drop(running);
                 let _ = outgoing.send(Outgoing::Answer(answer)).await;
             }
             None => {
                 let stop = running.stop.clone();
-                exchange::run(door, &client, request, meta, stop, outgoing).await;
-                drop(running);
+                exchange::run(door, &client, request, meta, stop, Some(running), outgoing).await;
             }
         }
         self.touch();
     }
 
-    /// Answers what concerns the session itself; `None` for everything else.
+    /// Answers the methods of the session itself; `None` for all others.
     async fn answer(
         &self,
         door: &Door,
@@ -178,7 +180,7 @@ impl Session {
         })
     }
 
-    /// Answers the messages of a batch, all at once; what is said before the answers is dropped.
+    /// Answers the messages of a batch concurrently; notifications before the answers are dropped.
     pub(super) async fn batch(
         self: &Arc<Self>,
         door: &Door,
@@ -206,7 +208,8 @@ impl Session {
                     let (door, session) = (door.clone(), Arc::clone(self));
                     let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
                     let held = held.cloned();
-                    // Each goes on where the client hangs up, and can be cancelled all the same.
+                    // In its own task a request outlives the client's connection, and can still be
+                    // cancelled.
                     answering.push(tokio::spawn(async move {
                         let client = session.client();
                         let run = session.run(&door, client, request, meta, running, outgoing);
@@ -223,7 +226,8 @@ impl Session {
         answers
     }
 
-    /// Tells the client of changes until `stop` is cancelled, the session ends, or nobody reads.
+    /// Sends notifications of changes until `stop` is cancelled, the session ends, or the receiver
+    /// is gone.
     pub(super) async fn stream(&self, stop: &CancellationToken, outgoing: mpsc::Sender<Outgoing>) {
         tokio::select! {
             biased;
@@ -237,13 +241,13 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client as it is now.
+    /// The client with its current log level.
     pub(super) fn client(&self) -> Client {
         Client { log_level: self.state().log_level, ..self.client.clone() }
     }
 
-    /// Takes the session's one stream; the one that was open before ends. The stream is to end
-    /// with the token.
+    /// Opens the session's only stream and ends the one before. The stream must end when the token
+    /// is cancelled.
     pub(super) fn take_stream(&self) -> CancellationToken {
         let token = self.ended.child_token();
         if let Some(before) = self.state().stream.replace(token.clone()) {
@@ -252,7 +256,7 @@ impl Session {
         token
     }
 
-    /// A stream has ended.
+    /// Notes that the stream with this token has ended.
     pub(super) fn leave_stream(&self, token: &CancellationToken) {
         token.cancel();
         let mut state = self.state();
@@ -266,7 +270,7 @@ impl Session {
         self.state().used = Instant::now();
     }
 
-    /// Since when it is idle; `None` where it is not.
+    /// The time since which it is idle; `None` if it is not.
     fn idle_since(&self) -> Option<Instant> {
         let state = self.state();
         (state.stream.is_none() && self.in_flight.is_empty()).then_some(state.used)
@@ -311,7 +315,7 @@ pub(super) struct Sessions {
     all: Arc<Mutex<HashMap<String, Arc<Session>>>>,
 }
 
-/// Why no session was made.
+/// The reason why no session was made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoSession {
     #[error("this caller has as many sessions in use as it may have; end one with DELETE")]
@@ -329,8 +333,8 @@ impl Sessions {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a session. Where its caller has too many, the one of them that has been idle for the
-    /// longest time ends; where all callers together have, that of the caller who has the most.
+    /// Makes a session. If its caller has too many, the longest idle one of them ends. If all
+    /// callers together have too many, the longest idle session of the caller with the most ends.
     pub(super) fn make(
         &self,
         id: String,
@@ -352,7 +356,7 @@ impl Sessions {
             ended = all.remove(&oldest);
         } else if all.len() >= self.limits.all_max {
             let (most, owner) = most_sessions(&all).ok_or(NoSession::Full)?;
-            // Nobody loses a session to somebody who has as many.
+            // A caller never loses a session to one that has as many.
             let owner = if most > own { owner } else { caller.clone() };
             let oldest = longest_idle(&all, &owner).ok_or(NoSession::Full)?;
             ended = all.remove(&oldest);
@@ -365,7 +369,7 @@ impl Sessions {
         Ok(session)
     }
 
-    /// The caller's session; another's is as none.
+    /// Finds a session of the caller and notes its use. Sessions of other callers are not found.
     pub(super) fn find(&self, id: &str, caller: &Caller) -> Option<Arc<Session>> {
         let session = self.all().get(id).cloned().filter(|one| one.client.caller == *caller)?;
         session.touch();
@@ -394,8 +398,8 @@ impl Sessions {
         }
     }
 
-    /// Ends idle sessions now and then, until `ending` is cancelled; then all of them.
-    pub(super) async fn tend(self, ending: CancellationToken) {
+    /// Ends idle sessions periodically until `ending` is cancelled, then ends all streams.
+    pub(super) async fn maintain(self, ending: CancellationToken) {
         let every =
             (self.limits.idle / 4).clamp(Duration::from_millis(100), Duration::from_secs(60));
         while tokio::time::timeout(every, ending.cancelled()).await.is_err() {

@@ -1,4 +1,4 @@
-//! MCP over standard input and output: the protocol and nothing else.
+//! Serves MCP over standard input and output.
 //!
 //! Path: 1, 10. Doc: front-doors.md#mcp
 
@@ -22,31 +22,32 @@ use super::listen;
 use super::notifications::Lists;
 use super::sessions::{BATCHES, Initialize, NO_BATCHES, Session};
 use super::wire::{self, code};
-use crate::House;
+use crate::Gateway;
 use crate::auth::local_user;
+use crate::error::ServeError;
 use crate::http::BODY_BYTES_MAX;
 
 /// Messages that may wait to be written.
 const WRITES_MAX: usize = 64;
-/// How long requests may take that are in progress when the input ends.
+/// The time that requests in progress have after the end of the input.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Serves one client until its input ends, within a tool set where one is named.
+/// Serves one client until its input ends, within `toolset` if it is given.
 ///
 /// # Errors
-/// A sentence, where there is no such tool set, or the input or output fails.
-pub async fn serve_stdio(house: House, toolset: Option<&str>) -> Result<(), String> {
+/// [`ServeError`], if the tool set does not exist or the input fails.
+pub async fn serve_stdio(gateway: Gateway, toolset: Option<&str>) -> Result<(), ServeError> {
     let toolset: Option<Arc<str>> = toolset.map(Arc::from);
     let caller = local_user();
-    let view = house.catalogue.view(&caller).within(toolset.clone());
+    let view = gateway.catalogue.view(&caller).within(toolset.clone());
     if let (false, Some(name)) = (view.toolset_exists(), &toolset) {
-        return Err(format!("there is no tool set `{}`", name.escape_debug()));
+        return Err(ServeError::NoToolSet { name: name.to_string() });
     }
     let input = BufReader::new(tokio::io::stdin());
-    Pipe::serve(house, caller, toolset, input, tokio::io::stdout()).await
+    Pipe::serve(gateway, caller, toolset, input, tokio::io::stdout()).await
 }
 
-/// One client at the other end of a pipe.
+/// The connection of one client over stdio.
 #[derive(Clone)]
 struct Pipe {
     door: Door,
@@ -61,26 +62,26 @@ struct Pipe {
 
 impl Pipe {
     async fn serve(
-        house: House,
+        gateway: Gateway,
         caller: Caller,
         toolset: Option<Arc<str>>,
         input: impl AsyncBufRead + Unpin,
         output: impl AsyncWrite + Unpin + Send + 'static,
-    ) -> Result<(), String> {
+    ) -> Result<(), ServeError> {
         let (writer, messages) = mpsc::channel(WRITES_MAX);
         let writing = tokio::spawn(write(messages, output));
-        let door = Door::new(house);
+        let door = Door::new(gateway);
         let in_flight = InFlight::default();
         let ending = CancellationToken::new();
         let pipe = Self { door, caller, toolset, in_flight, ending, writer };
         let read = pipe.read(input).await;
         pipe.ending.cancel();
-        // What was asked before the input ended is answered, as long as somebody may read it.
+        // Requests in progress may still be answered, within a deadline.
         let _ = tokio::time::timeout(END_PATIENCE, pipe.in_flight.empty()).await;
         pipe.in_flight.cancel_all();
         drop(pipe);
         let _ = tokio::time::timeout(END_PATIENCE, writing).await;
-        read.map_err(|error| format!("standard input: {error}"))
+        read.map_err(ServeError::Input)
     }
 
     /// Reads messages until the input ends.
@@ -88,7 +89,7 @@ impl Pipe {
         let mut session = None;
         let mut line = Vec::new();
         loop {
-            // A client that does not read what it is told is not listened to.
+            // A client that does not read answers gets none: the closed output ends the loop.
             let read = tokio::select! {
                 read = read_line(&mut input, &mut line) => read?,
                 () = self.writer.closed() => return Ok(()),
@@ -110,12 +111,12 @@ impl Pipe {
     }
 
     async fn write(&self, message: Bytes) {
-        // A reader that is gone ends the loop above.
+        // If the output is closed, the loop in `read` ends.
         let _ = self.writer.send(message).await;
     }
 
     async fn answer(&self, request: &Request, answered: Result<Value, RpcError>) {
-        self.write(codec::answer(&request.id, answered)).await;
+        self.write(codec::answer(&request.id, answered.map(Into::into))).await;
     }
 
     async fn message(&self, session: &mut Option<Arc<Session>>, message: Message) {
@@ -192,8 +193,8 @@ impl Pipe {
         Ok(wire::initialized(&version))
     }
 
-    /// Begins a request of the legacy era; the error is told without the id where another request
-    /// that still waits for its answer has the same.
+    /// Begins a request of the legacy era. The error has no id if a request in progress has the
+    /// same.
     fn begin_legacy(
         &self,
         session: &Arc<Session>,
@@ -236,10 +237,13 @@ impl Pipe {
                     Some(filter) => {
                         let ending = pipe.ending.clone();
                         listen::run(door, &client, &request, filter, stop, ending, outgoing).await;
+                        drop(running);
                     }
-                    None => exchange::run(door, &client, request, meta, stop, outgoing).await,
+                    None => {
+                        let running = Some(running);
+                        exchange::run(door, &client, request, meta, stop, running, outgoing).await;
+                    }
                 }
-                drop(running);
             };
             tokio::join!(running, pipe.forward(receiver, stopped));
         });
@@ -251,14 +255,14 @@ impl Pipe {
         request: &Request,
     ) -> Result<super::in_flight::Running, (Option<Id>, RpcError)> {
         self.in_flight.begin(&request.id).map_err(|error| {
-            // An answer with an id that is in use would be taken for the other request's.
+            // The client would take an answer with an id in use for that of the other request.
             let id = (error.code != code::INVALID_REQUEST).then(|| request.id.clone());
             (id, error)
         })
     }
 
-    /// Writes what a request brings. One that was cancelled is not answered: its client has
-    /// forgotten it, and may use its id again.
+    /// Writes the messages of a request. A cancelled request is not answered: the client no longer
+    /// expects it, and may use its id again.
     async fn forward(&self, mut receiver: mpsc::Receiver<Outgoing>, stop: CancellationToken) {
         while let Some(outgoing) = receiver.recv().await {
             match outgoing {

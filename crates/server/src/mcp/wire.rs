@@ -1,6 +1,6 @@
-//! The seam to the MCP SDK: its types for versions, capabilities, error codes and headers.
+//! Wraps the MCP SDK: its types for versions, capabilities, error codes and headers.
 //!
-//! Nothing else of the front door names the SDK.
+//! No other module of the front door uses the SDK.
 //!
 //! Doc: front-doors.md#mcp
 
@@ -27,7 +27,7 @@ pub(super) mod code {
     pub(in crate::mcp) const MISSING_CAPABILITY: i64 =
         of(ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY);
     pub(in crate::mcp) const UNSUPPORTED_VERSION: i64 = of(ErrorCode::UNSUPPORTED_PROTOCOL_VERSION);
-    /// There is no such session (as SDKs of the legacy era have it).
+    /// The session does not exist (the code that SDKs of the legacy era use).
     pub(in crate::mcp) const SESSION_NOT_FOUND: i64 = -32_001;
     /// The server cannot serve the request (JSON-RPC 2.0, 5.1: from -32000 to -32099).
     pub(in crate::mcp) const SERVER_ERROR: i64 = -32_000;
@@ -79,7 +79,7 @@ fn this() -> Implementation {
     Implementation::new("toolbooth", env!("CARGO_PKG_VERSION"))
 }
 
-/// What the gateway says of itself to an agent.
+/// The instructions that agents get from the gateway.
 const INSTRUCTIONS: &str = "Tools behind Toolbooth: each call is checked, contained and receipted. A \
                             refusal says why; `_meta` holds `toolbooth/receiptId` and \
                             `toolbooth/errorCode`.";

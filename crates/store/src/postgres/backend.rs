@@ -1,8 +1,8 @@
-//! Batches of one writer: in the steady state one trip that locks and loads, and one that writes
-//! and commits.
+//! Loads and commits the batches of one writer, usually in two round trips.
 //!
-//! Statements are sent together and done in order. One that finds less than it must divides by zero,
-//! so that the commit sent behind it rolls back.
+//! The first round trip locks and loads, the second writes and commits. The statements of a round
+//! trip are sent together and executed in order. A statement that affects too few rows divides by
+//! zero, so that the `COMMIT` sent behind it rolls back.
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
@@ -25,22 +25,22 @@ use super::connect::{Connection, Server};
 use super::statements::Statements;
 use super::unavailable;
 
-/// How long one batch may take to load, and to be written.
+/// Time limit for loading a batch, and for writing it.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long connecting anew and reading the log's end may take.
+/// Time limit for reconnecting and reading the end of the log.
 const RECOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long more steps are waited for: what a timer can tell apart.
+/// How long to wait for more steps: the resolution of the timer.
 const GATHER: Duration = Duration::from_millis(1);
 
-/// A connection with its statements.
+/// A connection with its prepared statements.
 pub(super) struct Session {
     connection: Connection,
     pub(super) statements: Statements,
 }
 
-/// What a statement is given.
-pub(super) type Parameters = Vec<Box<dyn ToSql + Sync + Send>>;
+/// The parameters of a statement.
+pub(super) type Parameters<'p> = Vec<Box<dyn ToSql + Sync + Send + 'p>>;
 
 impl Session {
     async fn begin(server: &Server) -> Result<Self, Error> {
@@ -56,7 +56,7 @@ impl Session {
     pub(super) async fn ask(
         &self,
         statement: &Statement,
-        parameters: &Parameters,
+        parameters: &Parameters<'_>,
     ) -> Result<Vec<Row>, Error> {
         let parameters: Vec<&(dyn ToSql + Sync)> =
             parameters.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect();
@@ -68,11 +68,12 @@ impl Session {
         ended.map(drop).map_err(|error| Failure::Unknown(unavailable(error)))
     }
 
-    /// Sends all at once; what each gives, in order. The first error is that of the first statement
-    /// that failed. Where one fails, `sound` is cleared: at once where it cannot be sent.
+    /// Sends all statements together and returns the rows of each, in order. The error is that of
+    /// the first statement that failed. A failure clears `sound`, at the first poll if the
+    /// statement cannot be sent.
     pub(super) async fn ask_all(
         &self,
-        asked: &[(&Statement, Parameters)],
+        asked: &[(&Statement, Parameters<'_>)],
         sound: &AtomicBool,
     ) -> Result<Vec<Vec<Row>>, Failure> {
         let all = asked.iter().map(async |(statement, parameters)| {
@@ -84,7 +85,7 @@ impl Session {
     }
 }
 
-/// Why a statement failed, within a transaction that is not committed.
+/// Classifies the failure of a statement in a transaction that is not committed.
 pub(super) fn failed(error: Error) -> Failure {
     let Some(code) = error.code().cloned() else {
         return Failure::Unknown(unavailable(error));
@@ -96,19 +97,19 @@ pub(super) fn failed(error: Error) -> Failure {
         return Failure::Outdated;
     }
     match code.code().get(..2) {
-        // What it was given: data, constraints, limits of the program.
+        // SQLSTATE classes of data, constraints, syntax and access, and program limits.
         Some("22" | "23" | "42" | "54") => Failure::Refused(text),
-        // Locks that are not given, statements that take too long.
+        // The class of `lock_not_available`, which `lock_timeout` raises.
         Some("55") => Failure::Away(text),
         _ => Failure::Unknown(text),
     }
 }
 
-/// The connection of a writer.
+/// The backend of one writer, over one connection.
 pub(super) struct PostgresBackend {
     server: Server,
     writer: String,
-    /// `None` after a failed commit, until a fresh connection has told where the log ends.
+    /// `None` after a commit of unknown result, until a new connection has read the end of the log.
     session: Option<Session>,
     /// Whether a transaction has begun.
     begun: bool,
@@ -124,8 +125,8 @@ impl PostgresBackend {
         self.session.take().ok_or_else(|| Failure::Unknown(late()))
     }
 
-    /// Keeps the connection after something was done within the transaction. After a failure nothing
-    /// of it is left, or the connection is not trusted any more.
+    /// Puts the session back if the transaction succeeded or could be rolled back. Otherwise the
+    /// session is dropped, and the failure is `Unknown`.
     async fn keep(
         &mut self,
         session: Session,
@@ -142,7 +143,8 @@ impl PostgresBackend {
         if matches!(failure, Failure::Unknown(_)) {
             return Err(failure);
         }
-        // A commit that was sent behind has rolled back already; this says the same again.
+        // A `COMMIT` behind the failed statement has rolled back already; another `ROLLBACK` does
+        // no harm.
         let ended = timeout(RECOVER_TIMEOUT, session.roll_back()).await;
         match (ended, failure) {
             (Ok(Ok(())), failure) => {
@@ -193,8 +195,8 @@ impl Backend for PostgresBackend {
         self.keep(session, done).await
     }
 
-    /// A fresh connection. The own row of `writers` is locked by a transaction that has not ended,
-    /// so that reading it for update waits for its end.
+    /// Opens a new connection and reads the end of the log. A transaction that has not ended locks
+    /// the writer's row, so that `FOR UPDATE` waits for its end.
     fn recover(&mut self, writer: &str) -> impl Future<Output = Result<End, LedgerError>> + Send {
         let writer = writer.to_owned();
         self.session = None;

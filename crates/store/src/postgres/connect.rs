@@ -1,4 +1,4 @@
-//! Connections: by URL, with TLS where the URL asks for it, bounded in time.
+//! Connects to the server by URL, with TLS if the URL asks for it, under timeouts.
 //!
 //! Doc: records.md#stores
 
@@ -17,24 +17,26 @@ use super::OpenError;
 
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections that read at once.
+/// Maximum connections of the read pool.
 const READERS: usize = 4;
-/// What every connection begins with: nothing waits for ever, and commits are durable.
+/// Settings of connections outside the pool: timeouts, plans that use indexes, durable commits.
 const SESSION: &str = "SET lock_timeout = '5s'; SET statement_timeout = '15s'; \
                        SET idle_in_transaction_session_timeout = '30s'; \
+                       SET plan_cache_mode = 'force_generic_plan'; SET enable_seqscan = off; \
+                       SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
                        SELECT set_config('synchronous_commit', 'on', false) \
                        WHERE current_setting('synchronous_commit') = 'off'";
-/// The same for connections that only read, which may take longer.
+/// Settings of the pool's connections: read-only, with a longer statement timeout.
 const READ_SESSION: &str = "SET default_transaction_read_only = on; SET statement_timeout = '120s'";
 
-/// A server, as a URL names it.
+/// A server and its TLS configuration, from a URL.
 #[derive(Clone)]
 pub(super) struct Server {
     config: Config,
     tls: MakeRustlsConnect,
 }
 
-/// A client, and the task that carries its bytes.
+/// A client, and the task that drives its connection.
 pub(super) struct Connection {
     pub(super) client: Client,
     carrier: JoinHandle<()>,
@@ -48,14 +50,14 @@ impl Drop for Connection {
 
 impl Server {
     pub(super) fn parse(url: &str) -> Result<Self, OpenError> {
-        // The message of the library repeats no part of the URL, which may hold a password.
+        // The library's message repeats no part of the URL, which may contain a password.
         let mut config = Config::from_str(url).map_err(OpenError::Url)?;
         config.connect_timeout(CONNECT_TIMEOUT);
         config.keepalives_idle(Duration::from_secs(10));
         config.tcp_user_timeout(Duration::from_secs(15));
         config.application_name("toolbooth");
         let mut roots = RootCertStore::empty();
-        // `SSL_CERT_FILE` adds an authority of one's own.
+        // `SSL_CERT_FILE` replaces the authorities that the machine trusts.
         let found = rustls_native_certs::load_native_certs();
         roots.add_parsable_certificates(found.certs);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -67,7 +69,7 @@ impl Server {
         Ok(Self { config, tls: MakeRustlsConnect::new(client) })
     }
 
-    /// A connection of its own.
+    /// Opens a connection outside the pool.
     pub(super) async fn connect(&self) -> Result<Connection, tokio_postgres::Error> {
         let (client, connection) = self.config.connect(self.tls.clone()).await?;
         let carrier = tokio::spawn(async move {
@@ -80,7 +82,7 @@ impl Server {
         Ok(connection)
     }
 
-    /// Connections that only read.
+    /// A pool of read-only connections.
     pub(super) fn pool(&self) -> Result<Pool, OpenError> {
         let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let manager = Manager::from_config(self.config.clone(), self.tls.clone(), recycling);

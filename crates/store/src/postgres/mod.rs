@@ -1,7 +1,7 @@
-//! The store for several replicas: any server that speaks PostgreSQL's protocol.
+//! The store for several replicas, on any server that speaks PostgreSQL's protocol.
 //!
-//! One writer task and one connection per replica; a pool that only reads; leases by the database's
-//! clock.
+//! Each replica has one writer task with one connection, and a read-only pool. Leases use the
+//! database's clock.
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
@@ -17,6 +17,7 @@ mod statements;
 pub use open::{Postgres, PostgresLedger, PostgresOptions, open};
 pub use reads::PostgresReads;
 
+use std::borrow::Cow;
 use std::error::Error;
 
 use toolbooth_audit::LedgerError;
@@ -25,13 +26,13 @@ use toolbooth_audit::LedgerError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The URL is none.
+    /// The URL is invalid.
     #[error("the URL of the database cannot be read")]
     Url(#[source] tokio_postgres::Error),
     /// TLS cannot be set up.
     #[error("TLS cannot be set up: {0}")]
     Tls(String),
-    /// The database does not answer.
+    /// The database cannot be reached, or a statement failed.
     #[error("the database does not answer")]
     Database(#[from] tokio_postgres::Error),
     /// The database was written by a newer build.
@@ -44,10 +45,20 @@ pub enum OpenError {
         /// The newest version that this build knows.
         known: i32,
     },
-    /// Nothing was ever recorded there.
+    /// The database was written by an older build and has not been brought up to date.
+    #[error(
+        "the database has version {found}, this build reads version {known}; a gateway of this build brings it up to date when it starts"
+    )]
+    Older {
+        /// The database's version.
+        found: i32,
+        /// The version that this build reads.
+        known: i32,
+    },
+    /// The database has no Toolbooth tables yet.
     #[error("nothing was recorded there yet")]
     Empty,
-    /// The digest key is another one than the store's.
+    /// The store has a digest key that was not given.
     #[error(
         "the digest key has the id {given}; the store also has one with the id {stored}, which is not known here: all replicas need the same keys, and receipts depend on them"
     )]
@@ -57,7 +68,7 @@ pub enum OpenError {
         /// The id of a key of the store that was not given.
         stored: String,
     },
-    /// The database is older than a checkpoint that was kept.
+    /// The database is older than a checkpoint that was kept outside it.
     #[error(
         "the database is older than its last checkpoint: the log of {writer} had {size} events, it has {found}"
     )]
@@ -69,6 +80,9 @@ pub enum OpenError {
         /// How many events there are.
         found: u64,
     },
+    /// The writer's thread or its runtime could not be started.
+    #[error("no thread could be started for the store: {0}")]
+    Thread(String),
     /// The first event could not be written.
     #[error("the store takes no records")]
     Ledger(#[source] LedgerError),
@@ -85,7 +99,7 @@ fn unavailable(error: tokio_postgres::Error) -> LedgerError {
     LedgerError::Unavailable(text)
 }
 
-/// Text as the database can keep it: it has no NUL.
-fn clean(text: &str) -> String {
-    text.replace('\0', "\u{fffd}")
+/// Replaces NUL by U+FFFD, since PostgreSQL's `text` cannot contain NUL.
+fn clean(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }

@@ -1,9 +1,11 @@
-//! Opening the ledger of a replica: its connections, its keys, and the task of its writer.
+//! Opens the ledger of a replica: its connections, its keys, and the thread of its writer.
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::convert::Infallible;
+use std::sync::Arc;
 
+use async_channel::{Receiver, Sender};
 use tokio_postgres::Client;
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::Head;
@@ -25,33 +27,34 @@ use super::rows::{call, head};
 use super::statements::{CALL, HEAD};
 use super::{OpenError, schema};
 
-/// How a store is opened.
+/// Options for opening a store.
 #[derive(Debug)]
 pub struct PostgresOptions {
     /// The server and database, `postgres://USER@HOST/DATABASE`; `sslmode=require` asks for TLS.
     pub url: String,
     /// The store's digest key: the same for all replicas.
     pub digest_key: [u8; KEY_BYTES],
-    /// Keys that were the store's before: what was claimed under them is found.
+    /// Earlier digest keys of the store, under which claims are still found.
     pub older_digest_keys: Vec<[u8; KEY_BYTES]>,
-    /// What signs this replica's checkpoints.
+    /// Signs this replica's checkpoints.
     pub signer: Signer,
     /// The newest checkpoint that was kept outside of the database.
     pub kept: Option<Checkpoint>,
-    /// Whether a database that is older than that checkpoint is taken as it is; the log says so
-    /// then.
+    /// Whether to accept a database that is older than that checkpoint. The log then records
+    /// `STORE_RESTORED`.
     pub accept_restored: bool,
 }
 
 /// The ledger of one replica.
 pub type PostgresLedger = Recorder<Postgres>;
 
-/// Runs the steps of one writer in a task of its own, over one connection.
+/// Runs the steps of one writer on a dedicated thread, over one connection.
 #[derive(Debug)]
 pub struct Postgres {
     steps: Steps,
     reads: PostgresReads,
-    task: Mutex<Option<tokio::task::JoinHandle<()>>>,
+    /// Closed when the writer has ended.
+    serving: Receiver<Infallible>,
 }
 
 impl Runner for Postgres {
@@ -71,11 +74,8 @@ impl Runner for Postgres {
 
     async fn ended(&self) {
         self.steps.close();
-        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(task) = task {
-            // The queue is closed, so the task ends after what it holds.
-            let _ = task.await;
-        }
+        // The queue is closed, so the writer ends after the steps that it holds.
+        let _ = self.serving.recv().await;
     }
 }
 
@@ -86,7 +86,7 @@ const EVENTS_OF_CALLS: i32 = 2;
 /// that was never used) at `at`.
 ///
 /// # Errors
-/// [`OpenError`]; nothing is begun then.
+/// [`OpenError`]. Migrations that were applied stay.
 pub async fn open(
     options: PostgresOptions,
     writer: &str,
@@ -115,9 +115,10 @@ pub async fn open(
         .query_opt(&format!("SELECT {HEAD} FROM writers w ORDER BY w.ordinal DESC LIMIT 1"), &[])
         .await?;
     let before = before.map(|row| (head(&row), row.get(8)));
-    // Only now, since what is in the queue is accounted for by this writer, or by none.
+    // Applied only after the checks: this writer must write the events of calls that are already
+    // queued. A later start would see the new version and not write them.
     schema::migrate(client, schema::VERSION).await?;
-    // Calls that an earlier version has left in the queue.
+    // Calls that an earlier version left in the queue.
     let calls = match found {
         0..EVENTS_OF_CALLS => {
             let sql = format!("SELECT {CALL} FROM queue WHERE queued_by IS NULL ORDER BY place");
@@ -129,7 +130,6 @@ pub async fn open(
         0..EVENTS_OF_CALLS => pruned_logs(client).await?,
         _ => Vec::new(),
     };
-    let backend = PostgresBackend::new(server.clone(), writer.to_owned()).await?;
     let transaction = client.transaction().await?;
     transaction
         .execute("INSERT INTO writers (writer, started) VALUES ($1, $2)", &[&writer, &at.text])
@@ -139,7 +139,17 @@ pub async fn open(
     let (steps, queue) = Steps::new(Arc::clone(&watch));
     let key_id = digester.key_id().to_owned();
     let set = WorkingSet::new(Head::new(writer.to_owned()), key_id, Arc::clone(&watch));
-    let serving = Writer::new(backend, set, watch).serve(queue);
+    let (own, of) = (server.clone(), writer.to_owned());
+    let serving = on_a_thread(async move |ready| {
+        let backend = match PostgresBackend::new(own, of).await {
+            Ok(backend) => backend,
+            Err(error) => return drop(ready.try_send(Err(error))),
+        };
+        if ready.try_send(Ok(())).is_ok() {
+            Writer::new(backend, set, watch).serve(queue).await;
+        }
+    })
+    .await?;
     let started = steps::started(&signer, digester.key_id(), before, at);
     let accepted = accept_restored.then(|| AcceptRestored {
         lost: lost.map(|(writer, size, _)| (writer, size)),
@@ -154,16 +164,42 @@ pub async fn open(
         signer: signer.clone(),
         at: at.clone(),
     };
-    let runner = Postgres {
-        steps,
-        reads: PostgresReads::over(&server)?,
-        task: Mutex::new(Some(tokio::spawn(serving))),
-    };
+    let runner = Postgres { steps, reads: PostgresReads::over(&server)?, serving };
     runner.run(start).await.map_err(OpenError::Ledger)?;
     Ok(Recorder::over(writer.to_owned(), digester, signer, runner))
 }
 
-/// Logs of which an earlier version has removed the beginning.
+/// Runs `serve` on a dedicated thread, so that no other task delays it. The statements of a batch
+/// leave together, since the connection's task runs on the same thread.
+///
+/// Returns once `serve` reports that it is ready. The receiver closes when the thread ends.
+async fn on_a_thread<F>(
+    serve: impl FnOnce(Sender<Result<(), tokio_postgres::Error>>) -> F + Send + 'static,
+) -> Result<Receiver<Infallible>, OpenError>
+where
+    F: Future<Output = ()>,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| OpenError::Thread(error.to_string()))?;
+    let (ready, is_ready) = async_channel::bounded(1);
+    let (ends, end) = async_channel::bounded(1);
+    std::thread::Builder::new()
+        .name("toolbooth-store".to_owned())
+        .spawn(move || {
+            runtime.block_on(serve(ready));
+            drop(ends);
+        })
+        .map_err(|error| OpenError::Thread(error.to_string()))?;
+    match is_ready.recv().await {
+        Ok(ready) => ready?,
+        Err(gone) => return Err(OpenError::Thread(gone.to_string())),
+    }
+    Ok(end)
+}
+
+/// Logs whose beginning an earlier version removed.
 async fn pruned_logs(client: &Client) -> Result<Vec<(String, PrunedLog)>, OpenError> {
     let sql = format!("SELECT {HEAD} FROM writers w WHERE w.pruned IS NOT NULL ORDER BY w.writer");
     let rows = client.query(&sql, &[]).await?;
@@ -174,13 +210,14 @@ async fn pruned_logs(client: &Client) -> Result<Vec<(String, PrunedLog)>, OpenEr
     Ok(rows.iter().filter_map(pruned).collect())
 }
 
-/// All replicas know all keys of the store, or one would not find what another has claimed.
+/// Checks that all digest keys of the store are known, and adds the newest. Without a key, a
+/// replica would not find the claims made under it.
 async fn check_keys(
     client: &mut tokio_postgres::Client,
     digester: &Digester,
 ) -> Result<(), OpenError> {
     let transaction = client.transaction().await?;
-    // Replicas that start at once wait for each other here.
+    // Serializes replicas that start at the same time.
     transaction.execute("LOCK TABLE digest_keys IN EXCLUSIVE MODE", &[]).await?;
     let stored = transaction.query("SELECT key_id FROM digest_keys ORDER BY added", &[]).await?;
     for row in &stored {
@@ -194,7 +231,7 @@ async fn check_keys(
     Ok(transaction.commit().await?)
 }
 
-/// The writer, size and size found of a log that is shorter than its last checkpoint says.
+/// The writer, expected size and found size of a log that is shorter than the kept checkpoint.
 async fn shorter(
     client: &tokio_postgres::Client,
     kept: &Checkpoint,

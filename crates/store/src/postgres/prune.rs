@@ -1,4 +1,4 @@
-//! Shortening logs by what accounts for nothing any more.
+//! Removes events that account for no remaining record.
 //!
 //! Doc: records.md#retention
 
@@ -13,51 +13,49 @@ use toolbooth_audit::working::WorkingSet;
 use toolbooth_audit::writer::Failure;
 
 use super::backend::{Parameters, Session, failed};
-use crate::{corrupt, pruned};
+use crate::{body, corrupt, pruned};
 
-/// The advisory lock of whoever shortens logs; others leave it to them.
+/// The advisory lock of the replica that prunes events; the others skip the step meanwhile.
 const LOCK: i64 = 0x746f_6f6c_7072_756e;
-/// Checkpoints that are looked at at once.
+/// Maximum milestones that one step examines for a checkpoint.
 const CHECKPOINTS: i64 = 64;
-/// Events of which the tree is computed in one step.
-const COMPUTED_MAX: u64 = 8 * BLOCK;
 
 fn wrong(what: &str) -> Failure {
     Failure::Refused(corrupt("a log that is to be pruned", &what))
-}
-
-fn progress_of(text: Option<String>) -> Progress {
-    text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }
 
 fn text_of(progress: &Progress) -> Result<String, LedgerError> {
     serde_json::to_string(progress).map_err(|error| corrupt("a record", &error))
 }
 
-/// The parameters that put what is gone of a log.
-fn columns(writer: &str, gone: &[Gone]) -> Parameters {
+/// The parameters of `put_gone` for the removed subtrees of a log.
+fn columns(writer: &str, gone: &[Gone]) -> Parameters<'static> {
     let seqs: Vec<i64> = gone.iter().map(|part| part.seq.cast_signed()).collect();
     let sizes: Vec<i64> = gone.iter().map(|part| part.size.cast_signed()).collect();
     let roots: Vec<String> = gone.iter().map(|part| part.root.to_string()).collect();
     vec![Box::new(writer.to_owned()), Box::new(seqs), Box::new(sizes), Box::new(roots)]
 }
 
-/// The beginning of a log that an earlier version has removed: what is gone, and how far it was
-/// looked through.
+/// The parameters of `put_gone` and `set_pruned` for a log whose beginning an earlier version
+/// removed.
 pub(super) fn adopted(
     writer: &str,
     log: &PrunedLog,
-) -> Result<(Parameters, Parameters), LedgerError> {
+) -> Result<(Parameters<'static>, Parameters<'static>), LedgerError> {
     let gone = pruned::parts(log)
         .ok_or_else(|| corrupt("a writer", &"the beginning of a pruned log cannot be read"))?;
     let (done, peaks) = (log.size, log.peaks.clone());
     let progress = Progress { computed: done, peaks, sound: done, done };
-    let progress: Parameters = vec![Box::new(writer.to_owned()), Box::new(text_of(&progress)?)];
+    let progress: Parameters<'_> = vec![Box::new(writer.to_owned()), Box::new(text_of(&progress)?)];
     Ok((columns(writer, &gone), progress))
 }
 
 impl Session {
-    /// The next step of shortening logs: a block that lost a record since, or that comes next.
+    /// Takes the next step of pruning events: in a block that lost a record since, or else in the
+    /// next one.
+    ///
+    /// Does nothing while another replica prunes. Damage in one log does not stop the others: its
+    /// error is returned once no other log has work left.
     pub(super) async fn remove_events(
         &self,
         before: &str,
@@ -85,52 +83,72 @@ impl Session {
             let (writer, block): (String, i64) = (row.get(0), row.get(1));
             let sql = "SELECT pruned FROM writers WHERE writer = $1";
             let row = client.query_opt(sql, &[&writer]).await.map_err(failed)?;
-            let Some(progress) = row.map(|row| progress_of(row.get(0))) else { return Ok(()) };
-            let from = block.unsigned_abs() * BLOCK;
-            return self
-                .shorten(&writer, (from, progress.done.min(from + BLOCK)), before, set)
-                .await;
+            let Some(progress) = row.map(|row| Progress::parse(row.get(0))) else { return Ok(()) };
+            let again = progress.again(block.unsigned_abs().saturating_mul(BLOCK));
+            let Some(part) = again else { return Ok(()) };
+            return match self.shorten(&writer, part, before, set).await {
+                // The damaged block stays as it is; `audit verify` reports it.
+                Err(Failure::Refused(_)) => Ok(()),
+                done => done,
+            };
         }
         let sql = "SELECT writer, pruned FROM writers ORDER BY writer";
+        let mut damage = None;
         for row in client.query(sql, &[]).await.map_err(failed)? {
-            let (writer, mut progress): (String, _) = (row.get(0), progress_of(row.get(1)));
-            if progress.done < progress.sound {
-                let from = progress.done - progress.done % BLOCK;
-                let to = progress.sound.min(from + BLOCK);
-                progress.done = to;
-                self.set_progress(&writer, &progress).await?;
-                set.surveyed.more = true;
-                return self.shorten(&writer, (from, to), before, set).await;
-            }
-            if let Some(next) = self.next_checkpoint(&writer, progress.sound, before).await? {
-                self.compute(&writer, &mut progress, next).await?;
-                set.surveyed.more = true;
-                return self.set_progress(&writer, &progress).await;
+            let (writer, progress): (String, _) = (row.get(0), Progress::parse(row.get(1)));
+            match self.shorten_next(&writer, progress, before, set).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => (),
+                Err(Failure::Refused(what)) => damage = damage.or(Some(what)),
+                Err(other) => return Err(other),
             }
         }
-        Ok(())
+        damage.map_or(Ok(()), |what| Err(Failure::Refused(what)))
+    }
+
+    /// Takes the next step of pruning one log. Returns whether there was one.
+    async fn shorten_next(
+        &self,
+        writer: &str,
+        mut progress: Progress,
+        before: &str,
+        set: &mut WorkingSet,
+    ) -> Result<bool, Failure> {
+        if let Some(part) = progress.next_part() {
+            self.shorten(writer, part, before, set).await?;
+        } else if let Some(signed) = self.next_checkpoint(writer, progress.sound, before).await? {
+            let keep_all = |_: &str, _: u64, _: bool, _: bool| true;
+            let pieces = self.pieces(writer, progress.ahead(signed.0), keep_all).await?;
+            progress.compute(&pieces, signed).map_err(wrong)?;
+        } else {
+            return Ok(false);
+        }
+        set.surveyed.more = true;
+        self.set_progress(writer, &progress).await?;
+        Ok(true)
     }
 
     async fn set_progress(&self, writer: &str, progress: &Progress) -> Result<(), Failure> {
         let text = text_of(progress).map_err(Failure::Refused)?;
-        let given: Parameters = vec![Box::new(writer.to_owned()), Box::new(text)];
+        let given: Parameters<'_> = vec![Box::new(writer.to_owned()), Box::new(text)];
         self.ask(&self.statements.set_pruned, &given).await.map(drop).map_err(failed)
     }
 
-    /// The newest of the next checkpoints of a log from before a time: how many events it covers,
-    /// and its root.
+    /// Finds the newest checkpoint older than `before` among the next milestones of a log. Returns
+    /// its size and root.
     async fn next_checkpoint(
         &self,
         writer: &str,
         after: u64,
         before: &str,
     ) -> Result<Option<(u64, Hash)>, Failure> {
-        let sql = "SELECT body FROM events WHERE writer = $1 AND seq > $2 AND milestone
+        let sql = "SELECT body, zbody FROM events WHERE writer = $1 AND seq > $2 AND milestone
                    ORDER BY seq LIMIT $3";
         let given: [&(dyn ToSql + Sync); 3] = [&writer, &after.cast_signed(), &CHECKPOINTS];
         let mut newest = None;
         for row in self.client().query(sql, &given).await.map_err(failed)? {
-            match pruned::checkpoint(row.get(0)) {
+            let text = body::unpack(row.get(0), row.get(1)).map_err(Failure::Refused)?;
+            match pruned::checkpoint(&text) {
                 Some((time, _)) if time.as_str() >= before => break,
                 Some((_, signed)) => newest = Some((signed.size, signed.root)),
                 None => (),
@@ -139,34 +157,8 @@ impl Session {
         Ok(newest)
     }
 
-    /// Computes the tree of a log anew, towards a checkpoint; there it has to fit.
-    async fn compute(
-        &self,
-        writer: &str,
-        progress: &mut Progress,
-        (to, root): (u64, Hash),
-    ) -> Result<(), Failure> {
-        let mut frontier =
-            progress.frontier().ok_or_else(|| wrong("its beginning cannot be read"))?;
-        let end = to.min(progress.computed + COMPUTED_MAX);
-        let keep_all = |_: &str, _: u64, _: bool, _: bool| true;
-        for piece in self.pieces(writer, (progress.computed, end), keep_all).await? {
-            if !piece.push_to(&mut frontier) {
-                return Err(wrong("an event of it is missing; `audit verify` tells more"));
-            }
-        }
-        progress.compute(&frontier);
-        if frontier.size() == to {
-            if frontier.root() != root {
-                return Err(wrong("it does not fit its checkpoint; `audit verify` tells more"));
-            }
-            progress.sound = to;
-        }
-        Ok(())
-    }
-
-    /// The events of a part of a log and what is gone of it, in order; `stays` is told of each event,
-    /// its place, and whether its agent log and its receipt are there.
+    /// The events and the removed subtrees of a part of a log, in order. `stays` decides for each
+    /// event by its text and sequence number, and by whether its agent log and its receipt exist.
     async fn pieces(
         &self,
         writer: &str,
@@ -182,22 +174,23 @@ impl Session {
             let (seq, size) = (seq.unsigned_abs(), size.unsigned_abs());
             pieces.push(Piece::Gone(Gone { seq, size, root }));
         }
-        let sql = "SELECT e.seq, e.body,
+        let sql = "SELECT e.seq, e.body, e.zbody,
                        EXISTS (SELECT 1 FROM agent_logs l
                                WHERE l.writer = e.writer AND l.seq = e.seq),
                        EXISTS (SELECT 1 FROM receipts r WHERE r.receipt_id = e.receipt_id)
                    FROM events e WHERE e.writer = $1 AND e.seq >= $2 AND e.seq < $3";
         for row in self.client().query(sql, &given).await.map_err(failed)? {
-            let (seq, text): (i64, &str) = (row.get(0), row.get(1));
-            let seq = seq.unsigned_abs();
-            let stays = stays(text, seq, row.get(2), row.get(3));
+            let seq = row.get::<_, i64>(0).unsigned_abs();
+            let text = body::unpack(row.get(1), row.get(2)).map_err(Failure::Refused)?;
+            let stays = stays(&text, seq, row.get(3), row.get(4));
             pieces.push(Piece::Event(seq, leaf_hash(text.as_bytes()), stays));
         }
         pieces.sort_by_key(Piece::seq);
         Ok(pieces)
     }
 
-    /// Removes from a block what accounts for nothing any more and is from before a time.
+    /// Removes the events of a block that are older than `before` and account for no remaining
+    /// record.
     async fn shorten(
         &self,
         writer: &str,
@@ -206,15 +199,7 @@ impl Session {
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
         let client = self.client();
-        let sql = "SELECT (body::json #>> '{auditSeq,seq}')::bigint FROM approvals
-                       WHERE body::json #>> '{auditSeq,writer}' = $1
-                   UNION SELECT (queued_by::json ->> 'seq')::bigint FROM queue
-                       WHERE queued_by::json ->> 'writer' = $1
-                   UNION SELECT (finished_by::json ->> 'seq')::bigint FROM queue
-                       WHERE finished_by::json ->> 'writer' = $1";
-        let named = client.query(sql, &[&writer]).await.map_err(failed)?;
-        let named: BTreeSet<u64> =
-            named.iter().map(|row| row.get::<_, i64>(0).unsigned_abs()).collect();
+        let named = self.named_places(writer).await?;
         let stays = |text: &str, seq: u64, has_log: bool, has_receipt: bool| {
             let told = pruned::Told::of(text).filter(|told| told.may_go(before));
             told.is_none_or(|told| {
@@ -237,5 +222,21 @@ impl Session {
         set.surveyed.removed = cut.removed.len() as u64;
         set.surveyed.left = Some((writer.to_owned(), cut.left));
         Ok(())
+    }
+
+    /// Sequence numbers of a log that approvals and asynchronous calls name.
+    async fn named_places(&self, writer: &str) -> Result<BTreeSet<u64>, Failure> {
+        let sql = "SELECT body FROM approvals WHERE strpos(body, $1) > 0
+                   UNION ALL SELECT queued_by FROM queue WHERE strpos(queued_by, $1) > 0
+                   UNION ALL SELECT finished_by FROM queue WHERE strpos(finished_by, $1) > 0";
+        let name = serde_json::Value::from(writer).to_string();
+        let rows = self.client().query(sql, &[&name]).await.map_err(failed)?;
+        let place = |text: &str| {
+            // Invalid JSON names no event; `audit verify` reports it.
+            let told: serde_json::Value = serde_json::from_str(text).ok()?;
+            let at = told.get("auditSeq").unwrap_or(&told);
+            at.get("seq").filter(|_| at.get("writer") == Some(&writer.into()))?.as_u64()
+        };
+        Ok(rows.iter().filter_map(|row| place(row.get(0))).collect())
     }
 }

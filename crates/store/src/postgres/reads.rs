@@ -1,4 +1,4 @@
-//! Reading the store on connections that only read.
+//! Reads the store over a read-only pool.
 //!
 //! Doc: records.md#reading
 
@@ -11,27 +11,28 @@ use toolbooth_audit::merkle::Hash;
 use toolbooth_audit::pruning::Gone;
 use toolbooth_audit::queue::RawCall;
 use toolbooth_audit::reads::{
-    Accounted, EVENT_COLUMNS, EventFilter, Include, LOG_COLUMNS, LedgerReads, LogFilter,
-    PlacedEvent, RECEIPT_COLUMNS, RawApproval, RawEntry, RawRecord, ReceiptFilter, Unaccounted,
-    WriterHead,
+    Accounted, EVENT_COLUMNS, EventFilter, FoundId, IdKind, Include, LOG_COLUMNS, LedgerReads,
+    LogFilter, PlacedEvent, RECEIPT_COLUMNS, RawApproval, RawEntry, RawRecord, ReceiptFilter,
+    Unaccounted, WriterHead,
 };
 use toolbooth_audit::working::CallName;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
 use super::connect::Server;
-use super::rows::{call, head};
-use super::statements::{CALL, EVENT, HEAD, VOUCHING};
+use super::rows::{call, head, log_text};
+use super::statements::{CALL, EVENT, HEAD, VOUCHED, VOUCHING};
 use super::{OpenError, clean, schema, unavailable};
+use crate::digits::{made_ms, uuid};
 use crate::{body, corrupt};
 
-/// The reads of a store, without a writer.
+/// Read access to a store, without a writer.
 #[derive(Debug, Clone)]
 pub struct PostgresReads {
     pool: Pool,
 }
 
-/// Conditions that all hold, each with its value.
+/// Conditions joined by `AND`, with their parameters.
 #[derive(Default)]
 struct Conditions {
     sql: Vec<String>,
@@ -47,7 +48,25 @@ impl Conditions {
     }
 
     fn text(&mut self, condition: &str, value: Option<String>) {
-        self.add(condition, value.map(|value| clean(&value)));
+        self.add(condition, value.map(|value| clean(&value).into_owned()));
+    }
+
+    /// The conditions of a filter on columns other than time and place.
+    fn of(filter: &EventFilter) -> Self {
+        let mut conditions = Self::default();
+        conditions.text("tool =", filter.tool.clone());
+        conditions.text("agent =", filter.agent.clone());
+        conditions.text("status =", filter.status.clone());
+        conditions.text("code =", filter.code.clone());
+        conditions.text("call_id =", filter.call.clone());
+        conditions
+    }
+
+    /// Adds a condition on a time, given in milliseconds since 1970.
+    fn moment(&mut self, condition: &str, ms: i64) {
+        self.values.push(Box::new(ms));
+        let at = format!("to_timestamp(${}::bigint / 1000.0)", self.values.len());
+        self.sql.push(format!("{condition} {}", shown_time(&at)));
     }
 
     fn shown(&self) -> String {
@@ -59,12 +78,33 @@ impl Conditions {
     }
 }
 
-fn count(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX)
+/// An SQL expression that formats a timestamp as records write it.
+fn shown_time(of: &str) -> String {
+    format!(r#"to_char({of} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"#)
 }
 
-fn number(number: Option<u64>) -> Option<i64> {
-    number.map(|number| i64::try_from(number).unwrap_or(i64::MAX))
+/// How many rows to fetch for `wanted` results. Rows that are filtered again need a larger page.
+fn page(wanted: usize, is_filtered: bool) -> usize {
+    if is_filtered { wanted.clamp(PAGE_MIN, PAGE_MAX) } else { wanted.min(PAGE_MAX) }
+}
+
+/// Adds the events that pass the filter, up to its limit.
+fn fitting(
+    rows: &[Row],
+    filter: &EventFilter,
+    found: &mut Vec<PlacedEvent>,
+) -> Result<(), LedgerError> {
+    for row in rows {
+        let event = body::read("an event", row.get(1), row.get(2))?;
+        if found.len() < filter.limit && filter.fits(&event) {
+            found.push(PlacedEvent { place: row.get::<_, i64>(0).unsigned_abs(), event });
+        }
+    }
+    Ok(())
+}
+
+fn count(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
 impl PostgresReads {
@@ -72,10 +112,10 @@ impl PostgresReads {
         Ok(Self { pool: server.pool()? })
     }
 
-    /// Opens a database that is there, for reading.
+    /// Opens an existing database for reading.
     ///
     /// # Errors
-    /// [`OpenError`]; [`OpenError::Empty`] where nothing was ever recorded.
+    /// [`OpenError`]; [`OpenError::Empty`] if the database has no tables yet.
     pub async fn open(url: &str) -> Result<Self, OpenError> {
         let server = Server::parse(url)?;
         let connection = server.connect().await?;
@@ -83,6 +123,9 @@ impl PostgresReads {
             0 => Err(OpenError::Empty),
             found if found > schema::VERSION => {
                 Err(OpenError::Newer { found, known: schema::VERSION })
+            }
+            found if found < schema::VERSION => {
+                Err(OpenError::Older { found, known: schema::VERSION })
             }
             _ => Self::over(&server),
         }
@@ -104,16 +147,158 @@ impl PostgresReads {
     }
 }
 
+/// Columns of agent logs as [`log`] reads them.
+const LOG: &str = "l.body, l.zbody, l.shared, r.body, r.zbody";
+/// Agent logs, joined with their events and receipts.
+const LOGS: &str = "agent_logs l JOIN events e ON e.writer = l.writer AND e.seq = l.seq
+                    LEFT JOIN receipts r ON r.receipt_id = e.receipt_id";
+/// Minimum rows of a page that is filtered again.
+const PAGE_MIN: usize = 100;
+/// Maximum rows of a page.
+const PAGE_MAX: usize = 1_000;
+/// Maximum distance between the time of an id and that of its record.
+const AROUND_MS: i64 = 10_000;
+/// How far back the newest rows are searched, one range after the other.
+const BACK: [&str; 5] = ["10 seconds", "5 minutes", "2 hours", "2 days", "60 days"];
+/// Transaction ids that the first query for following events covers; later ones cover more.
+const FOLLOWED: i64 = 64;
+/// Bits of a place that number the events of one transaction.
+const PLACES: u32 = 20;
+
+/// Reads an agent log, including the part that its receipt has.
+fn log(row: &Row) -> Result<AgentLog, LedgerError> {
+    let text = log_text_at(row, 0)?;
+    serde_json::from_str(&text).map_err(|error| corrupt("an agent log", &error))
+}
+
+/// The text of an agent log whose columns, and those of its receipt, begin at column `at`.
+fn log_text_at(row: &Row, at: usize) -> Result<String, LedgerError> {
+    log_text((row.get(at), row.get(at + 1), row.get(at + 2)), || {
+        let text: Option<String> = row.get(at + 3);
+        text.map(|text| body::unpack(text, row.get(at + 4))).transpose()
+    })
+}
+
 impl PostgresReads {
-    /// Asynchronous calls with the events that they say account for them.
+    /// Splits a time range, newest part first: most queries find enough rows in that part.
+    async fn parts(
+        &self,
+        since: &Option<String>,
+        until: &Option<String>,
+    ) -> Result<Vec<(Option<String>, Option<String>)>, LedgerError> {
+        let back: Vec<String> = BACK.iter().map(|back| (*back).to_owned()).collect();
+        let values: Vec<Box<dyn ToSql + Sync + Send>> =
+            vec![Box::new(until.clone()), Box::new(back)];
+        let sql = format!(
+            "SELECT {} FROM unnest($2::text[]) AS b (back)",
+            shown_time("(least($1::text::timestamptz, clock_timestamp()) - b.back::interval)")
+        );
+        let rows = self.rows(&sql, &Conditions { sql: Vec::new(), values }).await?;
+        let (mut parts, mut end) = (Vec::new(), until.clone());
+        for begin in rows.iter().map(|row| Some(row.get::<_, String>(0))).chain([None]) {
+            let begin = begin.max(since.clone());
+            parts.push((begin.clone(), end));
+            if begin == *since {
+                break;
+            }
+            end = begin;
+        }
+        Ok(parts)
+    }
+
+    /// Adds the events of a time range that pass the filter, newest first.
+    async fn part_of_events(
+        &self,
+        filter: &EventFilter,
+        (since, until): (&Option<String>, &Option<String>),
+        found: &mut Vec<PlacedEvent>,
+    ) -> Result<(), LedgerError> {
+        // The last row of the previous page.
+        let mut last: Option<(String, i64, String, i64)> = None;
+        while found.len() < filter.limit {
+            let mut conditions = Conditions::of(filter);
+            conditions.text("time >=", since.clone());
+            conditions.text("time <", until.clone());
+            if let Some((time, place, writer, seq)) = last.take() {
+                conditions.values.extend([
+                    Box::new(time) as Box<dyn ToSql + Sync + Send>,
+                    Box::new(place),
+                    Box::new(writer),
+                    Box::new(seq),
+                ]);
+                let at = conditions.values.len();
+                let given = format!("(${}, ${}, ${}, ${at})", at - 3, at - 2, at - 1);
+                conditions.sql.push(format!("(time, place, writer, seq) < {given}"));
+            }
+            let page = page(filter.limit - found.len(), filter.caller.is_some());
+            let sql = format!(
+                "SELECT place, body, zbody, time, writer, seq FROM events {}
+                 ORDER BY time DESC, place DESC, writer DESC, seq DESC LIMIT {page}",
+                conditions.shown()
+            );
+            let rows = self.rows(&sql, &conditions).await?;
+            fitting(&rows, filter, found)?;
+            match rows.last() {
+                Some(row) if rows.len() == page => {
+                    last = Some((row.get(3), row.get(0), row.get(4), row.get(5)));
+                }
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// The events after a place, in the order of places.
+    async fn following(
+        &self,
+        filter: &EventFilter,
+        after: u64,
+    ) -> Result<Vec<PlacedEvent>, LedgerError> {
+        let mut found = Vec::new();
+        let (mut from, mut width) = (count(usize::try_from(after).unwrap_or(usize::MAX)), FOLLOWED);
+        while found.len() < filter.limit && from < i64::MAX {
+            let to = from.saturating_add(width.saturating_mul(1 << PLACES));
+            let mut conditions = Conditions::of(filter);
+            conditions.text("time >=", filter.since.clone());
+            conditions.text("time <", filter.until.clone());
+            conditions.add("place >", Some(from));
+            conditions.add("place <=", Some(to));
+            // Excludes transactions that still run, since they may commit events at earlier places.
+            // Places from `xmax` on come from the server that the database was copied from.
+            let horizon = |of: &str| format!("({of}(pg_current_snapshot())::text::bigint << 20)");
+            conditions.sql.push(format!(
+                "(place < {} OR place >= {})",
+                horizon("pg_snapshot_xmin"),
+                horizon("pg_snapshot_xmax")
+            ));
+            let page = page(filter.limit - found.len(), filter.caller.is_some());
+            let sql = format!(
+                "SELECT place, body, zbody FROM events {}
+                 ORDER BY place ASC, writer ASC, seq ASC LIMIT {page}",
+                conditions.shown()
+            );
+            let rows = self.rows(&sql, &conditions).await?;
+            fitting(&rows, filter, &mut found)?;
+            match rows.last() {
+                Some(row) if rows.len() == page => from = row.get(0),
+                _ => (from, width) = (to, width.saturating_mul(64)),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Asynchronous calls with the events that they name as accounting for them.
     async fn calls(
         &self,
         which: &str,
         name: CallName,
         limit: usize,
     ) -> Result<Vec<RawCall>, LedgerError> {
-        let values: Vec<Box<dyn ToSql + Sync + Send>> =
-            vec![Box::new(clean(&name.0)), Box::new(clean(&name.1)), Box::new(count(limit))];
+        let values: Vec<Box<dyn ToSql + Sync + Send>> = vec![
+            Box::new(clean(&name.0).into_owned()),
+            Box::new(clean(&name.1).into_owned()),
+            Box::new(count(limit)),
+        ];
         let conditions = Conditions { sql: Vec::new(), values };
         let sql =
             format!("SELECT {CALL} FROM queue WHERE {which} ORDER BY caller, call_id LIMIT $3");
@@ -134,7 +319,8 @@ impl PostgresReads {
             Box::new(count(usize::try_from(at.seq).unwrap_or(usize::MAX))),
         ];
         let conditions = Conditions { sql: Vec::new(), values };
-        Ok(self.rows(EVENT, &conditions).await?.first().map(|row| row.get(0)))
+        let rows = self.rows(EVENT, &conditions).await?;
+        rows.first().map(|row| body::unpack(row.get(0), row.get(1))).transpose()
     }
 }
 
@@ -142,30 +328,32 @@ fn column(row: &Row, at: usize) -> Option<String> {
     row.get(at)
 }
 
-/// One row of a page with the records that its event names.
+/// Reads an event and the records that it names from one row of a page.
 fn entry(row: &Row) -> RawEntry {
     let columns = |from: usize, count: usize| -> Vec<Option<String>> {
         (from..from + count).map(|at| column(row, at)).collect()
     };
     let (events, logs) = (EVENT_COLUMNS.len(), LOG_COLUMNS.len());
-    let receipts = 3 + events + logs;
+    let receipts = 4 + events + logs;
     let bodies = receipts + RECEIPT_COLUMNS.len();
-    let record = |from: usize, count: usize, at: usize| {
-        column(row, at).map(|text| RawRecord {
-            // One that cannot be unpacked fits no digest.
-            bytes: body::unpack(text, row.get(at + 1)).unwrap_or_default(),
-            columns: columns(from, count),
-            keys: Vec::new(),
-        })
-    };
-    let receipt = record(receipts, RECEIPT_COLUMNS.len(), bodies + 2)
-        .map(|receipt| RawRecord { keys: row.get(bodies + 4), ..receipt });
+    // A record that cannot be unpacked becomes an empty text, which matches no digest.
+    let is_there = |at: usize| column(row, at).is_some();
+    let log = is_there(bodies).then(|| RawRecord {
+        bytes: log_text_at(row, bodies).unwrap_or_default(),
+        columns: columns(4 + events, logs),
+        keys: Vec::new(),
+    });
+    let receipt = is_there(bodies + 3).then(|| RawRecord {
+        bytes: body::unpack(row.get(bodies + 3), row.get(bodies + 4)).unwrap_or_default(),
+        columns: columns(receipts, RECEIPT_COLUMNS.len()),
+        keys: row.get(bodies + 5),
+    });
     RawEntry {
         writer: row.get(0),
         seq: row.get::<_, i64>(1).unsigned_abs(),
-        bytes: row.get(2),
-        columns: columns(3, events),
-        log: record(3 + events, logs, bodies),
+        bytes: body::unpack(row.get(2), row.get(3)).unwrap_or_default(),
+        columns: columns(4, events),
+        log,
         receipt,
     }
 }
@@ -181,92 +369,156 @@ impl LedgerReads for PostgresReads {
     }
 
     async fn receipts(&self, filter: ReceiptFilter) -> Result<(Vec<Receipt>, bool), LedgerError> {
-        let mut conditions = Conditions::default();
-        conditions.text("tool =", filter.tool);
-        conditions.text("call_id =", filter.call);
-        conditions.text("state =", filter.state);
-        conditions.text("receipt_id <", filter.after);
-        let sql = format!(
-            "SELECT body, zbody FROM receipts {} ORDER BY receipt_id DESC LIMIT {}",
-            conditions.shown(),
-            count(filter.limit.saturating_add(1))
-        );
-        let mut rows = self.rows(&sql, &conditions).await?;
-        let more = rows.len() > filter.limit;
-        rows.truncate(filter.limit);
-        let receipts: Result<Vec<Receipt>, LedgerError> =
-            rows.iter().map(|row| body::read("a receipt", row.get(0), row.get(1))).collect();
-        Ok((receipts?, more))
+        let mut found: Vec<Receipt> = Vec::new();
+        let mut after = filter.after.clone();
+        loop {
+            let mut conditions = Conditions::default();
+            if let Some(call) = &filter.call {
+                conditions.values.push(Box::new(clean(call).into_owned()));
+                let of = "SELECT receipt_id FROM events WHERE call_id = $1";
+                conditions.sql.push(format!("receipt_id IN ({of})"));
+            }
+            conditions.text("tool =", filter.tool.clone());
+            conditions.text("state =", filter.state.clone());
+            conditions.text("receipt_id <", after.take());
+            let left = filter.limit.saturating_add(1) - found.len();
+            let page = page(left, filter.caller.is_some());
+            let sql = format!(
+                "SELECT body, zbody, receipt_id FROM receipts {}
+                 ORDER BY receipt_id DESC LIMIT {page}",
+                conditions.shown(),
+            );
+            let rows = self.rows(&sql, &conditions).await?;
+            for row in &rows {
+                let receipt: Receipt = body::read("a receipt", row.get(0), row.get(1))?;
+                found.extend(Some(receipt).filter(|receipt| filter.fits(receipt)));
+            }
+            after = rows.last().map(|row| row.get(2));
+            if rows.len() < page || found.len() > filter.limit {
+                break;
+            }
+        }
+        let more = found.len() > filter.limit;
+        found.truncate(filter.limit);
+        Ok((found, more))
     }
 
     async fn agent_log(&self, id: &str) -> Result<Option<AgentLog>, LedgerError> {
         let mut conditions = Conditions::default();
-        conditions.text("id =", Some(id.to_owned()));
-        let sql = format!("SELECT body, zbody FROM agent_logs {}", conditions.shown());
-        let rows = self.rows(&sql, &conditions).await?;
-        rows.first().map(|row| body::read("an agent log", row.get(0), row.get(1))).transpose()
+        // Ids that Toolbooth makes are UUIDv7, which contain their creation time (RFC 9562, 5.7).
+        if let Some(made) = made_ms(id) {
+            let (since, until) = (made - AROUND_MS, made + AROUND_MS);
+            conditions.moment("l.time >=", since);
+            conditions.moment("l.time <", until);
+        }
+        // SQL can search only bodies that are encoded without compression. All others are
+        // candidates, and are compared below.
+        let bytes = uuid(id.as_bytes());
+        conditions.values.push(Box::new(clean(id).into_owned()));
+        conditions.values.push(Box::new(bytes.map_or(id.as_bytes().to_vec(), |id| id.to_vec())));
+        let at = conditions.values.len();
+        conditions.sql.push(format!(
+            "CASE WHEN l.zbody IS NULL THEN position(${} IN l.body) > 0
+                 ELSE get_byte(l.zbody, 0) <> 1 OR position(${at} IN l.zbody) > 0 END",
+            at - 1
+        ));
+        let sql = format!("SELECT {LOG} FROM {LOGS} {}", conditions.shown());
+        for row in &self.rows(&sql, &conditions).await? {
+            let log = log(row)?;
+            if log.id == id {
+                return Ok(Some(log));
+            }
+        }
+        Ok(None)
     }
 
     async fn agent_logs(&self, filter: LogFilter) -> Result<Vec<AgentLog>, LedgerError> {
-        let mut conditions = Conditions::default();
-        conditions.text("tool =", filter.tool);
-        conditions.text("agent =", filter.agent);
-        conditions.add("turn =", number(filter.turn));
-        conditions.text("phase =", filter.phase);
-        conditions.text("epic =", filter.epic);
-        conditions.text("call_id =", filter.call);
-        conditions.add("is_error =", filter.error);
-        conditions.text("time >=", filter.since);
-        conditions.text("time <", filter.until);
-        let sql = format!(
-            "SELECT body, zbody FROM agent_logs {} ORDER BY time DESC, id DESC LIMIT {}",
-            conditions.shown(),
-            count(filter.limit)
-        );
-        let rows = self.rows(&sql, &conditions).await?;
-        rows.iter().rev().map(|row| body::read("an agent log", row.get(0), row.get(1))).collect()
+        let mut found: Vec<AgentLog> = Vec::new();
+        let parts = match filter.call {
+            Some(_) => vec![(filter.since.clone(), filter.until.clone())],
+            None => self.parts(&filter.since, &filter.until).await?,
+        };
+        for (since, until) in parts {
+            // The last row of the previous page.
+            let mut last: Option<(String, String, i64)> = None;
+            while found.len() < filter.limit {
+                let mut conditions = Conditions::default();
+                conditions.text("e.tool =", filter.tool.clone());
+                conditions.text("e.agent =", filter.agent.clone());
+                conditions.text("e.code =", filter.code.clone());
+                conditions.text("e.call_id =", filter.call.clone());
+                conditions.text("l.time >=", since.clone());
+                conditions.text("l.time <", until.clone());
+                if let Some((time, writer, seq)) = last.take() {
+                    conditions.values.extend([
+                        Box::new(time) as Box<dyn ToSql + Sync + Send>,
+                        Box::new(writer),
+                        Box::new(seq),
+                    ]);
+                    let at = conditions.values.len();
+                    let given = format!("(${}, ${}, ${at})", at - 2, at - 1);
+                    conditions.sql.push(format!("(l.time, l.writer, l.seq) < {given}"));
+                }
+                let page = filter.limit.clamp(PAGE_MIN, PAGE_MAX);
+                let sql = format!(
+                    "SELECT {LOG}, l.time, l.writer, l.seq FROM {LOGS} {}
+                     ORDER BY l.time DESC, l.writer DESC, l.seq DESC LIMIT {page}",
+                    conditions.shown()
+                );
+                let rows = self.rows(&sql, &conditions).await?;
+                for row in &rows {
+                    found.extend(Some(log(row)?).filter(|log| filter.fits(log)));
+                }
+                match rows.last() {
+                    Some(row) if rows.len() == page => {
+                        last = Some((row.get(5), row.get(6), row.get(7)));
+                    }
+                    _ => break,
+                }
+            }
+        }
+        found.truncate(filter.limit);
+        found.reverse();
+        Ok(found)
     }
 
     async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {
-        let mut conditions = Conditions::default();
-        conditions.text("tool =", filter.tool);
-        conditions.text("agent =", filter.agent);
-        conditions.text("status =", filter.status);
-        conditions.text("code =", filter.code);
-        conditions.text("call_id =", filter.call);
-        conditions.text("time >=", filter.since);
-        conditions.text("time <", filter.until);
-        conditions.add("place >", number(filter.after));
-        let order = if filter.after.is_some() {
-            // What transactions that still run write comes after. A place beyond all of them is
-            // of the server that the database was brought from.
-            let horizon = |of: &str| format!("({of}(pg_current_snapshot())::text::bigint << 20)");
-            conditions.sql.push(format!(
-                "(place < {} OR place >= {})",
-                horizon("pg_snapshot_xmin"),
-                horizon("pg_snapshot_xmax")
-            ));
-            "place ASC, writer ASC, seq ASC"
-        } else {
-            "time DESC, place DESC, writer DESC, seq DESC"
-        };
-        let sql = format!(
-            "SELECT place, body FROM events {} ORDER BY {order} LIMIT {}",
-            conditions.shown(),
-            count(filter.limit)
-        );
-        let mut rows = self.rows(&sql, &conditions).await?;
-        if filter.after.is_none() {
-            rows.reverse();
+        if let Some(after) = filter.after {
+            return self.following(&filter, after).await;
         }
-        rows.iter()
-            .map(|row| {
-                let (place, text): (i64, String) = (row.get(0), row.get(1));
-                let event =
-                    serde_json::from_str(&text).map_err(|error| corrupt("an event", &error))?;
-                Ok(PlacedEvent { place: place.unsigned_abs(), event })
-            })
-            .collect()
+        let parts = match filter.call {
+            Some(_) => vec![(filter.since.clone(), filter.until.clone())],
+            None => self.parts(&filter.since, &filter.until).await?,
+        };
+        let mut found = Vec::new();
+        for (since, until) in &parts {
+            self.part_of_events(&filter, (since, until), &mut found).await?;
+        }
+        found.reverse();
+        Ok(found)
+    }
+
+    async fn named(&self, prefix: &str, limit: usize) -> Result<Vec<FoundId>, LedgerError> {
+        // Ids with the same prefix are adjacent in byte order.
+        let after = format!("{prefix}{}", char::MAX);
+        let mut found = Vec::new();
+        for (kind, table, column) in
+            [(IdKind::Call, "events", "call_id"), (IdKind::Receipt, "receipts", "receipt_id")]
+        {
+            let mut conditions = Conditions::default();
+            conditions.text(&format!("{column} >="), Some(prefix.to_owned()));
+            conditions.text(&format!("{column} <"), Some(after.clone()));
+            let sql = format!(
+                "SELECT DISTINCT {column} FROM {table} {} ORDER BY {column} DESC LIMIT {}",
+                conditions.shown(),
+                count(limit)
+            );
+            let rows = self.rows(&sql, &conditions).await?;
+            found.extend(rows.iter().map(|row| FoundId { kind, id: row.get(0) }));
+        }
+        found.sort_by(|one: &FoundId, other| other.id.cmp(&one.id));
+        found.truncate(limit);
+        Ok(found)
     }
 
     async fn log_page(
@@ -280,14 +532,13 @@ impl LedgerReads for PostgresReads {
         });
         let sql = match include {
             Include::Records => {
-                "SELECT e.writer, e.seq, e.body,
+                "SELECT e.writer, e.seq, e.body, e.zbody,
                      e.time, e.tool, e.agent, e.call_id, e.status, e.code, e.receipt_id,
                      e.has_log::int::text, e.milestone::int::text,
-                     l.id, l.time, l.tool, l.agent, l.turn::text, l.phase, l.epic, l.call_id,
-                     l.is_error::int::text,
-                     NULL::text, r.receipt_id, r.call_id, r.tool, r.state, r.writer, r.fence::text,
+                     l.time,
+                     NULL::text, r.receipt_id, r.tool, r.state, r.writer, r.fence::text,
                      CASE WHEN r.receipt_id IS NULL THEN NULL ELSE coalesce(r.settled, '') END,
-                     l.body, l.zbody, r.body, r.zbody,
+                     l.body, l.zbody, l.shared, r.body, r.zbody,
                      ARRAY(SELECT k.key FROM keys k WHERE k.receipt_id = r.receipt_id)
                  FROM events e
                  LEFT JOIN agent_logs l ON l.writer = e.writer AND l.seq = e.seq
@@ -295,11 +546,11 @@ impl LedgerReads for PostgresReads {
                  WHERE (e.writer, e.seq) > ($1, $2) ORDER BY e.writer, e.seq LIMIT $3"
             }
             Include::Events => {
-                "SELECT writer, seq, body FROM events
+                "SELECT writer, seq, body, zbody FROM events
                  WHERE (writer, seq) > ($1, $2) ORDER BY writer, seq LIMIT $3"
             }
             Include::Milestones => {
-                "SELECT writer, seq, body FROM events
+                "SELECT writer, seq, body, zbody FROM events
                  WHERE milestone AND (writer, seq) > ($1, $2) ORDER BY writer, seq LIMIT $3"
             }
         };
@@ -315,7 +566,7 @@ impl LedgerReads for PostgresReads {
                 _ => RawEntry {
                     writer: row.get(0),
                     seq: row.get::<_, i64>(1).unsigned_abs(),
-                    bytes: row.get(2),
+                    bytes: body::unpack(row.get(2), row.get(3)).unwrap_or_default(),
                     ..RawEntry::default()
                 },
             })
@@ -342,7 +593,7 @@ impl LedgerReads for PostgresReads {
         let rows = self.rows(sql, &Conditions { sql: Vec::new(), values }).await?;
         let part = |row: &Row| {
             let (seq, size): (i64, i64) = (row.get(1), row.get(2));
-            // What is no hash fits no root.
+            // An invalid hash becomes zeros, which match no root.
             let root = Hash::parse(row.get(3)).unwrap_or(Hash([0; 32]));
             (row.get(0), Gone { seq: seq.unsigned_abs(), size: size.unsigned_abs(), root })
         };
@@ -370,15 +621,14 @@ impl LedgerReads for PostgresReads {
             "NOT EXISTS (SELECT 1 FROM unnest($1::text[], $2::bigint[]) AS n (writer, size)
                            WHERE";
         let logs = format!(
-            "SELECT l.id FROM agent_logs l
+            "SELECT l.writer || ' ' || l.seq FROM agent_logs l
              LEFT JOIN events e ON e.writer = l.writer AND e.seq = l.seq AND e.has_log
              WHERE e.writer IS NULL AND {lacking} n.writer = l.writer AND l.seq < n.size)
-             ORDER BY l.id LIMIT 100"
+             ORDER BY l.writer, l.seq LIMIT 100"
         );
         let receipts = format!(
             "SELECT r.receipt_id FROM receipts r
-             WHERE NOT EXISTS (SELECT 1 FROM events e
-                     WHERE e.call_id = r.call_id AND e.receipt_id = r.receipt_id)
+             WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.receipt_id = r.receipt_id)
                  AND {lacking} n.writer = r.writer)
              ORDER BY r.receipt_id LIMIT 100"
         );
@@ -408,15 +658,18 @@ impl LedgerReads for PostgresReads {
         let sql = format!(
             "SELECT a.approval_id, a.body, {VOUCHING},
                  a.tool, a.caller, a.args_digest, a.contract_digest, a.state
-             FROM approvals a {} ORDER BY a.approval_id LIMIT {}",
+             FROM {VOUCHED} {} ORDER BY a.approval_id LIMIT {}",
             conditions.shown(),
             count(limit)
         );
         let raw = |row: &Row| RawApproval {
             id: row.get(0),
             bytes: row.get(1),
-            event: row.get(2),
-            columns: (3..8).map(|at| column(row, at)).collect(),
+            // An event that cannot be unpacked becomes an empty text, which accounts for nothing.
+            event: row
+                .get::<_, Option<String>>(2)
+                .map(|text| body::unpack(text, row.get(3)).unwrap_or_default()),
+            columns: (4..9).map(|at| column(row, at)).collect(),
         };
         Ok(self.rows(&sql, &conditions).await?.iter().map(raw).collect())
     }

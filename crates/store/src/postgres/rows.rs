@@ -1,7 +1,8 @@
-//! The rows of a batch: loaded into its working set, and written from what it has done.
+//! Loads the rows that a batch needs into its working set, and writes the rows that it changed.
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,7 +24,8 @@ use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::backend::{Parameters, Session, failed};
 use super::clean;
-use crate::{body, corrupt};
+use crate::share::{self, Part};
+use crate::{body, corrupt, shorten};
 
 fn unreadable(error: LedgerError) -> Failure {
     Failure::Refused(error)
@@ -37,10 +39,10 @@ fn limited(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// Parameters of a statement.
+/// Boxes the parameters of a statement.
 macro_rules! given {
     ($($value:expr),* $(,)?) => {
-        vec![$(Box::new($value) as Box<dyn ToSql + Sync + Send>),*] as Parameters
+        vec![$(Box::new($value) as Box<dyn ToSql + Sync + Send + '_>),*] as Parameters<'_>
     };
 }
 
@@ -68,7 +70,7 @@ pub(super) fn call(row: &Row) -> QueuedCall {
         call_id: row.get(0),
         caller: row.get(1),
         request: row.get(2),
-        // What no state says is not run.
+        // An unknown state counts as done, so that the call is not run.
         state: QueueState::parse(&state).unwrap_or(QueueState::Done),
         enqueued_at: row.get(4),
         finished_at: row.get(5),
@@ -82,7 +84,7 @@ pub(super) fn call(row: &Row) -> QueuedCall {
     }
 }
 
-/// A place that cannot be read is one that no log has.
+/// An unreadable place becomes one that no log has.
 fn place_of(text: Option<String>) -> Option<AuditPlace> {
     let nowhere = || AuditPlace { writer: String::new(), seq: u64::MAX };
     text.map(|text| serde_json::from_str(&text).unwrap_or_else(|_| nowhere()))
@@ -99,20 +101,26 @@ fn stored(row: &Row, lost: bool) -> Result<Stored, Failure> {
     Ok(Stored { fence, owner_lost: runs && lost, receipt: receipt.into() })
 }
 
+/// The text of an event whose columns begin at column `at`; `None` if there is no event.
+fn event_text(row: &Row, at: usize) -> Result<Option<String>, Failure> {
+    let text: Option<String> = row.get(at);
+    text.map(|text| body::unpack(text, row.get(at + 1))).transpose().map_err(unreadable)
+}
+
 fn approval(row: &Row) -> Result<Approval, Failure> {
     let text: String = row.get(0);
     serde_json::from_str(&text).map_err(|error| unreadable(corrupt("an approval", &error)))
 }
 
-/// The number of an advisory lock. Two names that share one only wait for each other.
+/// The number of an advisory lock. Names whose numbers collide only wait for each other.
 fn lock(parts: &[&str]) -> i64 {
     let digest = sha256_hex(parts.join("\u{1f}").as_bytes());
     let head = digest.get(..16).unwrap_or_default();
     u64::from_str_radix(head, 16).unwrap_or_default().cast_signed()
 }
 
-/// What is locked before anything is read, in one order for all replicas: rows that are not there
-/// yet have names too.
+/// The advisory locks to take before anything is read, in the same order on all replicas. They also
+/// cover rows that do not exist yet.
 fn locks(needs: &Needs) -> Vec<i64> {
     let keys = needs.keys.iter().map(|key| lock(&["key", key]));
     let rates = needs.rates.iter().map(|(tool, caller)| lock(&["rate", tool, caller]));
@@ -128,15 +136,15 @@ fn locks(needs: &Needs) -> Vec<i64> {
 }
 
 /// Statements that are sent together.
-struct Asked<'s>(Vec<(&'s Statement, Parameters)>);
+struct Asked<'s>(Vec<(&'s Statement, Parameters<'s>)>);
 
 impl<'s> Asked<'s> {
-    /// Adds one, where it is wanted; its place.
+    /// Adds a statement if it is `wanted`, and returns its index.
     fn add(
         &mut self,
         wanted: bool,
         statement: &'s Statement,
-        given: impl FnOnce() -> Parameters,
+        given: impl FnOnce() -> Parameters<'s>,
     ) -> Option<usize> {
         wanted.then(|| {
             self.0.push((statement, given()));
@@ -145,12 +153,18 @@ impl<'s> Asked<'s> {
     }
 }
 
-fn cleaned<'n>(names: impl Iterator<Item = &'n String>) -> Vec<String> {
+fn cleaned<'n>(names: impl Iterator<Item = &'n String>) -> Vec<Cow<'n, str>> {
     names.map(|name| clean(name)).collect()
 }
 
+/// A pair of names as rows store them, without NUL.
+fn kept((one, other): &(String, String)) -> (String, String) {
+    (clean(one).into_owned(), clean(other).into_owned())
+}
+
 impl Session {
-    /// Begins the transaction, locks, and reads what a batch needs: sent at once, done in order.
+    /// Begins the transaction, takes the locks and reads the rows that a batch needs. The
+    /// statements are sent together and executed in order.
     pub(super) async fn load(
         &self,
         mut needs: Needs,
@@ -162,8 +176,8 @@ impl Session {
         let mut asked = Asked(vec![(&s.begin, Parameters::new())]);
         let locks = locks(&needs);
         asked.add(!locks.is_empty(), &s.locks, || given![locks]);
-        let keys: Vec<String> = needs.keys.iter().cloned().collect();
-        let receipts: Vec<String> = needs.receipts.iter().cloned().collect();
+        let keys: Vec<&str> = needs.keys.iter().map(String::as_str).collect();
+        let receipts: Vec<&str> = needs.receipts.iter().map(String::as_str).collect();
         let by_key = asked.add(!keys.is_empty(), &s.keys, || given![keys.clone()]);
         let by_id = asked.add(!(keys.is_empty() && receipts.is_empty()), &s.receipts, || {
             given![keys.clone(), receipts.clone()]
@@ -189,6 +203,7 @@ impl Session {
         });
         let waiting = asked.add(needs.waiting, &s.waiting, || given![]);
         let answers = self.ask_all(&asked.0, &AtomicBool::new(true)).await?;
+        drop(asked);
         let rows = |place: Option<usize>| -> &[Row] {
             place.and_then(|place| answers.get(place)).map_or(&[], Vec::as_slice)
         };
@@ -216,18 +231,18 @@ impl Session {
         let times: HashMap<(String, String), i64> =
             rows(rates).iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
         for name in needs.rates {
-            let tat_ms = times.get(&(clean(&name.0), clean(&name.1))).copied();
+            let tat_ms = times.get(&kept(&name)).copied();
             set.load_rate(name, tat_ms);
         }
         set.clock_ms = rows(clock).first().map(|row| row.get(0));
         let counts: HashMap<String, i64> =
             rows(running).iter().map(|row| (row.get(0), row.get(1))).collect();
         for tool in needs.running {
-            let running = counts.get(&clean(&tool)).copied().unwrap_or_default();
+            let running = counts.get(&*clean(&tool)).copied().unwrap_or_default();
             set.load_running(tool, running.unsigned_abs());
         }
         for row in rows(approvals) {
-            set.load_approval(approval(row)?, row.get(1));
+            set.load_approval(approval(row)?, event_text(row, 1)?.as_deref());
         }
         needs.approvals.into_iter().for_each(|name| set.load_asked(name));
         let known: HashMap<CallName, QueuedCall> = rows(calls)
@@ -236,7 +251,7 @@ impl Session {
             .map(|call| ((call.caller.clone(), call.call_id.clone()), call))
             .collect();
         for name in needs.calls {
-            let call = known.get(&(clean(&name.0), clean(&name.1)));
+            let call = known.get(&kept(&name));
             let own = |call: &QueuedCall| QueuedCall {
                 caller: name.0.clone(),
                 call_id: name.1.clone(),
@@ -251,7 +266,7 @@ impl Session {
         if !spent.is_empty() {
             let found = self.ask(&s.approvals_by_id, &given![spent]).await.map_err(failed)?;
             for row in &found {
-                set.load_approval(approval(row)?, row.get(1));
+                set.load_approval(approval(row)?, event_text(row, 1)?.as_deref());
             }
         }
         match survey {
@@ -297,6 +312,8 @@ impl Session {
                 self.ask(&s.lost, &given).await.map_err(failed)?;
                 set.surveyed.removed = gone.len() as u64;
             }
+            // The disk of a database server is bounded at the server.
+            Survey::MakeRoom(_) => (),
             Survey::RemoveEvents(before) => {
                 self.remove_events(&before, set).await?;
             }
@@ -311,7 +328,10 @@ impl Session {
                         Some(at) => {
                             let given = given![at.writer.clone(), number(at.seq)];
                             let found = self.ask(&s.event, &given).await.map_err(failed)?;
-                            found.first().map(|row| row.get(0))
+                            match found.first() {
+                                Some(row) => event_text(row, 0)?,
+                                None => None,
+                            }
                         }
                         None => None,
                     };
@@ -332,7 +352,8 @@ impl Session {
         Ok(())
     }
 
-    /// Writes what a batch has done and commits: sent at once, done in order.
+    /// Writes the changes of a batch and commits. The statements are sent together and executed in
+    /// order.
     pub(super) async fn write(
         &self,
         batch: &Batch,
@@ -341,18 +362,20 @@ impl Session {
         to: &Head,
     ) -> Result<(), Failure> {
         let s = &self.statements;
-        let mut writes: Vec<(&Statement, Parameters)> = Vec::new();
+        let begun = self.unshare(batch, begun).await?;
+        let mut writes: Vec<(&Statement, Parameters<'_>)> = Vec::new();
         if !begun {
             writes.push((&s.begin, Vec::new()));
         }
+        // Keys are freed first, since a key may move from one receipt to another within a batch.
         if !batch.freed.is_empty() {
-            let freed: Vec<String> = batch.freed.iter().cloned().collect();
+            let freed: Vec<&str> = batch.freed.iter().map(String::as_str).collect();
             writes.push((&s.free_keys, given![freed]));
         }
         self.receipts(batch, &mut writes)?;
         if !batch.held.is_empty() {
-            let (keys, ids): (Vec<String>, Vec<String>) =
-                batch.held.iter().map(|(key, id)| (key.clone(), id.clone())).unzip();
+            let (keys, ids): (Vec<&str>, Vec<&str>) =
+                batch.held.iter().map(|(key, id)| (key.as_str(), id.as_str())).unzip();
             writes.push((&s.hold_keys, given![keys, ids]));
         }
         if !batch.rates.is_empty() {
@@ -365,7 +388,7 @@ impl Session {
             writes.push((&s.put_approvals, approval_columns(batch.approvals.values())?));
         }
         if !batch.events.is_empty() {
-            writes.push((&s.put_events, event_columns(to.writer(), batch)));
+            writes.push((&s.put_events, event_columns(to.writer(), batch)?));
         }
         if !batch.logs.is_empty() {
             writes.push((&s.put_logs, log_columns(to.writer(), batch)?));
@@ -378,16 +401,16 @@ impl Session {
             writes.push((&s.put_gone, adopted.0));
             writes.push((&s.set_pruned, adopted.1));
         }
-        let own = || to.writer().to_owned();
+        let own = || to.writer();
         if let Some(named) = &batch.checkpoint {
-            let (ended, sizes): (Vec<String>, Vec<i64>) =
-                named.ended.iter().map(|(writer, size)| (writer.clone(), number(*size))).unzip();
+            let (ended, sizes): (Vec<&str>, Vec<i64>) =
+                named.ended.iter().map(|(writer, size)| (writer.as_str(), number(*size))).unzip();
             writes.push((&s.name_writers, given![ended, sizes]));
-            writes.push((&s.set_checkpoint, given![own(), named.note.clone()]));
+            writes.push((&s.set_checkpoint, given![own(), named.note.as_str()]));
         }
         if batch.renewed.is_some() {
-            // By the database's clock, and on the writer's own connection: a writer that cannot
-            // write must not look alive.
+            // Uses the database's clock and the writer's own connection: a writer that cannot write
+            // must not look alive.
             writes.push((&s.renew, given![own()]));
         }
         if to.next_seq() != from.next_seq() {
@@ -400,7 +423,8 @@ impl Session {
         }
         let sent = AtomicBool::new(true);
         let commit = async {
-            // One that cannot even be sent is not known to the server, and must not be left out.
+            // The server does not know a statement that could not be sent, so `COMMIT` would omit
+            // its changes.
             let is_sent = sent.load(Ordering::Relaxed);
             let end = if is_sent { &s.commit } else { &s.rollback };
             match self.ask(end, &Vec::new()).await {
@@ -409,19 +433,71 @@ impl Session {
             }
         };
         let writing = self.ask_all(&writes, &sent);
-        // The first is polled first: all is sent, or found to be unfit, before the commit.
+        // `join` polls `writing` first: all statements are sent, or found to be unsendable, before
+        // the commit.
         let (written, committed) = futures_util::future::join(writing, commit).await;
-        // The commit rolls back where a statement before has failed.
+        // `COMMIT` rolls back if a statement before it has failed.
         match (written, committed?) {
             (Err(Failure::Unknown(error)), false) => Err(Failure::Refused(error)),
             (written, _) => written.map(drop),
         }
     }
 
+    /// Writes the shared parts of settled receipts back into their agent logs, before the batch
+    /// changes the receipts. Returns whether the transaction has begun.
+    async fn unshare(&self, batch: &Batch, begun: bool) -> Result<bool, Failure> {
+        let s = &self.statements;
+        let ended = |state: ClaimState| matches!(state, ClaimState::Succeeded | ClaimState::Failed);
+        let ids: Vec<String> = batch
+            .receipts
+            .iter()
+            .filter(|(_, moved)| moved.before.is_some_and(|(state, _)| ended(state)))
+            .map(|(id, _)| id.clone())
+            .collect();
+        if ids.is_empty() {
+            return Ok(begun);
+        }
+        if !begun {
+            self.ask(&s.begin, &Vec::new()).await.map_err(failed)?;
+        }
+        let mut receipts: HashMap<(String, i64), String> = HashMap::new();
+        for row in self.ask(&s.ended_at, &given![ids]).await.map_err(failed)? {
+            let text = body::unpack(row.get(0), row.get(1)).map_err(unreadable)?;
+            let receipt: Receipt = serde_json::from_str(&text)
+                .map_err(|error| unreadable(corrupt("a receipt", &error)))?;
+            receipts.extend(receipt.audit_seq.map(|at| ((at.writer, number(at.seq)), text)));
+        }
+        let (writers, seqs): (Vec<String>, Vec<i64>) = receipts.keys().cloned().unzip();
+        let logs = self.ask(&s.shared_logs, &given![writers, seqs]).await.map_err(failed)?;
+        let (mut writers, mut seqs) = (Vec::new(), Vec::new());
+        let mut packed = Vec::new();
+        for row in &logs {
+            let (writer, seq): (String, i64) = (row.get(0), row.get(1));
+            let receipt = receipts.remove(&(writer.clone(), seq));
+            let whole = match log_text((row.get(2), row.get(3), row.get(4)), || Ok(receipt)) {
+                Ok(whole) => whole,
+                // Damage in one log must not stop the pruning of other records; `audit verify`
+                // reports it.
+                Err(error) => {
+                    tracing::error!(%error, "an agent log does not fit its receipt");
+                    continue;
+                }
+            };
+            writers.push(writer);
+            seqs.push(seq);
+            packed.push(shorten::pack(&whole).map_err(unreadable)?);
+        }
+        if !seqs.is_empty() {
+            let given = given![writers, seqs, packed];
+            self.ask(&s.give_logs, &given).await.map_err(failed)?;
+        }
+        Ok(true)
+    }
+
     fn receipts<'s>(
         &'s self,
-        batch: &Batch,
-        writes: &mut Vec<(&'s Statement, Parameters)>,
+        batch: &'s Batch,
+        writes: &mut Vec<(&'s Statement, Parameters<'s>)>,
     ) -> Result<(), Failure> {
         let s = &self.statements;
         let of = |changed: bool| {
@@ -431,26 +507,22 @@ impl Session {
         };
         let fresh = Columns::of(of(false))?;
         if !fresh.ids.is_empty() {
-            let Columns {
-                ids, calls, tools, states, writers, fences, settled, texts, packed, ..
-            } = fresh;
-            let given = given![ids, calls, tools, states, writers, fences, settled, texts, packed];
+            let Columns { ids, tools, states, writers, fences, settled, packed, .. } = fresh;
+            let given = given![ids, tools, states, writers, fences, settled, packed];
             writes.push((&s.insert_receipts, given));
         }
         let changed = Columns::of(of(true))?;
         if !changed.ids.is_empty() {
-            let Columns { ids, was, held, states, writers, fences, settled, texts, packed, .. } =
-                changed;
+            let Columns { ids, was, held, states, writers, fences, settled, packed, .. } = changed;
             let count = limited(ids.len());
-            let given =
-                given![ids, was, held, states, writers, fences, settled, texts, packed, count];
+            let given = given![ids, was, held, states, writers, fences, settled, packed, count];
             writes.push((&s.update_receipts, given));
         }
-        let removed: Vec<String> = batch
+        let removed: Vec<&str> = batch
             .receipts
             .iter()
             .filter(|(_, moved)| moved.after.is_none())
-            .map(|(id, _)| id.clone())
+            .map(|(id, _)| id.as_str())
             .collect();
         if !removed.is_empty() {
             writes.push((&s.remove_receipts, given![removed]));
@@ -461,8 +533,8 @@ impl Session {
     }
 }
 
-/// Places of events whose records are gone.
-fn lost(places: impl Iterator<Item = (String, i64)>) -> Parameters {
+/// The parameters of `lost`: places of events whose records were removed.
+fn lost(places: impl Iterator<Item = (String, i64)>) -> Parameters<'static> {
     let (writers, seqs): (Vec<String>, Vec<i64>) = places.unzip();
     given![writers, seqs, BLOCK.cast_signed()]
 }
@@ -473,44 +545,39 @@ fn other(row: &Row) -> OtherHead {
 
 /// Receipts, column by column.
 #[derive(Default)]
-struct Columns {
-    ids: Vec<String>,
+struct Columns<'b> {
+    ids: Vec<&'b str>,
     was: Vec<&'static str>,
     held: Vec<i64>,
-    calls: Vec<String>,
-    tools: Vec<String>,
+    tools: Vec<Cow<'b, str>>,
     states: Vec<&'static str>,
-    writers: Vec<String>,
+    writers: Vec<&'b str>,
     fences: Vec<i64>,
-    settled: Vec<Option<String>>,
-    texts: Vec<String>,
-    packed: Vec<Option<Vec<u8>>>,
+    settled: Vec<Option<&'b str>>,
+    packed: Vec<Vec<u8>>,
 }
 
-impl Columns {
-    fn of<'m>(all: impl Iterator<Item = (&'m String, &'m Moved)>) -> Result<Self, Failure> {
+impl<'b> Columns<'b> {
+    fn of(all: impl Iterator<Item = (&'b String, &'b Moved)>) -> Result<Self, Failure> {
         let mut columns = Self::default();
         for (id, moved) in all {
             let Some(Put { receipt, fence, text }) = &moved.after else { continue };
-            let (text, packed) = body::pack(text).map_err(unreadable)?;
             if let Some((state, fence)) = moved.before {
                 columns.was.push(state.as_str());
                 columns.held.push(number(fence));
             }
-            columns.ids.push(id.clone());
-            columns.calls.push(clean(&receipt.call_id));
+            columns.ids.push(id);
             columns.tools.push(clean(&receipt.tool_id));
             columns.states.push(receipt.state.as_str());
-            columns.writers.push(receipt.writer.clone());
+            columns.writers.push(&receipt.writer);
             columns.fences.push(number(*fence));
             columns.settled.push(match receipt.state {
                 ClaimState::Succeeded | ClaimState::Failed if receipt.pruned_at.is_none() => {
-                    receipt.settled_at.clone()
+                    receipt.settled_at.as_deref()
                 }
                 _ => None,
             });
-            columns.texts.push(text.to_owned());
-            columns.packed.push(packed);
+            columns.packed.push(shorten::pack(text).map_err(unreadable)?);
         }
         Ok(columns)
     }
@@ -518,117 +585,117 @@ impl Columns {
 
 fn approval_columns<'a>(
     approvals: impl Iterator<Item = &'a Approval>,
-) -> Result<Parameters, Failure> {
-    let mut columns: [Vec<String>; 7] = Default::default();
+) -> Result<Parameters<'a>, Failure> {
+    let mut columns: [Vec<Cow<'a, str>>; 7] = Default::default();
     for approval in approvals {
         let state = serde_json::to_value(approval.state).unwrap_or_default();
         let text = serde_json::to_string(approval)
             .map_err(|error| unreadable(corrupt("a record", &error)))?;
         let values = [
-            approval.approval_id.clone(),
+            approval.approval_id.as_str().into(),
             clean(&approval.tool_id),
             clean(&approval.caller),
-            approval.args_digest.clone(),
-            approval.contract_digest.clone(),
-            state.as_str().unwrap_or_default().to_owned(),
-            text,
+            approval.args_digest.as_str().into(),
+            approval.contract_digest.as_str().into(),
+            state.as_str().unwrap_or_default().to_owned().into(),
+            text.into(),
         ];
         for (column, value) in columns.iter_mut().zip(values) {
             column.push(value);
         }
     }
-    Ok(columns.into_iter().map(|column| Box::new(column) as Box<dyn ToSql + Sync + Send>).collect())
+    Ok(boxed(columns))
 }
 
-fn event_columns(writer: &str, batch: &Batch) -> Parameters {
+fn boxed<'p, const N: usize, T: ToSql + Sync + Send + 'p>(columns: [Vec<T>; N]) -> Parameters<'p> {
+    let boxed = |column| Box::new(column) as Box<dyn ToSql + Sync + Send + 'p>;
+    columns.into_iter().map(boxed).collect()
+}
+
+fn event_columns<'b>(writer: &'b str, batch: &'b Batch) -> Result<Parameters<'b>, Failure> {
     let mut seqs = Vec::new();
-    let mut texts: [Vec<Option<String>>; 7] = Default::default();
+    let mut texts: [Vec<Option<Cow<'b, str>>>; 7] = Default::default();
     let (mut has_log, mut milestones, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
     for placed in &batch.events {
         let body = &placed.event.body;
         seqs.push(number(placed.event.seq));
         let values = [
-            Some(body.time.clone()),
+            Some(body.time.as_str().into()),
             body.tool_name.as_deref().map(clean),
             body.agent_id.as_deref().map(clean),
             body.call_id.as_deref().map(clean),
-            body.status.map(|status| status.as_str().to_owned()),
-            body.error_code.map(|code| code.as_str().to_owned()),
-            body.receipt_id.clone(),
+            body.status.map(|status| status.as_str().into()),
+            body.error_code.map(|code| code.as_str().into()),
+            body.receipt_id.as_deref().map(Cow::from),
         ];
         for (column, value) in texts.iter_mut().zip(values) {
             column.push(value);
         }
         has_log.push(body.log_digest.is_some());
         milestones.push(MILESTONES.contains(&body.event));
-        bodies.push(placed.bytes.clone());
+        bodies.push(shorten::pack(&placed.bytes).map_err(unreadable)?);
     }
-    let mut parameters = given![writer.to_owned(), seqs];
-    parameters
-        .extend(texts.into_iter().map(|column| Box::new(column) as Box<dyn ToSql + Sync + Send>));
+    let mut parameters = given![writer, seqs];
+    parameters.extend(boxed(texts));
     parameters.extend(given![has_log, milestones, bodies]);
-    parameters
+    Ok(parameters)
 }
 
-fn log_columns(writer: &str, batch: &Batch) -> Result<Parameters, Failure> {
-    let of = |read: &dyn Fn(&toolbooth_contracts::agent_log::AgentLog) -> Option<String>| {
-        batch
-            .logs
-            .iter()
-            .map(|(log, _)| read(&log.log).map(|text| clean(&text)))
-            .collect::<Vec<_>>()
-    };
-    let mut texts = Vec::new();
-    let mut packed = Vec::new();
-    for (log, _) in &batch.logs {
-        let (text, zipped) = body::pack(&log.record.text).map_err(unreadable)?;
-        texts.push(text.to_owned());
-        packed.push(zipped);
+fn log_columns<'b>(writer: &'b str, batch: &'b Batch) -> Result<Parameters<'b>, Failure> {
+    let (mut seqs, mut times) = (Vec::new(), Vec::new());
+    let (mut packed, mut shared) = (Vec::new(), Vec::new());
+    for (log, seq) in &batch.logs {
+        let whole = &log.record.text;
+        let receipt = share::giver(batch, log, *seq);
+        let part = receipt.and_then(|receipt| Part::of(whole, receipt));
+        let rest = part.and_then(|part| part.taken_from(whole));
+        seqs.push(number(*seq));
+        times.push(log.log.timestamp.as_str());
+        packed.push(shorten::pack(rest.as_ref().unwrap_or(whole)).map_err(unreadable)?);
+        shared.push(part.filter(|_| rest.is_some()).map(text_of_part));
     }
-    let seqs: Vec<i64> = batch.logs.iter().map(|(_, seq)| number(*seq)).collect();
-    let turns: Vec<Option<i64>> =
-        batch.logs.iter().map(|(log, _)| log.log.turn_index.map(number)).collect();
-    let errors: Vec<bool> = batch.logs.iter().map(|(log, _)| log.log.is_error).collect();
-    Ok(given![
-        writer.to_owned(),
-        of(&|log| Some(log.id.clone())),
-        seqs,
-        of(&|log| Some(log.timestamp.clone())),
-        of(&|log| Some(log.tool_name.clone())),
-        of(&|log| log.agent_id.clone()),
-        turns,
-        of(&|log| log.phase_id.clone()),
-        of(&|log| log.epic_id.clone()),
-        of(&|log| Some(log.call_id.clone())),
-        errors,
-        texts,
-        packed,
-    ])
+    Ok(given![writer, seqs, times, packed, shared])
 }
 
-fn call_columns(batch: &Batch) -> Parameters {
-    let of = |read: &dyn Fn(&QueuedCall) -> Option<String>| {
-        batch.calls.values().map(read).collect::<Vec<Option<String>>>()
+fn text_of_part(part: Part) -> String {
+    format!("{},{},{}", part.own, part.given, part.len)
+}
+
+/// The text of an agent log from its columns `body`, `zbody` and `shared`. `receipt` returns the
+/// text of its call's receipt.
+pub(super) fn log_text(
+    (text, packed, shared): (String, Option<Vec<u8>>, Option<&str>),
+    receipt: impl FnOnce() -> Result<Option<String>, LedgerError>,
+) -> Result<String, LedgerError> {
+    let rest = body::unpack(text, packed)?;
+    let Some(shared) = shared else { return Ok(rest) };
+    let numbers: Option<Vec<usize>> = shared.split(',').map(|text| text.parse().ok()).collect();
+    let whole = match numbers.as_deref() {
+        Some(&[own, given, len]) => {
+            receipt()?.and_then(|receipt| Part { own, given, len }.given_to(rest, &receipt))
+        }
+        _ => None,
     };
-    let deliveries: Vec<i32> = batch
-        .calls
-        .values()
-        .map(|call| i32::try_from(call.deliveries).unwrap_or(i32::MAX))
-        .collect();
-    let cancels: Vec<bool> = batch.calls.values().map(|call| call.cancel).collect();
+    whole.ok_or_else(|| corrupt("an agent log", &"its receipt lacks what it shares with it"))
+}
+
+fn call_columns(batch: &Batch) -> Parameters<'_> {
+    fn of<'b, T>(batch: &'b Batch, read: impl Fn(&'b QueuedCall) -> T) -> Vec<T> {
+        batch.calls.values().map(read).collect()
+    }
     given![
-        of(&|call| Some(clean(&call.caller))),
-        of(&|call| Some(clean(&call.call_id))),
-        of(&|call| Some(call.request.clone())),
-        of(&|call| Some(call.enqueued_at.clone())),
-        of(&|call| Some(call.state.as_str().to_owned())),
-        of(&|call| call.finished_at.clone()),
-        of(&|call| call.worker.clone()),
-        deliveries,
-        cancels,
-        of(&|call| call.progress.as_ref().map(serde_json::Value::to_string)),
-        of(&|call| call.result.clone()),
-        of(&|call| text_of(call.queued_by.as_ref())),
-        of(&|call| text_of(call.finished_by.as_ref())),
+        of(batch, |call| clean(&call.caller)),
+        of(batch, |call| clean(&call.call_id)),
+        of(batch, |call| call.request.as_str()),
+        of(batch, |call| call.enqueued_at.as_str()),
+        of(batch, |call| call.state.as_str()),
+        of(batch, |call| call.finished_at.as_deref()),
+        of(batch, |call| call.worker.as_deref()),
+        of(batch, |call| i32::try_from(call.deliveries).unwrap_or(i32::MAX)),
+        of(batch, |call| call.cancel),
+        of(batch, |call| call.progress.as_ref().map(serde_json::Value::to_string)),
+        of(batch, |call| call.result.as_deref()),
+        of(batch, |call| text_of(call.queued_by.as_ref())),
+        of(batch, |call| text_of(call.finished_by.as_ref())),
     ]
 }

@@ -1,13 +1,13 @@
-//! The tables, and their migrations: forward only, applied at start under a lock.
+//! Defines the tables and their migrations: forward only, applied at start under a lock.
 //!
-//! Identifiers are compared byte by byte (`COLLATE "C"`), as the rest of the house does.
+//! Identifiers are compared byte by byte (`COLLATE "C"`), as everywhere in Toolbooth.
 //!
 //! Doc: records.md#stores
 
 use tokio_postgres::{Client, Error};
 
 /// The newest version that this build knows.
-pub(super) const VERSION: i32 = 2;
+pub(super) const VERSION: i32 = 3;
 /// The advisory lock under which migrations are applied.
 const MIGRATION_LOCK: i64 = 0x746f_6f6c_626f_6f74;
 
@@ -123,8 +123,8 @@ CREATE INDEX queue_open ON queue (state, place) WHERE state <> 'done';
 CREATE INDEX queue_finished ON queue (finished) WHERE finished IS NOT NULL;
 "#;
 
-/// Events that account for asynchronous calls: their places, as records write them. What is gone of
-/// logs: full subtrees; blocks that are to be looked at again.
+/// Adds the places of the events that account for asynchronous calls, as JSON. `gone` has the
+/// removed subtrees of logs, `stale` the blocks that pruning must examine again.
 const V2: &str = "
 ALTER TABLE queue ADD COLUMN queued_by text;
 ALTER TABLE queue ADD COLUMN finished_by text;
@@ -143,7 +143,42 @@ CREATE TABLE stale (
 );
 ";
 
-/// The version of a database; 0 where there is nothing yet.
+/// Replaces B-trees on times by BRIN, since rows are written in the order of time. Agent logs and
+/// receipts are also found through their events: an index for each filter would cost more than it
+/// saves.
+///
+/// Records are written encoded, in `zbody`; older ones stay in `body`. An agent log omits the part
+/// that its receipt has; `shared` locates it as `own,given,len`.
+const V3: &str = "
+DROP INDEX events_place;
+DROP INDEX events_time;
+DROP INDEX receipts_call;
+DROP INDEX receipts_settled;
+ALTER TABLE receipts DROP COLUMN call_id;
+ALTER TABLE agent_logs DROP CONSTRAINT agent_logs_pkey;
+ALTER TABLE agent_logs DROP COLUMN id;
+ALTER TABLE agent_logs DROP COLUMN tool;
+ALTER TABLE agent_logs DROP COLUMN agent;
+ALTER TABLE agent_logs DROP COLUMN turn;
+ALTER TABLE agent_logs DROP COLUMN phase;
+ALTER TABLE agent_logs DROP COLUMN epic;
+ALTER TABLE agent_logs DROP COLUMN call_id;
+ALTER TABLE agent_logs DROP COLUMN is_error;
+ALTER TABLE agent_logs ADD COLUMN shared text;
+ALTER TABLE events ADD COLUMN zbody bytea;
+ALTER TABLE events ALTER COLUMN body SET DEFAULT '';
+ALTER TABLE receipts ALTER COLUMN body SET DEFAULT '';
+ALTER TABLE agent_logs ALTER COLUMN body SET DEFAULT '';
+DROP INDEX agent_logs_time;
+CREATE INDEX events_written ON events USING brin (place, time)
+    WITH (pages_per_range = 16, autosummarize = on);
+CREATE INDEX agent_logs_written ON agent_logs USING brin (time)
+    WITH (pages_per_range = 16, autosummarize = on);
+CREATE INDEX receipts_written ON receipts USING brin (settled)
+    WITH (pages_per_range = 16, autosummarize = on);
+";
+
+/// The schema version of a database; 0 if it has no tables yet.
 pub(super) async fn version(client: &Client) -> Result<i32, Error> {
     let there: bool =
         client.query_one("SELECT to_regclass('toolbooth_version') IS NOT NULL", &[]).await?.get(0);
@@ -154,10 +189,10 @@ pub(super) async fn version(client: &Client) -> Result<i32, Error> {
     Ok(row.map_or(0, |row| row.get(0)))
 }
 
-/// Brings a database to a version, at most [`VERSION`]; gives the version it had.
+/// Migrates a database to version `to`, at most [`VERSION`]. Returns the version it had.
 pub(super) async fn migrate(client: &mut Client, to: i32) -> Result<i32, Error> {
     let transaction = client.transaction().await?;
-    // Replicas that start at once wait for each other here.
+    // Serializes replicas that start at the same time.
     transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK]).await?;
     transaction
         .batch_execute(
@@ -170,7 +205,7 @@ pub(super) async fn migrate(client: &mut Client, to: i32) -> Result<i32, Error> 
         .await?;
     let found: i32 =
         transaction.query_one("SELECT version FROM toolbooth_version", &[]).await?.get(0);
-    for (version, script) in (1i32..).zip([V1, V2]) {
+    for (version, script) in (1i32..).zip([V1, V2, V3]) {
         if found < version && version <= to {
             transaction.batch_execute(script).await?;
             transaction.execute("UPDATE toolbooth_version SET version = $1", &[&version]).await?;

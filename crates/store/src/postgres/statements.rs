@@ -4,24 +4,26 @@
 
 use tokio_postgres::{Client, Error, Statement};
 
-/// After how long without renewal a writer is lost, in the database's words.
+/// How long after its last renewal a writer counts as lost, as an SQL interval.
 const LOST: &str = "interval '15 seconds'";
-/// Columns of `receipts` as a stored receipt is read from.
+/// Columns of `receipts` that a stored receipt is read from.
 const RECEIPT: &str = "r.fence, r.body, r.zbody";
-/// Columns of `writers` as a head is read from.
+/// Columns of `writers` that a head is read from.
 pub(super) const HEAD: &str = "w.writer, w.size, w.last_leaf, w.root, w.pruned, w.started, w.stopped, \
                                w.named, w.checkpoint";
-/// Columns of `queue` as a call is read from.
+/// Columns of `queue` that a call is read from.
 pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finished, worker, \
                                deliveries, cancel, progress, result, queued_by, finished_by";
 
-/// An event by its place.
-pub(super) const EVENT: &str = "SELECT body FROM events WHERE writer = $1 AND seq = $2";
+/// Selects an event by its writer and sequence number.
+pub(super) const EVENT: &str = "SELECT body, zbody FROM events WHERE writer = $1 AND seq = $2";
 
-/// The event that an approval `a` says accounts for it.
-pub(super) const VOUCHING: &str = "(SELECT e.body FROM events e
-     WHERE e.writer = a.body::json #>> '{auditSeq,writer}'
-         AND e.seq = (a.body::json #>> '{auditSeq,seq}')::bigint)";
+/// Columns of the event that accounts for an approval.
+pub(super) const VOUCHING: &str = "v.body, v.zbody";
+/// Approvals `a`, joined with the events that they name.
+pub(super) const VOUCHED: &str = "approvals a LEFT JOIN events v
+     ON v.writer = a.body::json #>> '{auditSeq,writer}'
+         AND v.seq = (a.body::json #>> '{auditSeq,seq}')::bigint";
 
 macro_rules! statements {
     ($($name:ident = $sql:expr;)+) => {
@@ -36,12 +38,12 @@ macro_rules! statements {
     };
 }
 
-/// Whether the writer `w` of a row is lost.
+/// An SQL condition: the writer `w` of a row is lost.
 fn is_lost() -> String {
     format!("(w.writer IS NULL OR w.stopped OR w.renewed < clock_timestamp() - {LOST})")
 }
 
-/// A change that must touch so many rows, or fails.
+/// Makes a change fail with a division by zero unless it affects exactly `count` rows.
 fn exactly(change: &str, count: &str) -> String {
     format!(
         "WITH changed AS ({change} RETURNING 1) SELECT 1 / (count(*) = {count})::int FROM changed"
@@ -69,12 +71,12 @@ statements! {
          WHERE r.state = 'in_flight' AND r.tool = ANY($1)
              AND NOT w.stopped AND w.renewed >= clock_timestamp() - {LOST}
          GROUP BY r.tool");
-    approvals = format!("SELECT a.body, {VOUCHING} FROM approvals a
+    approvals = format!("SELECT a.body, {VOUCHING} FROM {VOUCHED}
                  JOIN unnest($1::text[], $2::text[], $3::text[]) AS n (tool, caller, args)
                      ON n.tool = a.tool AND n.caller = a.caller AND n.args = a.args_digest
                  WHERE a.state <> 'spent'");
     approvals_by_id = format!(
-        "SELECT a.body, {VOUCHING} FROM approvals a WHERE a.approval_id = ANY($1)");
+        "SELECT a.body, {VOUCHING} FROM {VOUCHED} WHERE a.approval_id = ANY($1)");
     calls = format!(
         "SELECT {CALL} FROM queue q JOIN unnest($1::text[], $2::text[]) AS n (own, id)
              ON n.own = q.caller AND n.id = q.call_id
@@ -91,21 +93,31 @@ statements! {
          WHERE w.writer <> $1 AND NOT w.named ORDER BY w.writer LIMIT $2", is_lost());
     prunable = format!(
         "SELECT {RECEIPT}, false, EXISTS (SELECT 1 FROM keys k WHERE k.receipt_id = r.receipt_id)
-         FROM receipts r WHERE r.settled < $1 ORDER BY r.settled LIMIT $2
+         FROM receipts r WHERE r.settled < $1 LIMIT $2
          FOR UPDATE OF r SKIP LOCKED");
-    remove_logs = "DELETE FROM agent_logs WHERE id IN
-                       (SELECT id FROM agent_logs WHERE time < $1 ORDER BY time LIMIT $2)
+    // Rows are found in physical order, so the oldest mostly come first.
+    remove_logs = "DELETE FROM agent_logs WHERE (writer, seq) IN
+                       (SELECT writer, seq FROM agent_logs WHERE time < $1 LIMIT $2)
                    RETURNING writer, seq";
-    // Of records that are gone: their blocks are looked at again, and those before, where the
-    // dispatch may be.
+    // Receipts whose shared parts are written back into agent logs.
+    ended_at = "SELECT body, zbody FROM receipts WHERE receipt_id = ANY($1)";
+    shared_logs = "SELECT l.writer, l.seq, l.body, l.zbody, l.shared
+                   FROM agent_logs l JOIN unnest($1::text[], $2::bigint[]) AS n (writer, seq)
+                       ON n.writer = l.writer AND n.seq = l.seq
+                   WHERE l.shared IS NOT NULL FOR UPDATE OF l";
+    give_logs = "UPDATE agent_logs l SET body = '', zbody = n.zbody, shared = NULL
+                 FROM unnest($1::text[], $2::bigint[], $3::bytea[]) AS n (writer, seq, zbody)
+                 WHERE l.writer = n.writer AND l.seq = n.seq";
+    // Marks the blocks of removed records as stale, and the blocks before, which may have the
+    // dispatch. `DO UPDATE` locks an existing row: a replica that takes that block waits until the
+    // records are removed.
     lost = "INSERT INTO stale (writer, block)
             SELECT DISTINCT w.writer, b.block FROM unnest($1::text[], $2::bigint[]) AS n (writer, seq)
             JOIN writers w ON w.writer = n.writer
             CROSS JOIN LATERAL
                 (VALUES (n.seq / $3::bigint), (greatest(n.seq / $3::bigint - 1, 0))) AS b (block)
-            WHERE b.block * $3::bigint < coalesce((w.pruned::json ->> 'done')::bigint, 0)
-            ON CONFLICT DO NOTHING";
-    // Those whose worker is lost were there first.
+            ORDER BY 1, 2 ON CONFLICT (writer, block) DO UPDATE SET block = excluded.block";
+    // Calls of lost workers were queued first, so they come first.
     next_call = format!(
         "SELECT {CALL} FROM queue WHERE place = (
              SELECT q.place FROM queue q LEFT JOIN writers w ON w.writer = q.worker
@@ -120,17 +132,17 @@ statements! {
     remove_calls = "DELETE FROM queue WHERE place IN (
                         SELECT place FROM queue WHERE finished < $1 ORDER BY finished LIMIT 1000)";
     insert_receipts = "INSERT INTO receipts
-                           (receipt_id, call_id, tool, state, writer, fence, settled, body, zbody)
+                           (receipt_id, tool, state, writer, fence, settled, zbody)
                        SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[],
-                           $5::text[], $6::bigint[], $7::text[], $8::text[], $9::bytea[])";
-    // What a claim left in memory is only worth something while the row says the same.
+                           $5::bigint[], $6::text[], $7::bytea[])";
+    // The cached state of a claim is valid only while the row has the same state and fence.
     update_receipts = exactly(
         "UPDATE receipts r SET state = n.state, writer = n.writer, fence = n.fence,
-             settled = n.settled, body = n.body, zbody = n.zbody
+             settled = n.settled, body = '', zbody = n.zbody
          FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
-             $7::text[], $8::text[], $9::bytea[])
-             AS n (id, was, held, state, writer, fence, settled, body, zbody)
-         WHERE r.receipt_id = n.id AND r.state = n.was AND r.fence = n.held", "$10::bigint");
+             $7::text[], $8::bytea[])
+             AS n (id, was, held, state, writer, fence, settled, zbody)
+         WHERE r.receipt_id = n.id AND r.state = n.was AND r.fence = n.held", "$9::bigint");
     remove_receipts = "DELETE FROM receipts WHERE receipt_id = ANY($1)";
     free_keys = "DELETE FROM keys WHERE receipt_id = ANY($1)";
     hold_keys = "INSERT INTO keys (key, receipt_id) SELECT * FROM unnest($1::text[], $2::text[])
@@ -144,27 +156,22 @@ statements! {
                          $5::text[], $6::text[], $7::text[])
                      ON CONFLICT (approval_id) DO UPDATE SET
                          state = excluded.state, body = excluded.body";
-    // Places grow with transactions, and no transaction waits for another's.
+    // A place is derived from the transaction id, so that transactions need no shared counter.
     put_events = "INSERT INTO events (writer, seq, place, time, tool, agent, call_id, status, code,
-                      receipt_id, has_log, milestone, body)
+                      receipt_id, has_log, milestone, zbody)
                   SELECT $1::text, n.seq,
                       ((pg_current_xact_id()::text::bigint << 20) + n.ord),
                       n.time, n.tool, n.agent, n.call_id, n.status, n.code, n.receipt_id, n.has_log,
-                      n.milestone, n.body
+                      n.milestone, n.zbody
                   FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[],
                       $7::text[], $8::text[], $9::text[], $10::boolean[], $11::boolean[],
-                      $12::text[])
+                      $12::bytea[])
                       WITH ORDINALITY AS n (seq, time, tool, agent, call_id, status, code,
-                          receipt_id, has_log, milestone, body, ord)";
-    put_logs = "INSERT INTO agent_logs (id, writer, seq, time, tool, agent, turn, phase, epic,
-                    call_id, is_error, body, zbody)
-                SELECT n.id, $1::text, n.seq, n.time, n.tool, n.agent, n.turn, n.phase, n.epic,
-                    n.call_id, n.is_error, n.body, n.zbody
-                FROM unnest($2::text[], $3::bigint[], $4::text[], $5::text[], $6::text[],
-                    $7::bigint[], $8::text[], $9::text[], $10::text[], $11::boolean[],
-                    $12::text[], $13::bytea[])
-                    AS n (id, seq, time, tool, agent, turn, phase, epic, call_id, is_error, body,
-                        zbody)";
+                          receipt_id, has_log, milestone, zbody, ord)";
+    put_logs = "INSERT INTO agent_logs (writer, seq, time, zbody, shared)
+                SELECT $1::text, n.seq, n.time, n.zbody, n.shared
+                FROM unnest($2::bigint[], $3::text[], $4::bytea[], $5::text[])
+                    AS n (seq, time, zbody, shared)";
     put_calls = "INSERT INTO queue (caller, call_id, request, enqueued, state, finished, worker,
                      deliveries, cancel, progress, result, queued_by, finished_by)
                  SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[],
@@ -176,13 +183,13 @@ statements! {
                      cancel = excluded.cancel, progress = excluded.progress,
                      result = excluded.result, queued_by = excluded.queued_by,
                      finished_by = excluded.finished_by";
-    // One that has grown since its head was read is named by a later checkpoint.
+    // A log that has grown since its head was read is named by a later checkpoint.
     name_writers = "UPDATE writers w SET named = true
                     FROM unnest($1::text[], $2::bigint[]) AS n (writer, size)
                     WHERE w.writer = n.writer AND w.size = n.size";
     set_checkpoint = "UPDATE writers SET checkpoint = $2 WHERE writer = $1";
     renew = "UPDATE writers SET renewed = clock_timestamp() WHERE writer = $1 AND NOT stopped";
-    // A writer that others took for lost and named for good comes back.
+    // Resets `named`: other writers may have taken this one for lost and named its end for good.
     advance = exactly(
         "UPDATE writers SET size = $3, last_leaf = $4, root = $5, named = false,
              renewed = clock_timestamp()

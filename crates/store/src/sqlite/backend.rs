@@ -1,7 +1,8 @@
-//! Batches of one writer: begun, loaded, written and committed.
+//! Begins, loads, writes and commits the batches of one writer.
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
+use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
@@ -16,33 +17,39 @@ use toolbooth_audit::writer::{Backend, End, Failure};
 use super::folder::StoreFolder;
 use super::lookup::Found;
 use super::open::{Durability, connect};
+use super::room::Rooms;
 use super::{carry, schema, unavailable};
 
-/// How long more steps are waited for, in how many looks.
+/// Pause between two checks whether more steps have come.
 const GATHER_STEP: Duration = Duration::from_micros(50);
+/// Maximum pauses before a batch is committed.
 const GATHER_STEPS: u32 = 4;
 
-/// The connection of a writer.
+/// The backend of one writer, over one connection.
 pub(super) struct SqliteBackend {
     pub(super) path: PathBuf,
     pub(super) durability: Durability,
     pub(super) folder: StoreFolder,
     pub(super) writer: String,
-    /// The number of the writer, as places have it.
+    /// The number of the writer in places.
     pub(super) writer_no: i64,
-    /// Is given what is searched, after each commit.
+    /// Sends the events of each commit to the search index.
     pub(super) written: SyncSender<Vec<Found>>,
-    /// Told when SQLite's log has grown.
+    /// Requests a WAL checkpoint.
     pub(super) grown: SyncSender<()>,
-    /// `None` after a failed commit, until a fresh connection has proven sound.
+    /// `None` after a commit of unknown result, until a new connection has passed its checks.
     pub(super) connection: Option<Connection>,
-    /// Changes when another connection has written.
+    /// The last `PRAGMA data_version`, which changes when another connection has written.
     pub(super) data_version: i64,
-    /// Which files the connection has open.
+    /// The files that the connection has open.
     pub(super) files: Files,
+    /// Measures how much room is left.
+    pub(super) rooms: Rooms,
+    /// The place up to which agent logs were searched for refusals.
+    pub(super) searched: Cell<i64>,
 }
 
-/// Which files a connection has open, by device and inode: the database, and SQLite's log of it.
+/// The files that a connection has open, by device and inode: the database and its WAL.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Files {
     database: Option<(u64, u64)>,
@@ -50,7 +57,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// The files that stand under the names of a database.
+    /// The files that the paths of a database and its WAL lead to at the moment.
     fn at(database: &Path) -> Self {
         let of = |path: &Path| {
             let file = std::fs::metadata(path).ok()?;
@@ -62,14 +69,15 @@ impl Files {
     }
 }
 
-/// Why a statement failed: what was wrong with what it was given, or else with the store.
+/// Classifies the failure of a statement: values that cannot be stored or read, or the store
+/// itself.
 pub(super) fn failed(error: rusqlite::Error) -> Failure {
     let refused = match &error {
         rusqlite::Error::SqliteFailure(failure, _) => matches!(
             failure.code,
             ErrorCode::TooBig | ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch
         ),
-        // A row that says what no row says.
+        // The row has a value that no writer stores.
         rusqlite::Error::FromSqlConversionFailure(..)
         | rusqlite::Error::IntegralValueOutOfRange(..)
         | rusqlite::Error::InvalidColumnType(..)
@@ -88,6 +96,7 @@ pub(super) struct Transaction<'c> {
     pub(super) folder: &'c StoreFolder,
     pub(super) writer: &'c str,
     pub(super) writer_no: i64,
+    pub(super) searched: &'c Cell<i64>,
 }
 
 impl Transaction<'_> {
@@ -105,8 +114,8 @@ impl Transaction<'_> {
 }
 
 impl SqliteBackend {
-    /// Runs within the transaction; after a failure nothing of it is left, or the connection is not
-    /// trusted any more.
+    /// Runs `run` in the transaction. After a failure the transaction is rolled back, or else the
+    /// connection is dropped.
     fn within<T>(
         &mut self,
         run: impl FnOnce(&Transaction<'_>) -> Result<T, Failure>,
@@ -120,6 +129,7 @@ impl SqliteBackend {
             folder: &self.folder,
             writer: &self.writer,
             writer_no: self.writer_no,
+            searched: &self.searched,
         };
         match run(&transaction) {
             Err(Failure::Unknown(error)) => Err(Failure::Unknown(error)),
@@ -144,8 +154,8 @@ impl SqliteBackend {
         }
     }
 
-    /// What stands under the names of the database is what the connection writes to: what is written
-    /// to a file that was removed is gone with it.
+    /// Checks that the paths still lead to the files that the connection has open. Writes to a
+    /// removed file are lost with it.
     fn check_files(&mut self) -> Result<(), LedgerError> {
         let now = Files::at(&self.path);
         if self.files == Files::default() {
@@ -174,7 +184,7 @@ impl SqliteBackend {
                 .prepare_cached("BEGIN IMMEDIATE")
                 .and_then(|mut begin| begin.execute([]))
                 .map_err(|error| match error.sqlite_error_code() {
-                    // Another process writes for long: nothing was begun.
+                    // Another process has held the write lock for long; no transaction has begun.
                     Some(ErrorCode::DatabaseBusy) => Failure::Away(unavailable(error)),
                     _ => failed(error),
                 })?;
@@ -185,11 +195,16 @@ impl SqliteBackend {
                 .and_then(|mut version| version.query_row([], |row| row.get(0)))
                 .map_err(failed)
         })?;
+        // Another connection has written, so cached records may be outdated.
         if before != now {
             self.data_version = now;
             set.forget();
         }
-        // The log is there from the first transaction on.
+        if let Some(connection) = &self.connection {
+            let looked = self.rooms.look(connection, set);
+            looked.or_else(|failure| self.within(|_| Err(failure)))?;
+        }
+        // Checked inside a transaction, since the WAL exists only from the first one on.
         let checked = self.check_files();
         checked.or_else(|error| self.within(|_| Err(Failure::Away(error))))
     }
@@ -225,13 +240,13 @@ impl Backend for SqliteBackend {
         if !batch.events.is_empty() {
             let place = |seq: u64| schema::place(self.writer_no, seq.cast_signed());
             let of = |placed: &Placed| Found::of(place(placed.event.seq), &placed.event.body);
-            // What finds no room is read from the database.
+            // If the channel is full, the search index reads the events from the database.
             let _ = self.written.try_send(batch.events.iter().map(of).collect());
         }
         Ok(())
     }
 
-    /// The thread is the writer's own: nobody else waits while it sleeps.
+    /// Sleeps, since the thread runs nothing but this writer.
     async fn gather(&mut self, enough: &(dyn Fn() -> bool + Sync)) {
         for _ in 0..GATHER_STEPS {
             if enough() {
@@ -245,8 +260,8 @@ impl Backend for SqliteBackend {
         self.end("ROLLBACK")
     }
 
-    /// A fresh connection, trusted only after what is in the log was carried over into the
-    /// database and that was found sound.
+    /// Opens a new connection, and accepts it only after a complete WAL checkpoint and a
+    /// `quick_check`.
     async fn recover(&mut self, writer: &str) -> Result<End, LedgerError> {
         let red = |what: String| Err(LedgerError::Unavailable(what));
         self.check_files()?;

@@ -1,5 +1,4 @@
-//! Carries what stands in SQLite's log over into the database, beside the writer, so that a commit
-//! does not wait for it.
+//! Runs WAL checkpoints on a separate thread, so that commits do not wait for them.
 //!
 //! Doc: records.md#stores
 
@@ -10,25 +9,25 @@ use rusqlite::Connection;
 
 use super::open;
 
-/// Whenever the log has grown by so many pages it is carried over.
+/// WAL pages after which a checkpoint is requested.
 const PAGES: i32 = 1_000;
-/// From so many pages on the writer does it itself: the log does not grow without end, and only
-/// where it stands still can it begin anew.
+/// WAL pages from which the writer itself runs the checkpoint. Beside a busy writer a checkpoint
+/// may never be complete, and only a complete one lets the WAL restart.
 const PAGES_MAX: i32 = 8_000;
 
-/// Says that the log has grown, and who hears it.
+/// The channel by which a writer requests checkpoints; it holds one request.
 pub(super) fn notices() -> (SyncSender<()>, Receiver<()>) {
     std::sync::mpsc::sync_channel(1)
 }
 
-/// Watches how long the log is after each commit of a writer.
+/// Checks the size of the WAL after each commit of a writer.
 pub(super) fn watch(connection: &mut Connection, grown: SyncSender<()>) -> rusqlite::Result<()> {
     let mut told = 0;
     connection.wal_hook(Some(move |log: &mut rusqlite::hooks::Wal, pages| {
-        // It has begun anew.
+        // The WAL has restarted.
         told = if pages < told { 0 } else { told };
         if pages >= PAGES_MAX {
-            // What is not carried over now is the next time.
+            // If this fails, the next commit tries again.
             if let Err(error) = log.checkpoint() {
                 tracing::warn!(%error, "the database's log is not carried over");
             }
@@ -40,7 +39,7 @@ pub(super) fn watch(connection: &mut Connection, grown: SyncSender<()>) -> rusql
     }))
 }
 
-/// Carries over whenever the log has grown, until nobody writes any more.
+/// Runs a checkpoint for each request, until the writer ends.
 pub(super) fn serve(database: &Path, grown: &Receiver<()>) {
     let mut opened = None;
     while grown.recv().is_ok() {
@@ -61,7 +60,7 @@ fn carry(database: &Path, opened: &mut Option<Connection>) -> rusqlite::Result<(
             connection
         }
     };
-    // As far as nobody reads or writes there: it waits for nobody.
+    // `PASSIVE` waits for no reader or writer, and copies only the pages that are free to copy.
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?;
     *opened = Some(connection);
     Ok(())

@@ -1,75 +1,13 @@
-//! Ids and digests as columns: UUIDs in 16 bytes, SHA-256 in 32, anything else as its text.
+//! Stores ids and digests in columns: UUIDs in 16 bytes, SHA-256 in 32, other texts unchanged.
 //!
 //! Doc: records.md#stores
 
 use rusqlite::ToSql;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
 
-/// The bytes of a UUID as this house writes it: lower case, with hyphens.
-pub(super) fn uuid(text: &[u8]) -> Option<[u8; 16]> {
-    let mut digits = [0u8; 32];
-    if text.len() != 36 {
-        return None;
-    }
-    let mut at = 0;
-    for (place, byte) in text.iter().enumerate() {
-        let is_hyphen = matches!(place, 8 | 13 | 18 | 23);
-        match (is_hyphen, byte) {
-            (true, b'-') => (),
-            (false, _) => {
-                *digits.get_mut(at)? = *byte;
-                at += 1;
-            }
-            (true, _) => return None,
-        }
-    }
-    bytes(&digits)
-}
+use crate::digits::{bytes, push_hex, push_uuid, uuid};
 
-/// What is no digit.
-const NONE: u8 = 16;
-
-fn digit(byte: u8) -> u8 {
-    match (byte.wrapping_sub(b'0'), byte.wrapping_sub(b'a')) {
-        (number @ 0..10, _) => number,
-        (_, letter @ 0..6) => letter + 10,
-        _ => NONE,
-    }
-}
-
-/// The bytes of lower-case hex digits.
-pub(super) fn bytes<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
-    if text.len() != N * 2 {
-        return None;
-    }
-    let mut out = [0u8; N];
-    let mut all = 0;
-    for (out, pair) in out.iter_mut().zip(text.chunks_exact(2)) {
-        let [high, low] = pair else { return None };
-        let (high, low) = (digit(*high), digit(*low));
-        all |= high | low;
-        *out = high << 4 | low;
-    }
-    (all < NONE).then_some(out)
-}
-
-/// Writes bytes as lower-case hex digits.
-pub(super) fn push_hex(bytes: &[u8], out: &mut Vec<u8>) {
-    let digit = |half: u8| if half < 10 { b'0' + half } else { b'a' + half - 10 };
-    out.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
-}
-
-/// Writes the bytes of a UUID as its text.
-pub(super) fn push_uuid(bytes: &[u8], out: &mut Vec<u8>) {
-    for (place, byte) in bytes.iter().enumerate() {
-        if matches!(place, 4 | 6 | 8 | 10) {
-            out.push(b'-');
-        }
-        push_hex(&[*byte], out);
-    }
-}
-
-/// An id or a digest, as a column takes it.
+/// An id or a digest, as a column stores it.
 #[derive(Debug)]
 pub(super) enum Compact<'t> {
     Id([u8; 16]),

@@ -1,4 +1,5 @@
-//! The folder of a store: its database, its digest key, and a lock file for each live writer.
+//! The folder of a store: its database, its keys, its newest checkpoint, and a lock file for each
+//! live writer.
 //!
 //! Doc: records.md#stores
 
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use toolbooth_audit::checkpoint::Checkpoint;
 use toolbooth_audit::digest::{Digester, KEY_BYTES};
 use toolbooth_audit::note::Signer;
@@ -19,11 +21,11 @@ use super::OpenError;
 pub const DATABASE: &str = "toolbooth.db";
 const KEY: &str = "digest.key";
 const SIGNING_KEY: &str = "signing.key";
-/// The newest checkpoint, beside the database: a database that was put back to an earlier state
-/// does not have it.
+/// The file of the newest checkpoint. A database that was put back to an earlier state does not
+/// have that checkpoint.
 const CHECKPOINT: &str = "checkpoint.note";
 const WRITERS: &str = "writers";
-/// How old a draft becomes before nobody is at it any more.
+/// The age at which a draft counts as abandoned.
 const YOUNG: Duration = Duration::from_secs(3600);
 
 /// The folder of a store.
@@ -31,7 +33,7 @@ const YOUNG: Duration = Duration::from_secs(3600);
 pub struct StoreFolder(PathBuf);
 
 impl StoreFolder {
-    /// The folder at `path`, made when it is not there: 0700, with a `.gitignore`.
+    /// Opens the folder at `path`, and creates it if it is missing: mode 0700, with a `.gitignore`.
     ///
     /// # Errors
     /// [`OpenError::Folder`].
@@ -55,20 +57,20 @@ impl StoreFolder {
         OpenError::Folder { path: path.display().to_string(), source }
     }
 
-    /// The database.
+    /// The path of the database.
     #[must_use]
     pub fn database(&self) -> PathBuf {
         self.0.join(DATABASE)
     }
 
-    /// A name that nobody else writes under.
+    /// A path for a temporary file, unique per process and call.
     fn draft(&self, name: &str) -> PathBuf {
         static DRAFTS: AtomicU64 = AtomicU64::new(0);
         let draft = DRAFTS.fetch_add(1, Ordering::Relaxed);
         self.0.join(format!("{name}.{}-{draft}.draft", std::process::id()))
     }
 
-    /// Writes a file that is not there yet, whole or not at all; one that is there stays.
+    /// Writes a file atomically if it does not exist; an existing file stays.
     fn write_new(&self, name: &str, content: &[u8]) -> std::io::Result<()> {
         let path = self.0.join(name);
         if path.exists() {
@@ -78,7 +80,7 @@ impl StoreFolder {
         let mut file = private().create(true).truncate(true).write(true).open(&draft)?;
         file.write_all(content)?;
         file.sync_all()?;
-        // A link is made only where nothing stands: of two that start at once, one wins.
+        // `hard_link` fails if the file exists: of two processes that start at once, one wins.
         let linked = std::fs::hard_link(&draft, &path);
         std::fs::remove_file(&draft)?;
         match linked {
@@ -87,7 +89,7 @@ impl StoreFolder {
         }
     }
 
-    /// Makes the database file with mode 0600, where it is not there yet.
+    /// Creates the database file with mode 0600 if it does not exist.
     pub(super) fn touch_database(&self) -> Result<(), OpenError> {
         let path = self.database();
         private()
@@ -98,11 +100,12 @@ impl StoreFolder {
             .map_err(|source| Self::error(&path, source))
     }
 
-    /// The digest keys: one is made at first start and never again; further lines are keys that
-    /// were the store's before.
+    /// The digest keys: the first line of the file is the newest key, further lines are older ones.
+    /// A missing file is created with a new key if `may_make`.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError::Key`] if the file has no valid key, or is missing and may not be created;
+    /// [`OpenError::Folder`].
     pub fn digester(&self, may_make: bool) -> Result<Digester, OpenError> {
         if !may_make && !self.0.join(KEY).is_file() {
             let path = self.0.join(KEY).display().to_string();
@@ -112,21 +115,21 @@ impl StoreFolder {
         Ok(Digester::new(&newest).with_older(&older))
     }
 
-    /// The key that signs checkpoints, made when it is not there.
+    /// The key that signs checkpoints, created if it is missing.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError::Key`] if the file has no valid key; [`OpenError::Folder`].
     pub fn signer(&self) -> Result<Signer, OpenError> {
         self.keys_of(SIGNING_KEY).map(|(seed, _)| Signer::new(&seed))
     }
 
-    /// The first key of a file, made when it is not there, and the others.
+    /// The first key of a file, and the others. A missing file is created with a new key.
     fn keys_of(&self, name: &str) -> Result<([u8; KEY_BYTES], Vec<[u8; KEY_BYTES]>), OpenError> {
         let path = self.0.join(name);
         let mut fresh = [0u8; KEY_BYTES];
         getrandom::fill(&mut fresh)
             .map_err(|error| Self::error(&path, std::io::Error::other(error.to_string())))?;
-        let text: String = fresh.iter().map(|byte| format!("{byte:02x}")).collect();
+        let text = HEXLOWER.encode(&fresh);
         self.write_new(name, format!("{text}\n").as_bytes())
             .map_err(|source| Self::error(&path, source))?;
         let mut text = String::new();
@@ -147,10 +150,10 @@ impl StoreFolder {
         Ok((newest, keys.collect()))
     }
 
-    /// The newest checkpoint that was kept beside the database.
+    /// The newest checkpoint that was kept beside the database; `None` without the file.
     ///
     /// # Errors
-    /// [`OpenError::Folder`]; [`OpenError::Note`] where the file says something else.
+    /// [`OpenError::Folder`]; [`OpenError::Note`] if the file contains no checkpoint.
     pub fn kept_checkpoint(&self) -> Result<Option<Checkpoint>, OpenError> {
         let path = self.0.join(CHECKPOINT);
         match std::fs::read(&path) {
@@ -166,7 +169,7 @@ impl StoreFolder {
         }
     }
 
-    /// Keeps the newest checkpoint beside the database; it survives the loss of power.
+    /// Writes the newest checkpoint beside the database, atomically and with fsync.
     ///
     /// # Errors
     /// [`OpenError::Folder`].
@@ -180,16 +183,17 @@ impl StoreFolder {
             .open(&draft)
             .and_then(|mut file| file.write_all(note.as_bytes()).and_then(|()| file.sync_all()))
             .and_then(|()| std::fs::rename(&draft, &path))
+            // The rename survives a power loss only once the folder is synced.
             .and_then(|()| File::open(&self.0)?.sync_all());
         written.map_err(|source| Self::error(&path, source))
     }
 
-    /// Removes the lock files of writers that are dead: that there is none says the same. Files that
-    /// cannot be asked stay.
+    /// Removes the lock files of dead writers; a missing file means the same. Files whose lock
+    /// cannot be tested stay.
     pub(super) fn sweep_locks(&self) {
         let Ok(entries) = std::fs::read_dir(self.0.join(WRITERS)) else { return };
         for path in entries.flatten().map(|entry| entry.path()) {
-            // A draft that is not locked yet is about to be: it is young.
+            // The writer of a young draft may be about to lock it.
             let is_young = path.extension().is_some_and(|kind| kind == "draft")
                 && path
                     .metadata()
@@ -197,15 +201,10 @@ impl StoreFolder {
                     .is_ok_and(|at| at.elapsed().is_ok_and(|age| age < YOUNG));
             let Ok(file) = File::open(&path) else { continue };
             if !is_young && file.try_lock().is_ok() {
-                // The lock is held until the name is gone.
+                // `file` is still open, so the lock is held until the name is gone.
                 let _ = std::fs::remove_file(&path);
             }
         }
-    }
-
-    /// Forgets the checkpoint that was kept beside the database.
-    pub(super) fn forget_checkpoint(&self) -> std::io::Result<()> {
-        std::fs::remove_file(self.0.join(CHECKPOINT))
     }
 
     /// Whether any writer lives.
@@ -219,20 +218,21 @@ impl StoreFolder {
         })
     }
 
-    /// The files that a backup takes beside the database.
+    /// The paths of the keys and of the newest checkpoint, which a backup copies with the database.
     #[must_use]
     pub fn keys(&self) -> [PathBuf; 3] {
         [KEY, SIGNING_KEY, CHECKPOINT].map(|name| self.0.join(name))
     }
 
-    /// Takes the lock that says that `writer` lives; it is released when the process ends.
+    /// Takes the lock of `writer`. It is released when the file is closed, at the latest when the
+    /// process ends.
     pub(super) fn lock_writer(&self, writer: &str) -> Result<File, OpenError> {
         let path = self.writer_lock(writer);
         let draft = path.with_extension("draft");
         let locked =
             private().create(true).truncate(true).write(true).open(&draft).and_then(|file| {
                 file.lock()?;
-                // Others see the file under its name only once it is locked.
+                // The file gets its name once it is locked, so that no process sees it unlocked.
                 std::fs::rename(&draft, &path)?;
                 Ok(file)
             });
@@ -245,17 +245,18 @@ impl StoreFolder {
 
     /// Removes the lock file of a writer that ends.
     pub(super) fn unlock_writer(&self, writer: &str) {
-        // A file that stays behind unlocked says the same.
+        // If this fails, the unlocked file also shows that the writer is dead.
         let _ = std::fs::remove_file(self.writer_lock(writer));
     }
 
-    /// Whether a writer is known to be dead: nobody holds its lock.
+    /// Whether a writer is known to be dead: its lock file is missing or not locked.
     pub(super) fn writer_lost(&self, writer: &str) -> bool {
         match File::open(self.writer_lock(writer)) {
             Ok(file) => match file.try_lock_shared() {
                 Ok(()) => true,
                 Err(TryLockError::WouldBlock) => false,
-                // Who cannot be asked counts as alive: its claim is not taken over.
+                // If the lock cannot be tested, the writer counts as alive: its claims are not
+                // taken over.
                 Err(TryLockError::Error(_)) => false,
             },
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
@@ -270,12 +271,5 @@ fn private() -> OpenOptions {
 }
 
 fn decode(text: &str) -> Option<[u8; KEY_BYTES]> {
-    if text.len() != KEY_BYTES * 2 || !text.is_ascii() {
-        return None;
-    }
-    let mut key = [0u8; KEY_BYTES];
-    for (index, byte) in key.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(index * 2..index * 2 + 2)?, 16).ok()?;
-    }
-    Some(key)
+    HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?.try_into().ok()
 }

@@ -1,4 +1,4 @@
-//! Copying a store, putting a copy back, giving space back.
+//! Backs up, restores and vacuums a store.
 //!
 //! Doc: records.md#backups
 
@@ -10,14 +10,14 @@ use rusqlite::{Connection, OpenFlags};
 use super::folder::{DATABASE, StoreFolder};
 use super::schema;
 
-/// The names that tools and prompts were given on the wire, beside the database.
+/// Files beside the database that keep the wire names of tools and prompts.
 const NAMES: [&str; 2] = ["wire-names.json", "prompt-names.json"];
 
-/// Why a store was not copied, put back or made smaller.
+/// Why a backup, a restore or a vacuum failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MaintenanceError {
-    /// The target is there already.
+    /// The target exists already.
     #[error("`{0}` is there already")]
     There(String),
     /// The folder holds no backup.
@@ -37,10 +37,10 @@ pub enum MaintenanceError {
         /// Why.
         source: std::io::Error,
     },
-    /// The database does not answer.
+    /// The database cannot be opened, or a statement failed.
     #[error("the database does not answer")]
     Database(#[from] rusqlite::Error),
-    /// The copy is not sound.
+    /// The copy or the backup is damaged, or of a newer version.
     #[error("the copy is damaged: {0}")]
     Damaged(String),
 }
@@ -58,6 +58,10 @@ fn folder(data: &Path) -> Result<StoreFolder, MaintenanceError> {
     if !data.join(DATABASE).is_file() {
         return Err(MaintenanceError::NoStore(shown(data)));
     }
+    private_folder(data)
+}
+
+fn private_folder(data: &Path) -> Result<StoreFolder, MaintenanceError> {
     StoreFolder::create(data).map_err(|error| MaintenanceError::File {
         path: shown(data),
         source: std::io::Error::other(error),
@@ -77,11 +81,11 @@ fn private_copy(from: &Path, to: &Path) -> Result<(), MaintenanceError> {
     std::fs::File::open(to).and_then(|copy| copy.sync_all()).map_err(file(to))
 }
 
-/// Copies a store into a new folder, as it is at one moment, also while it is used: the database
-/// and the keys without which it means nothing.
+/// Copies a store into the new folder `to`, also while the store is in use. The copy has the
+/// database as of one moment, the keys, the newest checkpoint and the wire names.
 ///
 /// # Errors
-/// [`MaintenanceError`]; nothing is left of a copy that failed.
+/// [`MaintenanceError`]. A failed copy is removed.
 pub fn backup(data: &Path, to: &Path) -> Result<(), MaintenanceError> {
     let source = folder(data)?;
     if to.exists() {
@@ -90,7 +94,7 @@ pub fn backup(data: &Path, to: &Path) -> Result<(), MaintenanceError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(to).map_err(file(to))?;
     let copied = copy_into(&source, to);
     if copied.is_err() {
-        // The folder is new: nothing of somebody else's is in it.
+        // The folder is new, so it contains only the copy.
         let _ = std::fs::remove_dir_all(to);
     }
     copied
@@ -98,7 +102,8 @@ pub fn backup(data: &Path, to: &Path) -> Result<(), MaintenanceError> {
 
 fn copy_into(source: &StoreFolder, to: &Path) -> Result<(), MaintenanceError> {
     let target = to.join(DATABASE);
-    // Keys before the database: a key that is made later is no key of what is copied.
+    // The checkpoint is copied first, so that the later copy of the database covers it. A copy that
+    // does not is one of a store that was put back, and is refused at start as that store is.
     for key in source.keys().iter().filter(|key| key.is_file()) {
         if let Some(name) = key.file_name() {
             private_copy(key, &to.join(name))?;
@@ -115,35 +120,17 @@ fn copy_into(source: &StoreFolder, to: &Path) -> Result<(), MaintenanceError> {
     connection.execute("VACUUM INTO ?1", [shown(&target)])?;
     std::fs::set_permissions(&target, PermissionsExt::from_mode(0o600)).map_err(file(&target))?;
     std::fs::File::open(&target).and_then(|copy| copy.sync_all()).map_err(file(&target))?;
-    // A checkpoint that was signed in between covers more than the copy has.
-    keep_what_is_covered(&target, to)?;
     sound(&target)
 }
 
-/// Removes a kept checkpoint that the database of the same folder does not have.
-fn keep_what_is_covered(database: &Path, folder: &Path) -> Result<(), MaintenanceError> {
-    let own = StoreFolder::create(folder).map_err(|error| MaintenanceError::File {
-        path: shown(folder),
-        source: std::io::Error::other(error),
-    })?;
-    let kept = own.kept_checkpoint().ok().flatten();
-    let Some(kept) = kept else { return Ok(()) };
-    let connection = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    let size: i64 = connection
-        .query_row("SELECT size FROM writers WHERE writer = ?1", [&kept.writer], |row| row.get(0))
-        .unwrap_or_default();
-    if size.unsigned_abs() < kept.size {
-        own.forget_checkpoint().map_err(file(folder))?;
-    }
-    Ok(())
-}
-
-/// Puts a backup in the place of a store that nobody uses. What was there is moved aside; gives
-/// where to. The newest checkpoint stays, so that the store does not open before somebody accepts
-/// that it was put back.
+/// Replaces a store that is not in use by the backup in `from`. The old folder is renamed; returns
+/// its new path, or `None` if there was no old folder.
+///
+/// The newest checkpoint of the old store stays. If the backup is older, the store is refused until
+/// an operator accepts that.
 ///
 /// # Errors
-/// [`MaintenanceError`]; the store is as it was then.
+/// [`MaintenanceError`]. The old store then stays in its place.
 pub fn restore(data: &Path, from: &Path) -> Result<Option<PathBuf>, MaintenanceError> {
     let backup = from.join(DATABASE);
     if !backup.is_file() || !from.join("digest.key").is_file() {
@@ -155,12 +142,14 @@ pub fn restore(data: &Path, from: &Path) -> Result<Option<PathBuf>, MaintenanceE
         return Err(MaintenanceError::Damaged("it is of a newer version".to_owned()));
     }
     drop(connection);
-    let there = data.join(DATABASE).is_file();
-    let old = if there { Some(folder(data)?) } else { None };
+    // A store that lost its database still has a checkpoint and names to keep, and perhaps a
+    // writer.
+    let there = std::fs::read_dir(data).is_ok_and(|mut entries| entries.next().is_some());
+    let old = if there { Some(private_folder(data)?) } else { None };
     if old.as_ref().is_some_and(StoreFolder::has_writers) {
         return Err(MaintenanceError::InUse);
     }
-    // Everything is copied beside the place first; then folders change names.
+    // The backup is copied beside the store first, so that only renames remain.
     let beside = |suffix: &str| {
         let mut name = data.as_os_str().to_owned();
         name.push(format!(".{suffix}-{}", std::process::id()));
@@ -178,7 +167,7 @@ pub fn restore(data: &Path, from: &Path) -> Result<Option<PathBuf>, MaintenanceE
         }
         let placed = std::fs::rename(&draft, data).map_err(file(data));
         if placed.is_err() && there {
-            // What was there comes back.
+            // Moves the old store back.
             let _ = std::fs::rename(&aside, data);
         }
         placed
@@ -197,7 +186,7 @@ fn copy_back(from: &Path, draft: &Path, data: &Path) -> Result<(), MaintenanceEr
     private_copy(&from.join(DATABASE), &target.database())?;
     for key in target.keys() {
         let Some(name) = key.file_name() else { continue };
-        // The newest checkpoint is the one of the store that is replaced.
+        // The newest checkpoint is that of the store that is replaced.
         let newest = data.join(name);
         let is_checkpoint = name == "checkpoint.note";
         let source = if is_checkpoint && newest.is_file() { newest } else { from.join(name) };
@@ -205,7 +194,7 @@ fn copy_back(from: &Path, draft: &Path, data: &Path) -> Result<(), MaintenanceEr
             private_copy(&source, &key)?;
         }
     }
-    // Names on the wire belong to clients, not to records: they stay as they are.
+    // Clients know the wire names of the replaced store, so these are kept.
     for name in NAMES {
         let names = [data.join(name), from.join(name)];
         if let Some(names) = names.iter().find(|names| names.is_file()) {
@@ -215,7 +204,7 @@ fn copy_back(from: &Path, draft: &Path, data: &Path) -> Result<(), MaintenanceEr
     Ok(())
 }
 
-/// Gives the space of removed records back to the disk. Calls wait meanwhile.
+/// Returns the space of removed records to the file system. Calls wait meanwhile.
 ///
 /// # Errors
 /// [`MaintenanceError`].

@@ -11,10 +11,10 @@ mod maintenance;
 mod open;
 mod prune;
 mod reads;
+mod room;
 mod rows;
 mod schema;
 mod share;
-mod shorten;
 
 pub use folder::{DATABASE, StoreFolder};
 pub use maintenance::{MaintenanceError, backup, restore, vacuum};
@@ -63,7 +63,7 @@ pub enum OpenError {
         /// The version that this build reads.
         known: i64,
     },
-    /// The rows of an older version cannot be carried over.
+    /// The rows of an older version cannot be migrated.
     #[error("the database `{path}` cannot be brought up to date; it is as it was")]
     Migration {
         /// The path.
@@ -76,10 +76,10 @@ pub enum OpenError {
     Damaged {
         /// The path.
         path: String,
-        /// What is wrong with it.
+        /// The problem that was found.
         what: String,
     },
-    /// The digest key is another one than the store's.
+    /// The store has a digest key that is not in `digest.key`.
     #[error(
         "`digest.key` has the key {given}; the store also has one with the id {stored}, which is not in the file: put it back, since receipts depend on it"
     )]
@@ -89,24 +89,24 @@ pub enum OpenError {
         /// The id of a key of the store that was not given.
         stored: String,
     },
-    /// A file of a key has none.
+    /// A key file is missing or has no valid key.
     #[error(
         "`{path}` {what}; restore it from a backup, since receipts and checkpoints depend on it"
     )]
     Key {
         /// The path.
         path: String,
-        /// What is wrong with it.
+        /// The problem that was found.
         what: &'static str,
     },
-    /// The file of the newest checkpoint has none.
+    /// The file of the newest checkpoint contains no checkpoint.
     #[error(
         "`{path}` {what}: whether the database was put back cannot be told; restore the file from a backup"
     )]
     Note {
         /// The path.
         path: String,
-        /// What is wrong with it.
+        /// The problem that was found.
         what: &'static str,
     },
     /// The database is older than a checkpoint that was kept beside it.
@@ -130,7 +130,7 @@ fn unavailable(error: rusqlite::Error) -> LedgerError {
     LedgerError::Unavailable(error.to_string())
 }
 
-/// What cannot be read, by its table and row.
+/// Makes an error that names the table and the row that cannot be read.
 fn unreadable_at(
     table: &'static str,
     row: impl std::fmt::Display,

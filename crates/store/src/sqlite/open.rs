@@ -1,7 +1,8 @@
-//! Opening the embedded ledger: its folder, its database, its keys, and the thread of its writer.
+//! Opens the embedded ledger: its folder, its database, its keys, and its threads.
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
+use std::cell::Cell;
 use std::fs::File;
 use std::future::Future;
 use std::path::Path;
@@ -21,6 +22,7 @@ use toolbooth_audit::note::Signer;
 use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::{PrunedLog, WriterHead};
 use toolbooth_audit::recorder::{Recorder, Runner};
+use toolbooth_audit::room::Room;
 use toolbooth_audit::steps::{self, AcceptRestored, Start, Step};
 use toolbooth_audit::watch::Watch;
 use toolbooth_audit::working::WorkingSet;
@@ -29,53 +31,59 @@ use toolbooth_audit::writer::{Steps, Writer};
 use super::backend::{Files, SqliteBackend};
 use super::folder::StoreFolder;
 use super::reads::SqliteReads;
+use super::room::Rooms;
 use super::rows::{CALL, HEAD, call, head};
 use super::schema::MigrateError;
 use super::{OpenError, carry, lookup, schema};
 
 /// How long a statement waits for another process that writes.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
-/// How long the pages of a database are looked over when it is opened.
+/// The page cache of a writer, in KiB: SQLite reads a negative size as KiB instead of pages.
+const CACHE_KIB: i64 = -16_384;
+/// Time limit of the integrity check when a database is opened.
 const LOOK_MAX: Duration = Duration::from_millis(250);
-/// How long to wait before what SQLite itself does not wait for is tried again.
+/// Pause before a retry where SQLite's busy timeout does not apply.
 const BUSY_STEP: Duration = Duration::from_millis(5);
 
-/// When an answer is given.
+/// When a request is answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// After fsync: survives the loss of power.
+    /// After fsync: its records survive a power loss.
     #[default]
     Full,
-    /// After the write, where the request allows it: survives the process, may lose the last
-    /// second with the power.
+    /// After the write, if the request allows it: its records survive a crash of the process. A
+    /// power loss may lose the records since the last fsync.
     Process,
 }
 
-/// How a store is opened.
+/// Options for opening a store.
 #[derive(Debug, Default)]
 pub struct SqliteOptions {
-    /// When an answer is given.
+    /// When a request is answered.
     pub durability: Durability,
-    /// What signs checkpoints; else the key in the folder, made when it is not there.
+    /// Signs checkpoints. Without it, the key in the folder is used, and created if it is missing.
     pub signer: Option<Signer>,
-    /// Whether a database that is older than its last checkpoint is taken as it is; the log says
-    /// so then.
+    /// Maximum bytes of the database and its search index. The free space of the file system is a
+    /// limit in any case.
+    pub bytes_max: Option<u64>,
+    /// Whether to accept a database that is older than its last checkpoint. The log then records
+    /// `STORE_RESTORED`.
     pub accept_restored: bool,
 }
 
 /// The embedded ledger.
 pub type SqliteLedger = Recorder<Sqlite>;
 
-/// Runs the steps of one writer in a thread of its own, over one file.
+/// Runs the steps of one writer on a dedicated thread, over one file.
 #[derive(Debug)]
 pub struct Sqlite {
     writer: String,
     steps: Steps,
     reads: SqliteReads,
     folder: StoreFolder,
-    /// The writer's, and then those that work beside it.
+    /// The thread of the writer first, then those of the search index and of WAL checkpoints.
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
-    /// Says to other processes that this writer lives.
+    /// Locked while this writer lives, as other processes can see.
     _lock: File,
 }
 
@@ -94,6 +102,10 @@ impl Runner for Sqlite {
         self.steps.healthy()
     }
 
+    fn room(&self) -> Room {
+        self.steps.room()
+    }
+
     fn keep(&self, note: &str) {
         if let Err(error) = self.folder.keep_checkpoint(note) {
             tracing::warn!(%error, "a checkpoint is not kept beside the database");
@@ -105,14 +117,15 @@ impl Runner for Sqlite {
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // The queue is closed, so the writer ends after what it holds, and the other with it.
+            // The queue is closed, so the writer ends after the steps that it holds, and the others
+            // after it.
             let _ = thread.join();
         }
         self.folder.unlock_writer(&self.writer);
     }
 }
 
-/// A connection for the writer.
+/// Opens a connection for the writer.
 pub(super) fn connect(path: &Path, durability: Durability) -> rusqlite::Result<Connection> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY)?;
@@ -122,11 +135,12 @@ pub(super) fn connect(path: &Path, durability: Durability) -> rusqlite::Result<C
         Durability::Process => "NORMAL",
     };
     connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.pragma_update(None, "cache_size", CACHE_KIB)?;
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
 }
 
-/// Turns to a write-ahead log. SQLite does not wait where another process turns at the same time.
+/// Enables WAL mode. Retries, since SQLite's busy timeout does not cover a concurrent switch.
 pub(super) fn keep_a_log(connection: &Connection) -> rusqlite::Result<()> {
     let since = Instant::now();
     loop {
@@ -145,30 +159,31 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
-/// Opens the store in `folder`, which is made when it is not there, and begins the log of the
-/// writer `writer` (an id that was never used) at `at`.
+/// Opens the store in `folder`, which is created if it is missing, and begins the log of `writer`
+/// at `at`. The id `writer` must never have been used. Blocks the thread.
 ///
 /// # Errors
-/// [`OpenError`]; nothing is begun then.
+/// [`OpenError`]. Migrations that were applied stay.
 pub fn open(
     folder: &Path,
     writer: &str,
     options: SqliteOptions,
     at: &Moment,
 ) -> Result<SqliteLedger, OpenError> {
-    let SqliteOptions { durability, signer, accept_restored } = options;
+    let SqliteOptions { durability, signer, bytes_max, accept_restored } = options;
     let folder = StoreFolder::create(folder)?;
     let path = folder.database();
     let kept = match folder.kept_checkpoint() {
-        // Whoever takes the database as it is needs no checkpoint for it.
+        // An accepted database needs no checkpoint to compare it with.
         Err(OpenError::Note { .. }) if accept_restored => None,
         kept => kept?,
     };
     if let (Some(kept), false, false) = (&kept, path.exists(), accept_restored) {
         let kept = kept.clone();
-        // A database that is gone is not made anew as if there had been none.
+        // A checkpoint without a database means that the database was lost: it is not created anew.
         return Err(OpenError::RolledBack { writer: kept.writer, size: kept.size, found: 0 });
     }
+    // SQLite would create the file with the mode that the umask leaves.
     folder.touch_database()?;
     let database = |source| OpenError::Database { path: path.display().to_string(), source };
     let mut connection = connect(&path, durability).map_err(database)?;
@@ -190,7 +205,7 @@ pub fn open(
     let used: bool = connection
         .query_row("SELECT EXISTS (SELECT 1 FROM writers)", [], |row| row.get(0))
         .map_err(database)?;
-    // Receipts depend on the key: a database that was used never gets another one silently.
+    // Receipts depend on the key, so a database that was used never gets a new one.
     let digester = folder.digester(!used)?;
     check_keys(&mut connection, &digester, &path)?;
     let signer = match signer {
@@ -226,8 +241,9 @@ pub fn open(
         },
     );
     let writer_no = begun.map_err(database)?;
-    let (written, handed) = lookup::hand_over();
-    // Only now, since what is in the queue is accounted for by this writer, or by none.
+    let (written, handed) = lookup::found_channel();
+    // Applied only after the checks: this writer must write the events of calls that are already
+    // queued. A later start would see the new version and not write them.
     migrate(&mut connection, schema::VERSION)?;
     let calls = match found {
         0..EVENTS_OF_CALLS => unaccounted_calls(&connection).map_err(database)?,
@@ -252,6 +268,8 @@ pub fn open(
         connection: Some(connection),
         data_version: 0,
         files: Files::default(),
+        rooms: Rooms::new(&path, bytes_max),
+        searched: Cell::new(0),
     };
     let key_id = digester.key_id().to_owned();
     let set = WorkingSet::new(Head::new(writer.to_owned()), key_id, Arc::clone(&watch));
@@ -295,7 +313,7 @@ pub fn open(
     Ok(Recorder::over(writer.to_owned(), digester, signer, runner))
 }
 
-/// Waits in this thread until a future is done.
+/// Blocks the current thread until a future completes.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
 
@@ -318,13 +336,13 @@ fn block_on<F: Future>(future: F) -> F::Output {
 /// The first version in which events account for asynchronous calls.
 const EVENTS_OF_CALLS: i64 = 4;
 
-/// Calls that an earlier version has left in the queue.
+/// Calls that an earlier version left in the queue.
 fn unaccounted_calls(connection: &Connection) -> rusqlite::Result<Vec<QueuedCall>> {
     let sql = format!("SELECT {CALL} FROM queue WHERE queued_by IS NULL ORDER BY place");
     connection.prepare(&sql)?.query_map([], call)?.collect()
 }
 
-/// Logs of which an earlier version has removed the beginning.
+/// Logs whose beginning an earlier version removed.
 fn pruned_logs(connection: &Connection) -> rusqlite::Result<Vec<(String, PrunedLog)>> {
     let sql = format!("SELECT {HEAD} FROM writers WHERE pruned IS NOT NULL ORDER BY no");
     let mut statement = connection.prepare(&sql)?;
@@ -333,7 +351,7 @@ fn pruned_logs(connection: &Connection) -> rusqlite::Result<Vec<(String, PrunedL
     heads.filter_map(|head| head.map(pruned).transpose()).collect()
 }
 
-/// What is wrong with the pages of a database, as far as a bounded look shows.
+/// Runs `quick_check` for at most [`LOOK_MAX`]. Returns the damage that it found in that time.
 fn look_over(connection: &Connection) -> rusqlite::Result<Option<String>> {
     let interrupt = connection.get_interrupt_handle();
     let (done, waiting) = std::sync::mpsc::channel::<()>();
@@ -349,7 +367,7 @@ fn look_over(connection: &Connection) -> rusqlite::Result<Option<String>> {
     match verdict {
         Ok(verdict) => Ok((verdict != "ok").then_some(verdict)),
         Err(error) => match error.sqlite_error_code() {
-            // There was no time for the rest.
+            // The time was up; pages that were not reached count as sound.
             Some(ErrorCode::OperationInterrupted) => Ok(None),
             Some(ErrorCode::DatabaseCorrupt) => Ok(Some(error.to_string())),
             _ => Err(error),
@@ -357,7 +375,8 @@ fn look_over(connection: &Connection) -> rusqlite::Result<Option<String>> {
     }
 }
 
-/// A gateway that does not know all keys of the store would not find what was claimed under them.
+/// Checks that all digest keys of the store are known, and adds the newest. Without a key, a
+/// gateway would not find the claims made under it.
 fn check_keys(
     connection: &mut Connection,
     digester: &Digester,
@@ -386,20 +405,20 @@ fn check_keys(
     }
 }
 
-/// Makes a file that only its user can read, where it is not there yet.
+/// Creates a file with mode 0600 if it does not exist.
 pub(super) fn touch(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     File::options().create(true).append(true).mode(0o600).open(path).map(drop)
 }
 
-/// A log that is shorter than its last checkpoint says.
+/// A log that is shorter than its kept checkpoint.
 struct Shorter {
     writer: String,
     size: u64,
     found: u64,
 }
 
-/// Compares the newest checkpoint that was kept beside the database with the database.
+/// Compares the database with the newest checkpoint that was kept beside it.
 fn shorter(
     kept: Checkpoint,
     path: &Path,

@@ -1,4 +1,4 @@
-//! Removing old records: receipts, agent logs, and events that account for none that is left.
+//! Removes old records: receipts, agent logs, and events that account for no remaining record.
 //!
 //! Doc: records.md#retention
 
@@ -18,18 +18,20 @@ use super::compact::{Compact, Name};
 use super::lookup::split;
 use super::rows::{RECEIPT, json_text, receipt_row, unreadable};
 use super::schema::place;
-use super::{share, shorten, unavailable};
-use crate::{corrupt, pruned};
+use super::{share, unavailable};
+use crate::{corrupt, pruned, shorten};
 
-/// The member of an agent log that says when the call ended.
+/// The members of an agent log that show when the call ended, and whether it was dispatched.
 #[derive(Deserialize)]
-struct Told {
+#[serde(rename_all = "camelCase")]
+pub(super) struct Told {
     #[serde(default)]
-    timestamp: String,
+    pub(super) timestamp: String,
+    pub(super) receipt_id: Option<String>,
 }
 
 impl Transaction<'_> {
-    /// Settled receipts from before a time, oldest claims first.
+    /// Loads receipts that settled before `before`, at most `limit`, oldest claims first.
     pub(super) fn load_prunable(
         &self,
         before: &str,
@@ -41,7 +43,8 @@ impl Transaction<'_> {
         let mut statement = self.connection.prepare_cached(sql).map_err(failed)?;
         let mut rows = statement.query([]).map_err(failed)?;
         let (mut found, mut young) = (0, 0);
-        // What was claimed later was settled later, but for calls that took long.
+        // Receipts are in the order of their claims. Calls that took long settle later than their
+        // successors, so some young receipts are skipped.
         while found < limit
             && young < YOUNG_MAX
             && let Some(row) = rows.next().map_err(failed)?
@@ -58,7 +61,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Removes agent logs from before a time, at most so many; how many.
+    /// Removes agent logs older than `before`, at most `limit`. Returns how many.
     pub(super) fn remove_logs(&self, before: &str, limit: usize) -> Result<u64, Failure> {
         let writers: Vec<i64> =
             self.all("SELECT no FROM writers ORDER BY no", [], |row| row.get(0))?;
@@ -101,8 +104,8 @@ impl Transaction<'_> {
         Ok(removed as u64)
     }
 
-    /// When a call ended, as its log says.
-    fn told(&self, log: &[u8]) -> Result<Told, Failure> {
+    /// Reads the members of an agent log that pruning needs.
+    pub(super) fn told(&self, log: &[u8]) -> Result<Told, Failure> {
         let text = share::unpack(log, |id| {
             let sql = "SELECT fence, body FROM receipts WHERE id = ?1";
             let row = self.connection.prepare_cached(sql).and_then(|mut statement| {
@@ -116,7 +119,11 @@ impl Transaction<'_> {
         told.map_err(unreadable)
     }
 
-    /// The next step of shortening logs: a block that lost a record since, or that comes next.
+    /// Takes the next step of pruning events: in a block that lost a record since, or else in the
+    /// next one.
+    ///
+    /// Damage in one log does not stop the others: its error is returned once no other log has work
+    /// left.
     pub(super) fn remove_events(&self, before: &str, set: &mut WorkingSet) -> Result<(), Failure> {
         let stale: Option<i64> =
             self.one("SELECT min(place) FROM stale", [], |row| row.get(0))?.flatten();
@@ -125,37 +132,52 @@ impl Transaction<'_> {
             set.surveyed.more = true;
             let (no, from) = split(stale);
             let Some((writer, progress)) = self.progress(no)? else { return Ok(()) };
-            let to = progress.done.min(from.unsigned_abs() + BLOCK);
-            return self.shorten(&writer, no, (from.unsigned_abs(), to), before, set);
+            let again = progress.again(from.unsigned_abs());
+            let Some(part) = again else { return Ok(()) };
+            return match self.shorten(&writer, no, part, before, set) {
+                // The damaged block stays as it is; `audit verify` reports it.
+                Err(Failure::Refused(_)) => Ok(()),
+                done => done,
+            };
         }
         let writers: Vec<i64> =
             self.all("SELECT no FROM writers ORDER BY no", [], |row| row.get(0))?;
+        let mut damage = None;
         for no in writers {
-            let Some((writer, mut progress)) = self.progress(no)? else { continue };
-            if progress.done < progress.sound {
-                let from = progress.done - progress.done % BLOCK;
-                let to = progress.sound.min(from + BLOCK);
-                progress.done = to;
-                self.set_progress(no, &progress)?;
-                set.surveyed.more = true;
-                return self.shorten(&writer, no, (from, to), before, set);
-            }
-            if let Some((to, root)) = self.next_checkpoint(no, progress.sound, before)? {
-                self.compute(no, &mut progress, (to, root))?;
-                set.surveyed.more = true;
-                return self.set_progress(no, &progress);
+            match self.shorten_next(no, before, set) {
+                Ok(true) => return Ok(()),
+                Ok(false) => (),
+                Err(Failure::Refused(what)) => damage = damage.or(Some(what)),
+                Err(other) => return Err(other),
             }
         }
-        Ok(())
+        damage.map_or(Ok(()), |what| Err(Failure::Refused(what)))
     }
 
-    /// A writer, and how far its log was looked through.
+    /// Takes the next step of pruning one log. Returns whether there was one.
+    fn shorten_next(&self, no: i64, before: &str, set: &mut WorkingSet) -> Result<bool, Failure> {
+        let Some((writer, mut progress)) = self.progress(no)? else { return Ok(false) };
+        if let Some(part) = progress.next_part() {
+            self.shorten(&writer, no, part, before, set)?;
+        } else if let Some(signed) = self.next_checkpoint(no, progress.sound, before)? {
+            let pieces = self.pieces(no, progress.ahead(signed.0), &mut |_, _| Ok(true))?;
+            progress
+                .compute(&pieces, signed)
+                .map_err(|what| unreadable(corrupt("a log that is to be pruned", &what)))?;
+        } else {
+            return Ok(false);
+        }
+        set.surveyed.more = true;
+        self.set_progress(no, &progress)?;
+        Ok(true)
+    }
+
+    /// A writer, and the pruning progress of its log.
     fn progress(&self, no: i64) -> Result<Option<(String, Progress)>, Failure> {
         let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
         let found: Option<(String, Option<String>)> =
             self.one("SELECT writer, pruned FROM writers WHERE no = ?1", [no], read)?;
-        let parse = |text: String| serde_json::from_str(&text).ok();
-        Ok(found.map(|(writer, text)| (writer, text.and_then(parse).unwrap_or_default())))
+        Ok(found.map(|(writer, text)| (writer, Progress::parse(text.as_deref()))))
     }
 
     pub(super) fn set_progress(&self, no: i64, progress: &Progress) -> Result<(), Failure> {
@@ -163,8 +185,8 @@ impl Transaction<'_> {
         self.execute(sql, (no, json_text(progress)?)).map(drop)
     }
 
-    /// The newest of the next checkpoints of a log from before a time: how many events it covers,
-    /// and its root.
+    /// Finds the newest checkpoint older than `before` among the next milestones of a log. Returns
+    /// its size and root.
     fn next_checkpoint(
         &self,
         no: i64,
@@ -187,33 +209,8 @@ impl Transaction<'_> {
         Ok(newest)
     }
 
-    /// Computes the tree of a log anew, towards a checkpoint; there it has to fit.
-    fn compute(
-        &self,
-        no: i64,
-        progress: &mut Progress,
-        (to, root): (u64, Hash),
-    ) -> Result<(), Failure> {
-        let wrong = |what: &str| Failure::Refused(corrupt("a log that is to be pruned", &what));
-        let mut frontier =
-            progress.frontier().ok_or_else(|| wrong("its beginning cannot be read"))?;
-        let end = to.min(progress.computed + COMPUTED_MAX);
-        for piece in self.pieces(no, (progress.computed, end), &mut |_, _| Ok(true))? {
-            if !piece.push_to(&mut frontier) {
-                return Err(wrong("an event of it is missing; `audit verify` tells more"));
-            }
-        }
-        progress.compute(&frontier);
-        if frontier.size() == to {
-            if frontier.root() != root {
-                return Err(wrong("it does not fit its checkpoint; `audit verify` tells more"));
-            }
-            progress.sound = to;
-        }
-        Ok(())
-    }
-
-    /// The events of a part of a log and what is gone of it, in order; `stays` tells of each event.
+    /// The events and the removed subtrees of a part of a log, in order. `stays` decides for each
+    /// event by its place and text.
     fn pieces(
         &self,
         no: i64,
@@ -243,7 +240,8 @@ impl Transaction<'_> {
         Ok(pieces)
     }
 
-    /// Removes from a block what accounts for nothing any more and is from before a time.
+    /// Removes the events of a block that are older than `before` and account for no remaining
+    /// record.
     fn shorten(
         &self,
         writer: &str,
@@ -296,7 +294,8 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Takes over the beginning of a log that an earlier version has removed.
+    /// Records the removed subtrees and the progress of a log whose beginning an earlier version
+    /// removed.
     pub(super) fn adopt(&self, writer: &str, log: &PrunedLog) -> Result<(), Failure> {
         let sql = "SELECT no FROM writers WHERE writer = ?1";
         let no: Option<i64> = self.one(sql, [writer], |row| row.get(0))?;
@@ -309,18 +308,20 @@ impl Transaction<'_> {
         self.set_progress(no, &Progress { computed: done, peaks, sound: done, done })
     }
 
-    /// Places of a log that approvals and asynchronous calls name.
+    /// Sequence numbers of a log that approvals and asynchronous calls name.
     fn named_places(&self, writer: &str) -> Result<BTreeSet<u64>, Failure> {
-        let sql = "SELECT body ->> '$.auditSeq.seq' FROM approvals
-                       WHERE body ->> '$.auditSeq.writer' = ?1
-                   UNION SELECT queued_by ->> '$.seq' FROM queue WHERE queued_by ->> '$.writer' = ?1
-                   UNION SELECT finished_by ->> '$.seq' FROM queue
-                       WHERE finished_by ->> '$.writer' = ?1";
+        // Invalid JSON names no event; `audit verify` reports it.
+        let sql = "WITH named (at) AS (
+                       SELECT body -> '$.auditSeq' FROM approvals WHERE json_valid(body)
+                       UNION ALL SELECT queued_by FROM queue WHERE json_valid(queued_by)
+                       UNION ALL SELECT finished_by FROM queue WHERE json_valid(finished_by))
+                   SELECT at ->> '$.seq' FROM named WHERE at ->> '$.writer' = ?1
+                       AND json_type(at, '$.seq') = 'integer'";
         let places: Vec<i64> = self.all(sql, [writer], |row| row.get(0))?;
         Ok(places.into_iter().map(i64::unsigned_abs).collect())
     }
 
-    /// A record that an event accounted for is gone: its block is looked at again.
+    /// Marks the block of an event as stale: the record that the event accounted for was removed.
     pub(super) fn lost(&self, at: &AuditPlace) -> Result<(), Failure> {
         let sql = "SELECT no FROM writers WHERE writer = ?1";
         let Some(no) = self.one(sql, [&at.writer], |row| row.get::<_, i64>(0))? else {
@@ -329,9 +330,9 @@ impl Transaction<'_> {
         self.lost_at(no, at.seq, at.seq)
     }
 
-    fn lost_at(&self, no: i64, first: u64, last: u64) -> Result<(), Failure> {
+    pub(super) fn lost_at(&self, no: i64, first: u64, last: u64) -> Result<(), Failure> {
         let Some((_, progress)) = self.progress(no)? else { return Ok(()) };
-        // The dispatch may be in the block before.
+        // The dispatch event may be in the block before.
         let blocks = (first / BLOCK).saturating_sub(1)..=last / BLOCK;
         for block in blocks.filter(|block| block * BLOCK < progress.done) {
             let at = place(no, (block * BLOCK).cast_signed());
@@ -341,10 +342,7 @@ impl Transaction<'_> {
     }
 }
 
-/// Checkpoints that are looked at at once.
+/// Maximum milestones that one step examines for a checkpoint.
 const CHECKPOINTS: i64 = 64;
-/// Events of which the tree is computed in one step.
-const COMPUTED_MAX: u64 = 8 * BLOCK;
-
-/// Receipts that are looked at although they are not old yet.
+/// Maximum young receipts that one step skips.
 const YOUNG_MAX: usize = 10_000;

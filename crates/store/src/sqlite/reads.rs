@@ -1,4 +1,4 @@
-//! Reading the store on connections of their own, which never block the writer.
+//! Reads the store on separate connections, which never block the writer.
 //!
 //! Doc: records.md#reading
 
@@ -16,10 +16,11 @@ use toolbooth_audit::merkle::Hash;
 use toolbooth_audit::pruning::Gone;
 use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_audit::reads::{
-    Accounted, EventFilter, Include, LedgerReads, LogFilter, PlacedEvent, RawApproval, RawEntry,
-    RawRecord, ReceiptFilter, Unaccounted, WriterHead,
+    Accounted, EventFilter, FoundId, Include, LedgerReads, LogFilter, PlacedEvent, RawApproval,
+    RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
 };
 use toolbooth_audit::working::CallName;
+use toolbooth_contracts::Status;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
@@ -29,17 +30,17 @@ use super::lookup::{self, Lookup, Search};
 use super::open::BUSY;
 use super::rows::{CALL, HEAD, RECEIPT, call, head, receipt_row};
 use super::schema::{SEQ_BITS, place};
-use super::{OpenError, schema, share, shorten, unavailable, unreadable_at};
-use crate::corrupt;
+use super::{OpenError, schema, share, unavailable, unreadable_at};
+use crate::{corrupt, shorten};
 
-/// Connections that read at once.
+/// Reader threads, each with its own connections.
 const READERS: usize = 2;
-/// Queries that may wait; further ones wait for room.
+/// Queries that may wait; further ones wait until there is room.
 const QUEUE_MAX: usize = 64;
 
 type Query = Box<dyn FnOnce(&mut Reader) + Send>;
 
-/// The connections of one thread that reads.
+/// The connections of one reader thread.
 struct Reader {
     path: PathBuf,
     database: Connection,
@@ -47,14 +48,14 @@ struct Reader {
     lookup: Option<Lookup>,
 }
 
-/// The reads of a store, without a writer.
+/// Read access to a store, without a writer.
 #[derive(Debug, Clone)]
 pub struct SqliteReads {
     readers: Arc<Readers>,
 }
 
-/// The threads that read; they have closed the database once this is dropped, so that its file
-/// can be copied or replaced.
+/// The reader threads. Dropping this closes their connections, so that the database file can be
+/// copied or replaced.
 #[derive(Debug)]
 struct Readers {
     queries: Sender<Query>,
@@ -65,17 +66,17 @@ impl Drop for Readers {
     fn drop(&mut self) {
         self.queries.close();
         for thread in self.threads.drain(..) {
-            // A reader that drops the last reference cannot wait for itself.
+            // A reader thread that drops the last reference cannot join itself.
             if thread.thread().id() != std::thread::current().id() {
-                // They close here one after another: of two that close at once each takes the
-                // other for a user, and neither moves SQLite's log into the file.
+                // Connections are closed here one after another. Two that close at once each see
+                // the other as open, and neither checkpoints the WAL.
                 drop(thread.join());
             }
         }
     }
 }
 
-/// A connection that reads.
+/// Opens a connection that only reads.
 pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     // Reading a database in WAL mode writes to its shared memory; nothing else is written.
@@ -87,10 +88,10 @@ pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 impl SqliteReads {
-    /// Opens a database that is there, for reading.
+    /// Opens an existing database for reading.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError`]; [`OpenError::Older`] if the database was not migrated yet.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let database = |source| OpenError::Database { path: path.display().to_string(), source };
         let (queries, queue) = async_channel::bounded::<Query>(QUEUE_MAX);
@@ -138,16 +139,7 @@ fn limited(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-fn is(wanted: Option<&String>, found: Option<&str>) -> bool {
-    wanted.is_none_or(|wanted| Some(wanted.as_str()) == found)
-}
-
-fn within(since: Option<&String>, until: Option<&String>, time: &str) -> bool {
-    since.is_none_or(|since| time >= since.as_str())
-        && until.is_none_or(|until| time < until.as_str())
-}
-
-/// Keys.
+/// The keys that a query selects.
 fn keys(
     connection: &Connection,
     sql: &str,
@@ -160,7 +152,7 @@ fn keys(
     found.map(|key| Ok(key.map_err(unavailable)?.0)).collect()
 }
 
-/// A body by its place.
+/// The body of a record by its place.
 fn body(
     connection: &Connection,
     table: &'static str,
@@ -183,7 +175,7 @@ fn receipt(connection: &Connection, id: &str) -> Result<Option<Receipt>, LedgerE
     row.map(|(_, body)| shorten::read("a receipt", &body)).transpose()
 }
 
-/// An agent log, with what it shares with its receipt.
+/// Reads an agent log, including the part that it shares with its receipt.
 fn read_log(database: &Connection, stored: &[u8]) -> Result<AgentLog, LedgerError> {
     let text = share::unpack(stored, |id| {
         let sql = "SELECT body FROM receipts WHERE id = ?1";
@@ -199,31 +191,38 @@ fn read_log(database: &Connection, stored: &[u8]) -> Result<AgentLog, LedgerErro
 }
 
 impl Reader {
-    /// The records that this search finds, newest first or, after an entry, oldest first; `fits`
-    /// takes what it wants of them and says whether it has enough.
-    fn search(
-        &mut self,
-        search: &Search,
-        mut fits: impl FnMut(&Connection, i64, i64) -> Result<bool, LedgerError>,
-    ) -> Result<(), LedgerError> {
+    /// The search index, brought up to date, and the database.
+    fn lookup(&mut self) -> Result<(&Lookup, &Connection), LedgerError> {
         let mut lookup = match self.lookup.take() {
             Some(lookup) => lookup,
             None => Lookup::open(&self.path).map_err(unavailable)?,
         };
         lookup.catch_up(&self.database)?;
-        let lookup = self.lookup.insert(lookup);
-        lookup.search(search, |no, place| fits(&self.database, no, place))
+        Ok((self.lookup.insert(lookup), &self.database))
+    }
+
+    /// Calls `fits` with the number and place of each candidate, until it returns `false`. The
+    /// order is newest first, or oldest first after an entry.
+    fn search(
+        &mut self,
+        search: &Search,
+        mut fits: impl FnMut(&Connection, i64, i64) -> Result<bool, LedgerError>,
+    ) -> Result<(), LedgerError> {
+        let (lookup, database) = self.lookup()?;
+        lookup.search(search, |no, place| fits(database, no, place))
     }
 
     fn agent_logs(&mut self, filter: &LogFilter) -> Result<Vec<AgentLog>, LedgerError> {
         let search = Search {
             tool: filter.tool.clone(),
             agent: filter.agent.clone(),
+            caller: filter.caller.clone(),
+            code: filter.code.clone(),
             call: filter.call.clone(),
             since: filter.since.clone(),
             until: filter.until.clone(),
-            after: None,
             has_log: true,
+            ..Search::default()
         };
         let mut found: Vec<AgentLog> = Vec::new();
         if filter.limit == 0 {
@@ -231,18 +230,7 @@ impl Reader {
         }
         self.search(&search, |database, _, place| {
             let Some(body) = body(database, LOG, place)? else { return Ok(true) };
-            let log: AgentLog = read_log(database, &body)?;
-            let fits = is(filter.tool.as_ref(), Some(&log.tool_name))
-                && is(filter.agent.as_ref(), log.agent_id.as_deref())
-                && is(filter.phase.as_ref(), log.phase_id.as_deref())
-                && is(filter.epic.as_ref(), log.epic_id.as_deref())
-                && is(filter.call.as_ref(), Some(&log.call_id))
-                && filter.turn.is_none_or(|turn| log.turn_index == Some(turn))
-                && filter.error.is_none_or(|error| log.is_error == error)
-                && within(filter.since.as_ref(), filter.until.as_ref(), &log.timestamp);
-            if fits {
-                found.push(log);
-            }
+            found.extend(Some(read_log(database, &body)?).filter(|log| filter.fits(log)));
             Ok(found.len() < filter.limit)
         })?;
         found.reverse();
@@ -253,11 +241,14 @@ impl Reader {
         let search = Search {
             tool: filter.tool.clone(),
             agent: filter.agent.clone(),
+            caller: filter.caller.clone(),
+            code: filter.code.clone(),
+            status: filter.status.clone(),
             call: filter.call.clone(),
             since: filter.since.clone(),
             until: filter.until.clone(),
             after: filter.after.map(|after| i64::try_from(after).unwrap_or(i64::MAX)),
-            has_log: false,
+            ..Search::default()
         };
         let mut found: Vec<PlacedEvent> = Vec::new();
         if filter.limit == 0 {
@@ -266,14 +257,7 @@ impl Reader {
         self.search(&search, |database, no, place| {
             let Some(body) = body(database, EVENT, place)? else { return Ok(true) };
             let event: AuditEvent = shorten::read("an event", &body)?;
-            let said = &event.body;
-            let fits = is(filter.tool.as_ref(), said.tool_name.as_deref())
-                && is(filter.agent.as_ref(), said.agent_id.as_deref())
-                && is(filter.call.as_ref(), said.call_id.as_deref())
-                && is(filter.status.as_ref(), said.status.map(|status| status.as_str()))
-                && is(filter.code.as_ref(), said.error_code.map(|code| code.as_str()))
-                && within(filter.since.as_ref(), filter.until.as_ref(), &said.time);
-            if fits {
+            if filter.fits(&event) {
                 found.push(PlacedEvent { place: no.unsigned_abs(), event });
             }
             Ok(found.len() < filter.limit)
@@ -285,59 +269,91 @@ impl Reader {
     }
 
     fn receipts(&mut self, filter: &ReceiptFilter) -> Result<(Vec<Receipt>, bool), LedgerError> {
-        let mut found: Vec<Receipt> = Vec::new();
-        let fits = |receipt: &Receipt| {
-            is(filter.tool.as_ref(), Some(&receipt.tool_id))
-                && is(filter.call.as_ref(), Some(&receipt.call_id))
-                && is(filter.state.as_ref(), Some(receipt.state.as_str()))
-                && filter.after.as_ref().is_none_or(|after| receipt.receipt_id < *after)
+        let mut found = match self.search_of(filter)? {
+            Some(search) => self.searched_receipts(filter, &search)?,
+            None => self.listed_receipts(filter)?,
         };
-        if let Some(call) = &filter.call {
-            let search = Search { call: Some(call.clone()), ..Search::default() };
-            let mut ids = std::collections::BTreeSet::new();
-            self.search(&search, |database, _, place| {
-                if let Some(body) = body(database, EVENT, place)? {
-                    ids.extend(shorten::read::<Naming>("an event", &body)?.receipt_id);
-                }
-                Ok(true)
-            })?;
-            for id in ids.iter().rev() {
-                found.extend(receipt(&self.database, id)?.filter(fits));
-            }
-        } else {
-            let tables = match filter.state.as_deref().and_then(ClaimState::parse) {
-                Some(ClaimState::Succeeded | ClaimState::Failed) => &["receipts", "tombstones"][..],
-                Some(_) => &["open_receipts"][..],
-                None => &["receipts", "tombstones", "open_receipts"][..],
-            };
-            let of =
-                |table: &&str| format!("SELECT id, body FROM {table} WHERE ?1 IS NULL OR id < ?1");
-            let tables: Vec<String> = tables.iter().map(of).collect();
-            let sql = format!("{} ORDER BY id DESC", tables.join(" UNION ALL "));
-            let mut statement = self.database.prepare_cached(&sql).map_err(unavailable)?;
-            let after = filter.after.as_deref().map(Compact::of);
-            let mut rows = statement.query([after]).map_err(unavailable)?;
-            while found.len() <= filter.limit
-                && let Some(row) = rows.next().map_err(unavailable)?
-            {
-                let body: Vec<u8> = row.get(1).map_err(unavailable)?;
-                found.extend(Some(shorten::read("a receipt", &body)?).filter(fits));
-            }
-        }
         let more = found.len() > filter.limit;
         found.truncate(filter.limit);
         Ok((found, more))
     }
 
-    /// Where to search for an agent log by its id, which tells when it was made (RFC 9562, 5.7).
+    /// The search for receipts by the events that name them. `None` if listing the receipts is as
+    /// good, or if events are missing.
+    fn search_of(&self, filter: &ReceiptFilter) -> Result<Option<Search>, LedgerError> {
+        let succeeded = || Some(Status::Succeeded.as_str().to_owned());
+        let state = filter.state.as_deref().and_then(ClaimState::parse);
+        let (status, not_status) = match state {
+            Some(ClaimState::Succeeded) => (succeeded(), None),
+            Some(ClaimState::Failed) => (None, succeeded()),
+            // Few receipts are open, so listing them is as good.
+            Some(_) => return Ok(None),
+            None => (None, None),
+        };
+        let names_one = [&filter.tool, &filter.caller, &filter.call].iter().any(|of| of.is_some());
+        if !names_one && state.is_none() {
+            return Ok(None);
+        }
+        if filter.call.is_none() {
+            // Pruning keeps the first event of a log. If it is gone, an earlier version removed it,
+            // and events of receipts with it.
+            let sql = "SELECT EXISTS (SELECT 1 FROM writers JOIN gone ON place = no << ?1)";
+            let lacks = self.database.query_row(sql, [SEQ_BITS], |row| row.get::<_, bool>(0));
+            if lacks.map_err(unavailable)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Search {
+            tool: filter.tool.clone(),
+            caller: filter.caller.clone(),
+            call: filter.call.clone(),
+            status,
+            not_status,
+            ..Search::default()
+        }))
+    }
+
+    fn searched_receipts(
+        &mut self,
+        filter: &ReceiptFilter,
+        search: &Search,
+    ) -> Result<Vec<Receipt>, LedgerError> {
+        let mut found: Vec<Receipt> = Vec::new();
+        let (lookup, database) = self.lookup()?;
+        lookup.receipts(search, filter.after.as_deref(), |id| {
+            found.extend(receipt(database, id)?.filter(|receipt| filter.fits(receipt)));
+            Ok(found.len() <= filter.limit)
+        })?;
+        Ok(found)
+    }
+
+    fn listed_receipts(&self, filter: &ReceiptFilter) -> Result<Vec<Receipt>, LedgerError> {
+        let mut found: Vec<Receipt> = Vec::new();
+        let tables = match filter.state.as_deref().and_then(ClaimState::parse) {
+            Some(ClaimState::Succeeded | ClaimState::Failed) => &["receipts", "tombstones"][..],
+            Some(_) => &["open_receipts"][..],
+            None => &["receipts", "tombstones", "open_receipts"][..],
+        };
+        let of = |table: &&str| format!("SELECT id, body FROM {table} WHERE ?1 IS NULL OR id < ?1");
+        let tables: Vec<String> = tables.iter().map(of).collect();
+        let sql = format!("{} ORDER BY id DESC", tables.join(" UNION ALL "));
+        let mut statement = self.database.prepare_cached(&sql).map_err(unavailable)?;
+        let after = filter.after.as_deref().map(Compact::of);
+        let mut rows = statement.query([after]).map_err(unavailable)?;
+        while found.len() <= filter.limit
+            && let Some(row) = rows.next().map_err(unavailable)?
+        {
+            let body: Vec<u8> = row.get(1).map_err(unavailable)?;
+            let receipt: Receipt = shorten::read("a receipt", &body)?;
+            found.extend(Some(receipt).filter(|receipt| filter.fits(receipt)));
+        }
+        Ok(found)
+    }
+
+    /// The search for an agent log by its id, near the creation time of a UUIDv7 (RFC 9562, 5.7).
     fn near(&self, id: &str) -> Result<Search, LedgerError> {
         const AROUND_MS: i64 = 10_000;
-        let made = super::compact::uuid(id.as_bytes()).and_then(|id| {
-            let (time, rest) = id.split_at(6);
-            let is_timed = rest.first().is_some_and(|byte| byte >> 4 == 7);
-            is_timed.then(|| time.iter().fold(0i64, |ms, byte| (ms << 8) | i64::from(*byte)))
-        });
-        let Some(made) = made else {
+        let Some(made) = crate::digits::made_ms(id) else {
             return Ok(Search { has_log: true, ..Search::default() });
         };
         let time = |ms: i64| {
@@ -358,7 +374,7 @@ impl Reader {
                 found = Some(log).filter(|log| log.id == id);
                 Ok(found.is_none())
             })?;
-            // Ids of this house tell when they were made.
+            // A UUIDv7 that is not found near its creation time does not exist.
             if found.is_some() || search.since.is_some() {
                 break;
             }
@@ -380,13 +396,14 @@ struct Naming {
 }
 
 impl Naming {
-    /// Whether it is a dispatch that accounts for its receipt; those of earlier versions did not.
+    /// Whether the event is a dispatch that accounts for its receipt; dispatches of earlier
+    /// versions do not.
     fn is_dispatch(&self) -> bool {
         self.event == AuditEventKind::ToolDispatched.as_str() && self.receipt_digest.is_some()
     }
 }
 
-/// Where a page of a log goes on.
+/// A page of a log that is being filled.
 struct Page<'d> {
     database: &'d Connection,
     include: Include,
@@ -395,7 +412,7 @@ struct Page<'d> {
 }
 
 impl Page<'_> {
-    /// Adds the events of a writer from a place in its log on, as long as there is room.
+    /// Adds the events of a writer from a sequence number on, up to the limit of the page.
     fn add(&mut self, writer: &str, no: i64, from: i64) -> Result<(), LedgerError> {
         let sql = match self.include {
             Include::Milestones => {
@@ -415,7 +432,7 @@ impl Page<'_> {
             let (at, body): (i64, Vec<u8>) =
                 (row.get(0).map_err(unavailable)?, row.get(1).map_err(unavailable)?);
             next = at + 1;
-            // What cannot be unpacked fits no digest.
+            // A body that cannot be unpacked becomes an empty text, which matches no digest.
             let bytes = shorten::unpack(&body).unwrap_or_default();
             let mut entry = RawEntry {
                 writer: writer.to_owned(),
@@ -445,7 +462,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// The receipt that an event names.
+    /// Reads the receipt that an event names, with its columns and keys.
     fn receipt(
         &self,
         id: Option<String>,
@@ -453,7 +470,7 @@ impl Page<'_> {
         entry: &mut RawEntry,
     ) -> Result<(), LedgerError> {
         let Some(id) = id else { return Ok(()) };
-        // What came of a dispatch names the receipt again.
+        // The event that ends a dispatched call names the receipt again.
         let sql = if is_dispatch { OPEN_RECEIPT } else { ANY_RECEIPT };
         entry.receipt = self
             .database
@@ -467,7 +484,6 @@ impl Page<'_> {
                         let columns = vec![
                             said(1)?,
                             Some(id.clone()),
-                            None,
                             said(2)?,
                             said(3)?,
                             said(4)?,
@@ -487,10 +503,10 @@ impl Page<'_> {
     }
 }
 
-/// The receipt of a claim that has not ended, with what its row says.
+/// Selects the receipt of a claim that has not ended, with its columns.
 const OPEN_RECEIPT: &str =
     "SELECT body, 'open', tool, state, writer, fence FROM open_receipts WHERE id = ?1";
-/// Any receipt with what its row says.
+/// Selects any receipt, with its columns.
 const ANY_RECEIPT: &str =
     "SELECT body, 'settled', NULL, NULL, NULL, fence FROM receipts WHERE id = ?1
      UNION ALL SELECT body, 'open', tool, state, writer, fence FROM open_receipts WHERE id = ?1
@@ -506,7 +522,7 @@ fn column(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>
     })
 }
 
-/// Writers, by their names, from one on.
+/// Writers and their numbers in the order of names, from `writer` on.
 fn writers_from(
     database: &Connection,
     writer: &str,
@@ -523,11 +539,10 @@ fn writers_from(
         .map_err(unavailable)
 }
 
-/// What the logs of writers that are not known begin with, in the order of pages: it comes after
-/// every name.
+/// Begins the names under which logs of unknown writers are paged; it sorts after every other name.
 const STRANGER: &str = "\u{10ffff}";
 
-/// The first number of a writer that is not known, from a number on, whose events are there.
+/// The first number, from `from` on, of a writer that has events but no row.
 fn next_stranger(database: &Connection, from: i64) -> Result<Option<i64>, LedgerError> {
     let mut from = from;
     loop {
@@ -554,7 +569,7 @@ fn log_page(
     limit: usize,
     include: Include,
 ) -> Result<Vec<RawEntry>, LedgerError> {
-    /// Writers that are looked at at once.
+    /// Maximum writers that one query reads.
     const WRITERS: usize = 256;
     let (mut writer, seq) = after.unwrap_or_default();
     let mut from = if writer.is_empty() {
@@ -582,7 +597,7 @@ fn log_page(
             }
         }
     }
-    // Logs whose writers the store does not know: somebody's work.
+    // Logs of writers without a row, which point to tampering.
     let number = writer.strip_prefix(STRANGER).and_then(|no| no.parse().ok());
     let mut next = number.unwrap_or_default();
     while page.found.len() < limit {
@@ -596,7 +611,7 @@ fn log_page(
     Ok(page.found)
 }
 
-/// What is gone of logs, writer by writer; that of writers that are not known comes last.
+/// Removed subtrees of logs, writer by writer; those of unknown writers come last.
 fn gone_page(
     database: &Connection,
     after: Option<(String, u64)>,
@@ -630,7 +645,7 @@ fn gone_page(
         let read = |row: &rusqlite::Row<'_>| {
             let root: Name = row.get(2)?;
             let seq = lookup::split(row.get(0)?).1.unsigned_abs();
-            // What is no hash fits no root.
+            // An invalid hash becomes zeros, which match no root.
             let root = Hash::parse(&root.0).unwrap_or(Hash([0; 32]));
             Ok((name.clone(), Gone { seq, size: row.get::<_, i64>(1)?.unsigned_abs(), root }))
         };
@@ -703,7 +718,8 @@ fn unaccounted_logs(
     Ok(logs)
 }
 
-/// Receipts that name no event that accounts for them; or their calls have been dispatched.
+/// Ids of receipts that no event accounts for. Receipts whose events an earlier version removed
+/// (`lacking`) are excused.
 fn unaccounted_receipts(
     database: &Connection,
     lacking: &BTreeMap<String, u64>,
@@ -746,14 +762,15 @@ fn unaccounted_receipts(
     Ok(receipts)
 }
 
-/// Whether an event of the log of its writer names the receipt.
+/// Whether the event at the receipt's `auditSeq` names the receipt.
 fn is_accounted(
     database: &Connection,
     numbers: &HashMap<String, i64>,
     receipt: &Receipt,
 ) -> Result<bool, LedgerError> {
     let Some(at) = &receipt.audit_seq else {
-        // It runs: that its dispatch names it was seen when its log was read.
+        // The claim runs. Verification has compared its dispatch event with it when it read the
+        // log.
         return Ok(numbers.contains_key(&receipt.writer));
     };
     let Some(no) = numbers.get(&at.writer) else { return Ok(false) };
@@ -763,7 +780,7 @@ fn is_accounted(
     Ok(named.is_ok_and(|named| named.receipt_id.as_ref() == Some(&receipt.receipt_id)))
 }
 
-/// Asynchronous calls with the events that they say account for them.
+/// Asynchronous calls with the events that they name as accounting for them.
 fn calls(
     database: &Connection,
     which: &str,
@@ -839,6 +856,11 @@ impl LedgerReads for SqliteReads {
 
     async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {
         self.run(move |reader| reader.events(&filter)).await
+    }
+
+    async fn named(&self, prefix: &str, limit: usize) -> Result<Vec<FoundId>, LedgerError> {
+        let prefix = prefix.to_owned();
+        self.run(move |reader| reader.lookup()?.0.named(&prefix, limit)).await
     }
 
     async fn log_page(

@@ -1,6 +1,8 @@
-//! The rows of a batch: loaded into its working set, and written from what it has done.
+//! Loads the rows that a batch needs into its working set, and writes the rows that it changed.
 //!
 //! Path: 6, 9. Doc: records.md#stores
+
+use std::collections::BTreeMap;
 
 use rusqlite::{OptionalExtension, Params, Row};
 use serde_json::Value;
@@ -17,10 +19,11 @@ use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::backend::{Transaction, failed};
 use super::compact::{Compact, Name};
-use super::{schema, share, shorten};
-use crate::corrupt;
+use super::{schema, share};
+use crate::{corrupt, shorten};
 
-/// Claims that run, wait or are in doubt; receipts of calls that ended; what is left of receipts.
+/// The table of a receipt: open claims (running, waiting or in doubt), settled receipts,
+/// tombstones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Table {
     Open,
@@ -36,17 +39,9 @@ impl Table {
             _ => Self::Open,
         }
     }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Open => "open_receipts",
-            Self::Settled => "receipts",
-            Self::Tombstones => "tombstones",
-        }
-    }
 }
 
-/// A receipt by its id, wherever it is, as [`receipt_row`] reads it.
+/// Selects a receipt by its id from all tables, as [`receipt_row`] reads it.
 pub(super) const RECEIPT: &str = "
     SELECT fence, body FROM open_receipts WHERE id = ?1
     UNION ALL SELECT fence, body FROM receipts WHERE id = ?1
@@ -54,7 +49,7 @@ pub(super) const RECEIPT: &str = "
 /// Columns of `queue` as [`call`] reads them.
 pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finished, worker, \
                                deliveries, cancel, progress, result, queued_by, finished_by";
-/// Columns of `writers` as a head.
+/// Columns of `writers` as [`head`] reads them.
 pub(super) const HEAD: &str = "writer, size, last_leaf, root, pruned, started, stopped, named, \
                                checkpoint";
 
@@ -78,7 +73,8 @@ pub(super) fn head(row: &Row<'_>) -> rusqlite::Result<WriterHead> {
             named: row.get(7)?,
             checkpoint: row.get(8)?,
         }),
-        // What a version before the fourth has written; the store's own note is none.
+        // Versions before 4 wrote a pruned log here. The progress that this version writes does not
+        // parse as one.
         pruned: pruned.and_then(|text| serde_json::from_str(&text).ok()),
     })
 }
@@ -90,7 +86,7 @@ pub(super) fn call(row: &Row<'_>) -> rusqlite::Result<QueuedCall> {
         call_id: row.get(0)?,
         caller: row.get(1)?,
         request: row.get(2)?,
-        // What no state says is not run.
+        // An unknown state counts as done, so that the call is not run.
         state: QueueState::parse(&state).unwrap_or(QueueState::Done),
         enqueued_at: row.get(4)?,
         finished_at: row.get(5)?,
@@ -104,7 +100,7 @@ pub(super) fn call(row: &Row<'_>) -> rusqlite::Result<QueuedCall> {
     })
 }
 
-/// A place that cannot be read is one that no log has.
+/// An unreadable place becomes one that no log has.
 fn place_of(text: Option<String>) -> Option<AuditPlace> {
     let nowhere = || AuditPlace { writer: String::new(), seq: u64::MAX };
     text.map(|text| serde_json::from_str(&text).unwrap_or_else(|_| nowhere()))
@@ -165,7 +161,7 @@ impl Transaction<'_> {
         Ok(Stored { receipt: receipt.into(), fence: fence.unsigned_abs(), owner_lost })
     }
 
-    /// Loads what a batch needs.
+    /// Loads the rows that a batch needs into its working set.
     pub(super) fn load(&self, needs: Needs, set: &mut WorkingSet) -> Result<(), Failure> {
         for key in needs.keys {
             let sql = "SELECT receipt FROM keys WHERE key = ?1";
@@ -241,7 +237,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// An event by its place.
+    /// The text of an event by its place.
     fn event(&self, at: Option<&AuditPlace>) -> Result<Option<String>, Failure> {
         let Some(at) = at else { return Ok(None) };
         let sql = "SELECT body FROM events WHERE place =
@@ -289,6 +285,7 @@ impl Transaction<'_> {
             Survey::RemoveLogs(before, limit) => {
                 set.surveyed.removed = self.remove_logs(&before, limit)?;
             }
+            Survey::MakeRoom(limit) => self.make_room(limit, set)?,
             Survey::RemoveEvents(before) => self.remove_events(&before, set)?,
             Survey::NextCall(own) => {
                 set.surveyed.call = match self.next_call(&own)? {
@@ -327,14 +324,14 @@ impl Transaction<'_> {
         &self,
         own: &std::collections::BTreeSet<CallName>,
     ) -> Result<Option<QueuedCall>, Failure> {
-        // Those whose worker is lost were there first.
+        // Calls of lost workers were queued first, so they come first.
         let running = self.all(
             &format!("SELECT {CALL} FROM queue WHERE state = 'running' ORDER BY place LIMIT 1000"),
             [],
             call,
         )?;
         let left = running.into_iter().find(|call| match call.worker.as_deref() {
-            // Its own are those that it knows; any other was taken by a step that went wrong.
+            // A call of this writer that is not in `own` was taken by a step that failed.
             Some(worker) if worker == self.writer => {
                 !own.contains(&(call.caller.clone(), call.call_id.clone()))
             }
@@ -351,14 +348,13 @@ impl Transaction<'_> {
         }
     }
 
-    /// Writes what a batch has done, and moves the end of the log.
+    /// Writes the changes of a batch, and advances the end of the log.
     pub(super) fn write(&self, batch: &Batch, from: &Head, to: &Head) -> Result<(), Failure> {
+        // Keys are freed first, since a key may move from one receipt to another within a batch.
         for id in &batch.freed {
             self.execute("DELETE FROM keys WHERE receipt = ?1", [Compact::of(id)])?;
         }
-        for (id, moved) in &batch.receipts {
-            self.put_receipt(id, moved)?;
-        }
+        self.put_receipts(&batch.receipts)?;
         for (key, id) in &batch.held {
             self.execute(
                 "INSERT INTO keys (key, receipt) VALUES (?1, ?2)
@@ -374,11 +370,8 @@ impl Transaction<'_> {
             )?;
         }
         batch.approvals.values().try_for_each(|approval| self.put_approval(approval))?;
-        batch.events.iter().try_for_each(|placed| self.put_event(placed))?;
-        for (log, seq) in &batch.logs {
-            let receipt = log.log.receipt_id.as_ref().and_then(|id| batch.receipts.get(id));
-            self.put_log(&log.record.text, *seq, receipt)?;
-        }
+        self.put_events(&batch.events)?;
+        self.put_logs(batch)?;
         batch.calls.values().try_for_each(|call| self.put_call(call))?;
         if let Some(named) = &batch.checkpoint {
             for (writer, _) in &named.ended {
@@ -403,37 +396,58 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    fn put_receipt(&self, id: &str, moved: &Moved) -> Result<(), Failure> {
-        let id = Compact::of(id);
-        let before = moved.before.map(|(state, _)| Table::of(state, false));
-        let after = moved.after.as_ref();
-        let now = after.map(|put| Table::of(put.receipt.state, put.receipt.pruned_at.is_some()));
-        if before == Some(Table::Settled) {
-            self.unshare(&id)?;
-        }
-        if let Some(before) = before.filter(|before| Some(*before) != now) {
-            let sql = format!("DELETE FROM {} WHERE id = ?1", before.name());
-            self.execute(&sql, [&id])?;
-        }
-        let (Some(Put { receipt, fence, text }), Some(now)) = (after, now) else {
-            return moved.accounted.as_ref().map_or(Ok(()), |at| self.lost(at));
-        };
-        let (fence, body) = (number(*fence), shorten::pack(text).map_err(unreadable)?);
-        if now == Table::Open {
-            let sql = "INSERT INTO open_receipts (id, tool, state, writer, fence, body)
-                       VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-                       ON CONFLICT (id) DO UPDATE SET state = excluded.state,
-                           writer = excluded.writer, fence = excluded.fence, body = excluded.body";
-            let state = receipt.state.as_str();
-            self.execute(sql, (id, &receipt.tool_id, state, &receipt.writer, fence, body))?;
-        } else {
-            let sql = format!("INSERT INTO {} (id, fence, body) VALUES (?1, ?2, ?3)", now.name());
-            self.execute(&sql, (id, fence, body))?;
+    fn put_receipts(&self, receipts: &BTreeMap<String, Moved>) -> Result<(), Failure> {
+        let prepare = |sql: &str| self.connection.prepare_cached(sql).map_err(failed);
+        let mut open = prepare(
+            "INSERT INTO open_receipts (id, tool, state, writer, fence, body)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+             ON CONFLICT (id) DO UPDATE SET state = excluded.state,
+                 writer = excluded.writer, fence = excluded.fence, body = excluded.body",
+        )?;
+        let mut close = prepare("DELETE FROM open_receipts WHERE id = ?1")?;
+        let mut settle = prepare("INSERT INTO receipts (id, fence, body) VALUES (?1, ?2, ?3)")?;
+        for (id, moved) in receipts {
+            let id = Compact::of(id);
+            let before = moved.before.map(|(state, _)| Table::of(state, false));
+            let after = moved.after.as_ref();
+            let now =
+                after.map(|put| Table::of(put.receipt.state, put.receipt.pruned_at.is_some()));
+            if before == Some(Table::Settled) {
+                self.unshare(&id)?;
+            }
+            match before.filter(|before| Some(*before) != now) {
+                Some(Table::Open) => drop(close.execute([&id]).map_err(failed)?),
+                Some(Table::Settled) => {
+                    self.execute("DELETE FROM receipts WHERE id = ?1", [&id])?;
+                }
+                Some(Table::Tombstones) => {
+                    self.execute("DELETE FROM tombstones WHERE id = ?1", [&id])?;
+                }
+                None => (),
+            }
+            let (Some(Put { receipt, fence, text }), Some(now)) = (after, now) else {
+                moved.accounted.as_ref().map_or(Ok(()), |at| self.lost(at))?;
+                continue;
+            };
+            let (fence, body) = (number(*fence), shorten::pack(text).map_err(unreadable)?);
+            match now {
+                Table::Open => {
+                    let state = receipt.state.as_str();
+                    let row = (id, &receipt.tool_id, state, &receipt.writer, fence, body);
+                    open.execute(row).map_err(failed)?;
+                }
+                Table::Settled => drop(settle.execute((id, fence, body)).map_err(failed)?),
+                Table::Tombstones => {
+                    let sql = "INSERT INTO tombstones (id, fence, body) VALUES (?1, ?2, ?3)";
+                    self.execute(sql, (id, fence, body))?;
+                }
+            }
         }
         Ok(())
     }
 
-    /// A receipt that has ended is about to change: its log gets back what it shares with it.
+    /// Writes the shared part of a settled receipt back into its agent log, before the receipt
+    /// changes.
     fn unshare(&self, id: &Compact<'_>) -> Result<(), Failure> {
         let sql = "SELECT fence, body FROM receipts WHERE id = ?1";
         let Some((_, body)) = self.one(sql, [id], receipt_row)? else { return Ok(()) };
@@ -451,7 +465,8 @@ impl Transaction<'_> {
         };
         let whole = match share::unpack(&body, |_| Ok(Some(text))) {
             Ok(whole) => whole,
-            // What is damaged must not keep everything else from being pruned; verification names it.
+            // Damage in one log must not stop the pruning of other records; `audit verify` reports
+            // it.
             Err(error) => {
                 tracing::error!(%error, "an agent log does not fit its receipt");
                 return Ok(());
@@ -484,33 +499,36 @@ impl Transaction<'_> {
         schema::place(self.writer_no, number(seq))
     }
 
-    fn put_event(&self, placed: &Placed) -> Result<(), Failure> {
-        let place = self.place(placed.event.seq);
-        let body = shorten::pack(&placed.bytes).map_err(unreadable)?;
-        self.execute("INSERT INTO events (place, body) VALUES (?1, ?2)", (place, body))?;
-        if MILESTONES.contains(&placed.event.body.event) {
-            self.execute("INSERT INTO milestones (place) VALUES (?1)", [place])?;
+    fn put_events(&self, events: &[Placed]) -> Result<(), Failure> {
+        let sql = "INSERT INTO events (place, body) VALUES (?1, ?2)";
+        let mut insert = self.connection.prepare_cached(sql).map_err(failed)?;
+        for placed in events {
+            let place = self.place(placed.event.seq);
+            let body = shorten::pack(&placed.bytes).map_err(unreadable)?;
+            insert.execute((place, body)).map_err(failed)?;
+            if MILESTONES.contains(&placed.event.body.event) {
+                self.execute("INSERT INTO milestones (place) VALUES (?1)", [place])?;
+            }
         }
         Ok(())
     }
 
-    fn put_log(&self, text: &str, seq: u64, receipt: Option<&Moved>) -> Result<(), Failure> {
-        let settled_here = |put: &&Put| {
-            let is = |at: &AuditPlace| at.writer == self.writer && at.seq == seq;
-            Table::of(put.receipt.state, put.receipt.pruned_at.is_some()) == Table::Settled
-                && put.receipt.audit_seq.as_ref().is_some_and(is)
-        };
-        let put = receipt.and_then(|moved| moved.after.as_ref()).filter(settled_here);
-        let shared = match put {
-            Some(put) => share::pack(text, &put.text).map_err(unreadable)?,
-            None => None,
-        };
-        let body = match shared {
-            Some(body) => body,
-            None => shorten::pack(text).map_err(unreadable)?,
-        };
+    fn put_logs(&self, batch: &Batch) -> Result<(), Failure> {
         let sql = "INSERT INTO agent_logs (place, body) VALUES (?1, ?2)";
-        self.execute(sql, (self.place(seq), body)).map(drop)
+        let mut insert = self.connection.prepare_cached(sql).map_err(failed)?;
+        for (log, seq) in &batch.logs {
+            let text = &log.record.text;
+            let shared = match crate::share::giver(batch, log, *seq) {
+                Some(receipt) => share::pack(text, receipt).map_err(unreadable)?,
+                None => None,
+            };
+            let body = match shared {
+                Some(body) => body,
+                None => shorten::pack(text).map_err(unreadable)?,
+            };
+            insert.execute((self.place(*seq), body)).map_err(failed)?;
+        }
+        Ok(())
     }
 
     fn put_call(&self, call: &QueuedCall) -> Result<(), Failure> {

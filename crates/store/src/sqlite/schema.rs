@@ -1,4 +1,4 @@
-//! The tables, and their migrations: forward only, applied at start under a lock.
+//! Defines the tables and their migrations: forward only, applied at start under a lock.
 //!
 //! Doc: records.md#stores
 
@@ -6,8 +6,8 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use toolbooth_audit::LedgerError;
 
 use super::compact::Compact;
-use super::shorten;
 use crate::body;
+use crate::shorten;
 
 /// The newest version that this build knows.
 pub(super) const VERSION: i64 = 4;
@@ -87,7 +87,7 @@ CREATE INDEX agent_logs_call ON agent_logs (call_id);
 CREATE INDEX agent_logs_time ON agent_logs (time);
 ";
 
-/// Merkle roots and checkpoints, compressed bodies, tombstones, and the queue.
+/// Adds Merkle roots and checkpoints, compressed bodies, tombstones, and the queue.
 const V2: &str = "
 ALTER TABLE writers ADD COLUMN root TEXT;
 ALTER TABLE writers ADD COLUMN checkpoint TEXT;
@@ -123,9 +123,9 @@ CREATE INDEX queue_open ON queue (state, place) WHERE state <> 'done';
 CREATE INDEX queue_finished ON queue (finished) WHERE finished IS NOT NULL;
 ";
 
-/// Records by their places, in as few bytes as they need; what is searched is in a file of its own.
+/// Stores records by their places, encoded. The columns for searches move to a separate file.
 ///
-/// A place is the number of its writer times 2^40 and the place in that writer's log.
+/// A place is the number of the writer times 2^40, plus the sequence number in that writer's log.
 const V3: &str = "
 CREATE TABLE writers_v3 (
     no INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -184,8 +184,8 @@ INSERT INTO digest_keys (key_id)
     ORDER BY place DESC LIMIT 1;
 ";
 
-/// Events that account for asynchronous calls: their places, as records write them. What is gone of
-/// logs: full subtrees by their first places; blocks that are to be looked at again.
+/// Adds the places of the events that account for asynchronous calls, as JSON. `gone` has the
+/// removed subtrees of logs, `stale` the blocks that pruning must examine again.
 const V4: &str = "
 ALTER TABLE queue ADD COLUMN queued_by TEXT;
 ALTER TABLE queue ADD COLUMN finished_by TEXT;
@@ -194,7 +194,7 @@ CREATE TABLE gone (place INTEGER PRIMARY KEY, size INTEGER NOT NULL, root ANY NO
 CREATE TABLE stale (place INTEGER PRIMARY KEY) STRICT;
 ";
 
-/// What is left of the version before, once its rows were carried over.
+/// Drops the tables of version 2 once their rows are migrated.
 const V3_END: &str = "
 DROP TABLE events_v2;
 DROP TABLE receipts_v2;
@@ -202,12 +202,12 @@ DROP TABLE keys_v2;
 DROP TABLE agent_logs_v2;
 ";
 
-/// The version of a database.
+/// The schema version of a database.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-/// Brings a database to a version, at most [`VERSION`]; gives the version it had.
+/// Migrates a database to version `to`, at most [`VERSION`]. Returns the version it had.
 pub(super) fn migrate(connection: &mut Connection, to: i64) -> Result<i64, MigrateError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = version(&transaction)?;
@@ -225,7 +225,7 @@ pub(super) fn migrate(connection: &mut Connection, to: i64) -> Result<i64, Migra
     Ok(found)
 }
 
-/// Why a database was not brought up to date; it is as it was then.
+/// Why a migration failed; the database is unchanged then.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MigrateError {
     #[error(transparent)]
@@ -234,16 +234,21 @@ pub(super) enum MigrateError {
     Record(#[from] LedgerError),
 }
 
-/// Carries the rows of version 2 over, their texts byte for byte: digests are over them.
+/// Migrates the rows of version 2. Their texts stay byte for byte, since digests cover them.
 fn carry_over(transaction: &Transaction<'_>) -> Result<(), MigrateError> {
-    // A log whose writer is not known stays one.
+    // Events of a writer without a row keep a log of their own, under another number.
     transaction.execute_batch(
         "CREATE TEMP TABLE numbers AS SELECT writer, no FROM writers;
          INSERT INTO numbers SELECT writer, (SELECT coalesce(max(no), 0) FROM writers)
                  + row_number() OVER (ORDER BY writer)
              FROM (SELECT writer FROM events_v2 UNION SELECT writer FROM agent_logs_v2)
              WHERE writer NOT IN (SELECT writer FROM writers);
-         CREATE UNIQUE INDEX temp.numbers_writer ON numbers (writer);",
+         CREATE UNIQUE INDEX temp.numbers_writer ON numbers (writer);
+         -- The next writer must not get one of these numbers.
+         INSERT INTO sqlite_sequence (name, seq) SELECT 'writers', 0
+             WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'writers');
+         UPDATE sqlite_sequence SET seq = max(seq, (SELECT coalesce(max(no), 0) FROM numbers))
+             WHERE name = 'writers';",
     )?;
     let mut events = transaction.prepare(
         "SELECT no, seq, body, milestone FROM events_v2 JOIN numbers USING (writer)
@@ -315,10 +320,11 @@ fn carry_over(transaction: &Transaction<'_>) -> Result<(), MigrateError> {
     Ok(())
 }
 
-/// The place of an event: the number of its writer, and its place in that writer's log.
+/// The place of an event, from the number of its writer and its sequence number in that writer's
+/// log.
 pub(super) fn place(writer: i64, seq: i64) -> i64 {
     (writer << SEQ_BITS) | seq
 }
 
-/// The first place of a writer.
+/// Bits of a place that hold the sequence number.
 pub(super) const SEQ_BITS: u32 = 40;

@@ -1,50 +1,27 @@
-//! What the agent was given is stored once: in the receipt. An agent log in which no rule changed it
-//! has a reference in its place.
-//!
-//! The text of the log is the same as ever, byte for byte. Before a receipt that has ended is changed
-//! or removed, its log gets the text back, so that either can be kept without the other.
+//! Encodes an agent log without the part that its receipt has.
 //!
 //! Doc: records.md#stores
 
-use memchr::memmem;
 use toolbooth_audit::LedgerError;
 
-use super::shorten;
-use crate::corrupt;
+use crate::share::Part;
+use crate::{corrupt, shorten};
 
-/// What a stored log begins with that lacks a part: where in the log and in the receipt that part
-/// begins, how long it is, and the rest of the log as any record is stored.
+/// First byte of an agent log that is stored without its shared part. The part's offset in the log,
+/// its offset in the receipt and its length follow, then the encoded rest of the log.
 const SHARED: u8 = 3;
-/// A shorter part is not worth its reference.
-const PART_MIN: usize = 24;
 
-/// An agent log as it is stored beside the receipt of its call; `None` where they share nothing.
+/// Encodes an agent log beside the receipt of its call; `None` if they share no part.
 pub(super) fn pack(log: &str, receipt: &str) -> Result<Option<Vec<u8>>, LedgerError> {
-    let begin = |text: &str, member: &str| {
-        let at = memmem::find(text.as_bytes(), member.as_bytes())?;
-        Some(at + member.len())
-    };
-    let (Some(own), Some(given)) = (begin(log, "\"output\":"), begin(receipt, "\"result\":"))
-    else {
-        return Ok(None);
-    };
-    let tails = log.bytes().skip(own).zip(receipt.bytes().skip(given));
-    let same = tails.take_while(|(own, given)| own == given).count();
-    // A part ends between characters.
-    let len = (0..=same).rev().find(|len| log.is_char_boundary(own + len)).unwrap_or_default();
-    if len < PART_MIN {
-        return Ok(None);
-    }
-    let (Some(before), Some(after)) = (log.get(..own), log.get(own + len..)) else {
-        return Ok(None);
-    };
+    let Some(part) = Part::of(log, receipt) else { return Ok(None) };
+    let Some(rest) = part.taken_from(log) else { return Ok(None) };
     let mut out = vec![SHARED];
-    [own, given, len].into_iter().for_each(|number| push_number(number, &mut out));
-    out.extend(shorten::pack(&[before, after].concat())?);
+    [part.own, part.given, part.len].into_iter().for_each(|number| push_number(number, &mut out));
+    out.extend(shorten::pack(&rest)?);
     Ok(Some(out))
 }
 
-/// The text of a stored agent log; `receipt` gives that of a receipt by its id.
+/// The text of a stored agent log. `receipt` returns the text of a receipt by its id.
 pub(super) fn unpack(
     stored: &[u8],
     receipt: impl FnOnce(&str) -> Result<Option<String>, LedgerError>,
@@ -52,30 +29,27 @@ pub(super) fn unpack(
     let Some((&SHARED, mut rest)) = stored.split_first() else { return shorten::unpack(stored) };
     let damaged = |what: &str| corrupt("an agent log", &what);
     let mut number = || take_number(&mut rest).ok_or_else(|| damaged("it is cut off"));
-    let (own, given, len) = (number()?, number()?, number()?);
-    let mut log = shorten::unpack(rest)?;
+    let part = Part { own: number()?, given: number()?, len: number()? };
+    let log = shorten::unpack(rest)?;
     let id = receipt_id(&log).ok_or_else(|| damaged("it names no receipt"))?;
     let receipt = receipt(id)?.ok_or_else(|| damaged("its receipt is not there"))?;
-    let end = given.checked_add(len);
-    let part = end.and_then(|end| receipt.get(given..end));
-    let part = part.filter(|_| log.is_char_boundary(own));
-    log.insert_str(own, part.ok_or_else(|| damaged("its receipt is another one"))?);
-    Ok(log)
+    part.given_to(log, &receipt).ok_or_else(|| damaged("its receipt is another one"))
 }
 
-/// Whether a stored log lacks what its receipt has.
+/// Whether a stored log omits a part that its receipt has.
 pub(super) fn is_shared(stored: &[u8]) -> bool {
     stored.first() == Some(&SHARED)
 }
 
-/// The receipt that a log names. Within a text of JSON, quotation marks are escaped, and whatever
-/// has members of its own comes later.
+/// The id of the receipt that a log names. The first match is the member itself: quotation marks in
+/// strings are escaped, and nested objects come later.
 fn receipt_id(log: &str) -> Option<&str> {
     let (_, after) = log.split_once("\"receiptId\":\"")?;
     after.split_once('"').map(|(id, _)| id)
 }
 
-/// Seven bits a byte, lowest first; the highest bit says that more follow.
+/// Writes a number in LEB128: seven bits a byte, lowest first; the highest bit means that more
+/// follow.
 fn push_number(mut number: usize, out: &mut Vec<u8>) {
     while number >= 0x80 {
         out.push((number & 0x7f) as u8 | 0x80);
@@ -111,7 +85,7 @@ mod tests {
     fn logs_share_what_is_the_same_and_come_back() {
         for (result, is_shared) in [
             (r#"{"type":"text","text":"grüße und mehr"}"#, true),
-            // The first bytes of two characters are the same.
+            // `ü` and `û` begin with the same byte in UTF-8.
             (r#"{"type":"text","text":"grûße und mehr"}"#, true),
             (r#"{"type":"image"}"#, false),
             (r#"5"#, false),

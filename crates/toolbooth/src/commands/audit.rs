@@ -8,7 +8,7 @@ use serde_json::json;
 use toolbooth_audit::export::{Exporter, Line, ocsf};
 use toolbooth_audit::proof::{self, Proof, ProofError};
 use toolbooth_audit::reads::{EventFilter, Include, PlacedEvent};
-use toolbooth_audit::verify::{self, Known, VerifyReport};
+use toolbooth_audit::verify::{self, TrustAnchors, VerifyReport};
 use toolbooth_audit::{checkpoint, note, stats};
 use toolbooth_contracts::event::AuditEvent;
 
@@ -25,7 +25,8 @@ const FOLLOW_EVERY: Duration = Duration::from_millis(200);
 pub(super) async fn audit(loaded: Loaded, command: Audit) -> Result<bool, Failure> {
     match command {
         Audit::Query { filter, format } => {
-            let EventFilterArgs { tool, agent, status, code, since, until, call, limit } = filter;
+            let EventFilterArgs { tool, agent, caller, status, code, since, until, call, limit } =
+                filter;
             if let Some(code) = &code
                 && toolbooth_contracts::ErrorCode::parse(code).is_none()
             {
@@ -34,6 +35,7 @@ pub(super) async fn audit(loaded: Loaded, command: Audit) -> Result<bool, Failur
             let filter = EventFilter {
                 tool,
                 agent,
+                caller,
                 status,
                 code,
                 call,
@@ -115,7 +117,7 @@ pub(super) async fn audit(loaded: Loaded, command: Audit) -> Result<bool, Failur
                 (None, None) => records::own_digester(&loaded).await?,
                 _ => None,
             };
-            let known = Known { keys, notes, digester };
+            let known = TrustAnchors { keys, notes, digester };
             let report = match file {
                 Some(path) => {
                     verify::export(|| std::fs::File::open(&path).map(BufReader::new), known)
@@ -232,7 +234,7 @@ fn no_proof(error: ProofError) -> Failure {
 }
 
 /// Keys as they are given: each a key, or a file with one a line.
-fn keys(given: &[String]) -> Result<Vec<note::Verifier>, Failure> {
+fn keys(given: &[String]) -> Result<Vec<note::PublicKey>, Failure> {
     let mut keys = Vec::new();
     for given in given {
         let text = match std::fs::read_to_string(given) {
@@ -240,7 +242,7 @@ fn keys(given: &[String]) -> Result<Vec<note::Verifier>, Failure> {
             Err(_) => given.clone(),
         };
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
-            let key = note::Verifier::parse(line)
+            let key = note::PublicKey::parse(line)
                 .map_err(|error| Failure::usage(error.to_string()).at("--key"))?;
             keys.push(key);
         }
@@ -257,7 +259,7 @@ fn notes(path: &Path) -> Result<Vec<String>, Failure> {
     Ok(checkpoint::notes(&text))
 }
 
-fn check_proof(path: &Path, keys: &[note::Verifier], format: Format) -> Result<bool, Failure> {
+fn check_proof(path: &Path, keys: &[note::PublicKey], format: Format) -> Result<bool, Failure> {
     let place = || path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::usage(format!("the proof cannot be read: {error}")).at(place())

@@ -4,13 +4,13 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use toolbooth_contracts::json::{self, JsonFaultKind};
 use toolbooth_contracts::plan::{Plan, StepStatus};
-use toolbooth_contracts::{CallContext, CallRequest, Conversation, Status, ToolCall};
+use toolbooth_contracts::{CallContext, CallRequest, Conversation, ErrorCode, Status, ToolCall};
 use toolbooth_proxy::{InvalidPlan, Limits, check_plan};
 use toolbooth_registry::Source;
 
 use super::{caller, text_argument};
 use crate::cli::Context;
-use crate::compose::{Frame, Gateway, say_assumptions};
+use crate::compose::{Frame, Runtime, say_assumptions};
 use crate::config::Loaded;
 use crate::failure::{Failure, USAGE};
 use crate::output::{self, Format};
@@ -29,9 +29,9 @@ pub(super) async fn call(
     let caller = caller(&loaded.config, &context.caller)?;
     let frame = Frame::build(loaded).await?;
     find(&frame, std::iter::once(tool)).await;
-    let gateway = Gateway::build(frame).await?;
-    gateway.note_discovered().await;
-    let tool_id = gateway.frame.worlds.now().names.tool_id(tool).to_owned();
+    let runtime = Runtime::build(frame).await?;
+    runtime.note_discovered().await;
+    let tool_id = runtime.frame.worlds.now().names().tool_id(tool).to_owned();
     let request = CallRequest {
         tool_id,
         args: Some(args),
@@ -54,9 +54,9 @@ pub(super) async fn call(
         }
     });
     let (result, notes) =
-        gateway.proxy.call_explained(ToolCall::new(request, caller), conversation).await;
+        runtime.proxy.call_explained(ToolCall::new(request, caller), conversation).await;
     interrupted.abort();
-    gateway.shut_down().await?;
+    runtime.shut_down().await?;
     let succeeded = result.status == Status::Succeeded;
     if format.is_json() {
         let mut out = serde_json::to_value(&result).unwrap_or_default();
@@ -128,8 +128,8 @@ async fn find<'t>(frame: &Frame, tools: impl Iterator<Item = &'t str>) {
     let config = &frame.loaded.config;
     let (mut servers, mut everything) = (Vec::new(), false);
     for tool in tools {
-        let id = world.names.tool_id(tool);
-        match world.registry.get(id).map(|known| known.source()) {
+        let id = world.names().tool_id(tool);
+        match world.registry().get(id).map(|known| known.source()) {
             // Known from the lock or from its pin: whether it still is what was approved, its source says.
             Some(Source::Mcp(server)) => {
                 servers.push(server.clone());
@@ -170,7 +170,7 @@ pub(super) async fn plan(
         }
         _ => text_argument(given)?,
     };
-    let invalid = |message: String| Failure::new(USAGE, "invalid-plan", message);
+    let invalid = |message: String| Failure::new(USAGE, ErrorCode::InvalidPlan.as_str(), message);
     let value =
         json::parse(&text).map_err(|fault| invalid(format!("the plan is no JSON: {fault}")))?;
     let plan: Plan = serde_json::from_value(value)
@@ -190,14 +190,14 @@ pub(super) async fn plan(
     let steps = plan.steps.iter().flatten().map(|step| step.tool.as_str());
     let names: Vec<String> =
         steps.chain(plan.tools.iter().flatten().map(String::as_str)).map(str::to_owned).collect();
-    if frame.worlds.now().policy.enabled().is_ok() {
+    if frame.worlds.now().policy().enabled().is_ok() {
         find(&frame, names.iter().map(String::as_str)).await;
     }
-    let gateway = Gateway::build(frame).await?;
-    gateway.note_discovered().await;
+    let runtime = Runtime::build(frame).await?;
+    runtime.note_discovered().await;
     let context = CallContext { agent_id: Some("cli".to_owned()), ..CallContext::default() };
-    let report = gateway.proxy.plan(plan, &caller, &context).await;
-    gateway.shut_down().await?;
+    let report = runtime.proxy.plan(plan, &caller, &context).await;
+    runtime.shut_down().await?;
     let report = report.map_err(refused)?;
     let switched_off = report.skipped;
     let succeeded = switched_off || report.steps.iter().all(|step| step.success);

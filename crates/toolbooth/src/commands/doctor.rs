@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::json;
+use toolbooth_adapters::findable;
 use toolbooth_adapters::mcp::Reach;
-use toolbooth_adapters::process::findable;
 use toolbooth_adapters::sandbox::{default_profile, server_profile};
 use toolbooth_audit::verify;
 use toolbooth_contracts::coverage::CoverageState;
@@ -19,10 +19,10 @@ use toolbooth_server::peer::{PeerOwner, PeerOwners, SocketDiagnostics};
 use crate::compose::Frame;
 use crate::config::Loaded;
 use crate::door;
+use crate::executors;
 use crate::failure::Failure;
 use crate::import::containment::{Containment, folders};
 use crate::output::{self, Format};
-use crate::reach;
 
 #[derive(Serialize)]
 struct Check {
@@ -110,7 +110,7 @@ fn http(loaded: &Loaded, checks: &mut Vec<Check>) {
         }
         Err(failure) => checks.push(of_failure("http limits", &failure)),
     }
-    checks.push(match door::authenticator(http) {
+    checks.push(match http.loopback {
         Loopback::Any => bad(
             "http callers",
             "warning",
@@ -145,7 +145,7 @@ fn own_socket_is_known() -> bool {
 
 /// What this machine has to contain tools with, and the profiles that hold where none is written.
 async fn sandbox(loaded: &Loaded, checks: &mut Vec<Check>) {
-    let launcher = match crate::reach::launcher(loaded) {
+    let launcher = match crate::executors::launcher(loaded) {
         Ok(launcher) => launcher,
         Err(failure) => {
             checks.push(of_failure("sandbox", &failure));
@@ -242,7 +242,7 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
         Ok(false) => (),
         Err(failure) => checks.push(of_failure("store", &failure)),
     }
-    checks.push(match verify::store(&*reads, verify::Known::default()).await {
+    checks.push(match verify::store(&*reads, verify::TrustAnchors::default()).await {
         Ok(report) if report.ok => {
             ok("store", format!("{} event(s), all digests fit", report.events))
         }
@@ -321,7 +321,7 @@ fn remedy_of(reason: &str) -> &'static str {
 fn write_hint(loaded: &Loaded, source: &str) -> Option<String> {
     let name = source.strip_prefix("mcp:")?;
     let server = loaded.config.servers.get(name).filter(|server| server.sandbox.is_none())?;
-    let Reach::Stdio(child) = reach::server_settings(loaded, name, server).ok()?.reach else {
+    let Reach::Stdio(child) = executors::server_settings(loaded, name, server).ok()?.reach else {
         return None;
     };
     let profile = child.profile.as_ref()?;
@@ -334,7 +334,7 @@ fn write_hint(loaded: &Loaded, source: &str) -> Option<String> {
 
 async fn sources(frame: &Frame, checks: &mut Vec<Check>) {
     // Pins that the listings below would make are not kept.
-    let before = frame.worlds.now().approvals.lock.clone();
+    let before = frame.worlds.now().approvals().lock.clone();
     frame.catalogue.want_states().await;
     for state in frame.catalogue.refresh_all().await {
         checks.push(match &state.unhealthy {

@@ -12,7 +12,7 @@ use toolbooth_proxy::SourceState;
 use toolbooth_registry::lock::{self, Change, Lock, LockFile, ToolDiff, show_text};
 use toolbooth_registry::{RegisteredTool, Source};
 
-use crate::compose::{Frame, Gateway, check_replicas, read_lock_file, say_assumptions};
+use crate::compose::{Frame, Runtime, check_replicas, read_lock_file, say_assumptions};
 use crate::config::Loaded;
 use crate::config::lock::LockMode;
 use crate::failure::{FAILED, Failure, OUT_OF_REACH};
@@ -34,7 +34,7 @@ impl Compared {
     async fn of(loaded: Loaded) -> Result<Self, Failure> {
         say_assumptions(&loaded);
         let frame = Frame::build(loaded).await?;
-        let before = frame.worlds.now().approvals.lock.clone();
+        let before = frame.worlds.now().approvals().lock.clone();
         let lock = match &before {
             Lock::File(lock) | Lock::FirstUse(lock) => lock.clone(),
             // The file has no effect in this mode, and is still not written over unasked.
@@ -58,10 +58,10 @@ impl Compared {
             (!pinned && !configured.contains(&source.to_string().as_str()))
                 || frame.catalogue.has_answered(source)
         };
-        let tools = world.registry.iter().map(AsRef::as_ref);
-        let mut diffs = lock::diff(&lock, tools, &world.objections, answered);
-        let items = world.items.iter().map(AsRef::as_ref);
-        diffs.extend(lock::diff_items(&lock, items, &world.objections, answered));
+        let tools = world.registry().iter().map(AsRef::as_ref);
+        let mut diffs = lock::diff(&lock, tools, world.objections(), answered);
+        let items = world.items().iter().map(AsRef::as_ref);
+        diffs.extend(lock::diff_items(&lock, items, world.objections(), answered));
         // What is away is as it was approved.
         diffs.retain(|diff| {
             let source = Source::parse(&diff.source);
@@ -90,7 +90,7 @@ impl Compared {
     fn approve(&self, lock: &mut LockFile, diff: &ToolDiff) {
         let world = self.frame.worlds.now();
         let there = diff.change != Change::Removed;
-        match (world.registry.get(&diff.tool_id), world.items.locked(&diff.tool_id)) {
+        match (world.registry().get(&diff.tool_id), world.items().locked(&diff.tool_id)) {
             (Some(tool), _) if there => lock.approve(tool),
             (_, Some(item)) if there => lock.approve_item(item),
             _ => drop(lock.forget(&diff.tool_id)),
@@ -106,25 +106,25 @@ impl Compared {
             self.frame.close().await;
             return Ok(loaded);
         }
-        let gateway = Gateway::build(self.frame).await?;
+        let runtime = Runtime::build(self.frame).await?;
         for diff in chosen {
-            let tool = world.registry.get(&diff.tool_id).map(AsRef::<RegisteredTool>::as_ref);
+            let tool = world.registry().get(&diff.tool_id).map(AsRef::<RegisteredTool>::as_ref);
             let facts = json!({
                 "tool": diff.tool_id,
                 "source": diff.source,
                 "change": diff.change,
                 "verdict": diff.verdict,
                 "sourceDigest": tool.map(RegisteredTool::source_digest).or_else(|| {
-                    world.items.locked(&diff.tool_id).map(|item| item.source_digest())
+                    world.items().locked(&diff.tool_id).map(|item| item.source_digest())
                 }),
             });
-            if let Err(failure) = gateway.record(AuditEventKind::ToolApproved, facts).await {
+            if let Err(failure) = runtime.record(AuditEventKind::ToolApproved, facts).await {
                 // Nothing is approved that is not on record; how the store closes changes nothing.
-                let _ = gateway.shut_down().await;
+                let _ = runtime.shut_down().await;
                 return Err(failure);
             }
         }
-        gateway.shut_down().await?;
+        runtime.shut_down().await?;
         Ok(loaded)
     }
 }

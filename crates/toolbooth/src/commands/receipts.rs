@@ -2,22 +2,25 @@
 //!
 //! Doc: records.md#retention
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 use toolbooth_audit::ledger::{Prune, PruneKind, Pruned};
-use toolbooth_audit::reads::ReceiptFilter;
-use toolbooth_proxy::ResolveError;
+use toolbooth_audit::reads::{IdKind, ReceiptFilter};
+use toolbooth_contracts::receipt::Receipt;
+use toolbooth_proxy::{Operations, ResolveError};
 
 use super::records::{nothing_yet, one, open, time, unreadable};
 use crate::cli::{PruneWhat, Receipts, ResolvedAs};
-use crate::compose::{Frame, Gateway};
+use crate::compose::{Frame, Runtime};
 use crate::config::Loaded;
 use crate::failure::{FAILED, Failure};
 use crate::output;
 
 pub(super) async fn receipts(loaded: Loaded, command: Receipts) -> Result<bool, Failure> {
     match command {
-        Receipts::List { tool, call, state, after, limit, shown } => {
-            let filter = ReceiptFilter { tool, call, state, after, limit };
+        Receipts::List { tool, caller, call, state, after, limit, shown } => {
+            let filter = ReceiptFilter { tool, caller, call, state, after, limit };
             let (receipts, more) = match open(&loaded).await? {
                 Some(operations) => operations.receipts(filter).await.map_err(unreadable)?,
                 None => {
@@ -65,11 +68,11 @@ pub(super) async fn receipts(loaded: Loaded, command: Receipts) -> Result<bool, 
                     Some(value)
                 }
             };
-            let gateway = Gateway::build(Frame::build(loaded).await?).await?;
-            let operations = crate::records::operations(std::sync::Arc::clone(&gateway.reads))?;
+            let runtime = Runtime::build(Frame::build(loaded).await?).await?;
+            let operations = crate::records::operations(std::sync::Arc::clone(&runtime.reads))?;
             let succeeded = outcome == ResolvedAs::Succeeded;
-            let resolved = operations.resolve(gateway.proxy.parts(), &id, succeeded, result).await;
-            gateway.shut_down().await?;
+            let resolved = runtime.proxy.resolve(&operations, &id, succeeded, result).await;
+            runtime.shut_down().await?;
             let receipt = resolved.map_err(|error| match error {
                 ResolveError::Store(error) => unreadable(error),
                 ResolveError::Missing => {
@@ -100,9 +103,9 @@ pub(super) async fn receipts(loaded: Loaded, command: Receipts) -> Result<bool, 
                 return Err(Failure::usage("nothing says which records are old")
                     .hint("give `--before`, or say how long records are kept in `[retention]`"));
             }
-            let gateway = Gateway::build(Frame::build(loaded).await?).await?;
-            let pruned = prune(&gateway, wanted).await;
-            gateway.shut_down().await?;
+            let runtime = Runtime::build(Frame::build(loaded).await?).await?;
+            let pruned = prune(&runtime, wanted).await;
+            runtime.shut_down().await?;
             let pruned = pruned?;
             if shown.format.is_json() {
                 let rows: Vec<_> = pruned
@@ -130,10 +133,46 @@ pub(super) async fn receipts(loaded: Loaded, command: Receipts) -> Result<bool, 
         }
         Receipts::Show { id, shown } => {
             let found = match open(&loaded).await? {
-                Some(operations) => operations.receipt(&id).await.map_err(unreadable)?,
+                Some(operations) => find(&operations, &id).await?,
                 None => None,
             };
             one(found, "receipt", &id, shown.format)
+        }
+    }
+}
+
+/// The receipt that is meant: by its id, by its call's, or by how one of them begins.
+async fn find(operations: &Operations, id: &str) -> Result<Option<Receipt>, Failure> {
+    /// Fewer characters say too little.
+    const PREFIX_MIN: usize = 4;
+    const SHOWN_MAX: usize = 10;
+    let whole = operations.receipt(id).await.map_err(unreadable)?;
+    if whole.is_some() || id.len() < PREFIX_MIN {
+        return Ok(whole);
+    }
+    let mut meant = BTreeSet::new();
+    for named in operations.named(id, SHOWN_MAX).await.map_err(unreadable)? {
+        match named.kind {
+            IdKind::Receipt => drop(meant.insert(named.id)),
+            IdKind::Call => {
+                let filter = ReceiptFilter {
+                    call: Some(named.id),
+                    limit: SHOWN_MAX,
+                    ..ReceiptFilter::default()
+                };
+                let (receipts, _) = operations.receipts(filter).await.map_err(unreadable)?;
+                meant.extend(receipts.into_iter().map(|receipt| receipt.receipt_id));
+            }
+        }
+    }
+    let mut all = meant.iter();
+    match (all.next(), all.next()) {
+        (Some(one), None) => operations.receipt(one).await.map_err(unreadable),
+        (None, _) => Ok(None),
+        _ => {
+            let shown: Vec<&str> = meant.iter().take(SHOWN_MAX).map(String::as_str).collect();
+            let message = format!("`{id}` may mean several receipts");
+            Err(Failure::usage(message).hint(format!("give more of one of {}", shown.join(", "))))
         }
     }
 }
@@ -158,14 +197,14 @@ pub(super) fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Fail
 
 /// Removes old records, step by step, so that calls go on in between.
 pub(super) async fn prune(
-    gateway: &Gateway,
+    runtime: &Runtime,
     wanted: Vec<(PruneKind, String)>,
 ) -> Result<Vec<(PruneKind, Pruned)>, Failure> {
     let mut done = Vec::new();
     for (kind, before) in wanted {
         let mut all = Pruned::default();
         loop {
-            let parts = gateway.proxy.parts();
+            let parts = runtime.proxy.parts();
             let step = Prune { kind, before: before.clone(), at: parts.clock.now() };
             let pruned = parts.ledger.prune(step).await.map_err(unreadable)?;
             all.removed += pruned.removed;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use toolbooth_audit::reads::LogFilter;
 use toolbooth_proxy::Operations;
 
-use crate::cli::Logs;
+use crate::cli::{LogFilterArgs, Logs};
 use crate::config::Loaded;
 use crate::failure::{FAILED, Failure};
 use crate::output::{self, Format};
@@ -63,10 +63,26 @@ pub(super) fn time(given: Option<&str>, option: &str) -> Result<Option<String>, 
 
 pub(super) async fn logs(loaded: Loaded, command: Logs) -> Result<bool, Failure> {
     match command {
-        Logs::Query { tool, agent, turn, phase, epic, call, error, since, until, limit, shown } => {
+        Logs::Query { filter, shown } => {
+            let LogFilterArgs {
+                tool,
+                agent,
+                caller,
+                code,
+                turn,
+                phase,
+                epic,
+                call,
+                error,
+                since,
+                until,
+                limit,
+            } = *filter;
             let filter = LogFilter {
                 tool,
                 agent,
+                caller,
+                code,
                 turn,
                 phase,
                 epic,

@@ -20,7 +20,7 @@ use toolbooth_server::mcp::serve_stdio;
 use toolbooth_server::peer::SocketDiagnostics;
 
 use super::{receipts, records};
-use crate::compose::{self, Frame, Gateway, say_assumptions};
+use crate::compose::{self, Frame, Runtime, say_assumptions};
 use crate::config::{self, Loaded};
 use crate::door;
 use crate::failure::{Failure, OUT_OF_REACH};
@@ -85,9 +85,9 @@ pub(super) async fn serve(loaded: Loaded, listen: Option<String>) -> Result<bool
         .hint("listen on 127.0.0.1 or [::1]"));
     }
     let limits = door::limits(&loaded.config.http)?;
-    let authenticator = door::authenticator(&loaded.config.http);
+    let authenticator = loaded.config.http.loopback;
     let mut signals = Signals::new()?;
-    let gateway = Arc::new(Gateway::build(Frame::build(loaded).await?).await?);
+    let runtime = Arc::new(Runtime::build(Frame::build(loaded).await?).await?);
     let listener = TcpListener::bind(address).await.map_err(|error| {
         Failure::new(OUT_OF_REACH, "cannot-listen", format!("cannot listen on {address}: {error}"))
             .hint("another program may have the port; `--http 127.0.0.1:0` picks a free one")
@@ -95,18 +95,18 @@ pub(super) async fn serve(loaded: Loaded, listen: Option<String>) -> Result<bool
     let listener = match listener {
         Ok(listener) => listener,
         Err(failure) => {
-            gateway.shut_down().await?;
+            runtime.shut_down().await?;
             return Err(failure);
         }
     };
     let address = listener.local_addr().unwrap_or(address);
-    gateway.frame.launcher.refuse_door(address);
-    begin(&gateway).await;
-    let tending = tokio::spawn(tend(Arc::clone(&gateway)));
+    runtime.frame.launcher.refuse_door(address);
+    begin(&runtime).await;
+    let tending = tokio::spawn(maintain(Arc::clone(&runtime)));
     let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
-    let reads = Arc::clone(&gateway.reads);
+    let reads = Arc::clone(&runtime.reads);
     let http_door = HttpDoor {
-        house: gateway.house(),
+        gateway: runtime.gateway(),
         authenticator: Arc::new(authenticator),
         peers: Arc::new(SocketDiagnostics::default()),
         limits,
@@ -115,20 +115,20 @@ pub(super) async fn serve(loaded: Loaded, listen: Option<String>) -> Result<bool
             Box::pin(async move { reads.healthy().await.map_err(|error| error.to_string()) })
         }),
     };
-    let workers = gateway.frame.loaded.config.proxy.workers.unwrap_or(WORKERS);
+    let workers = runtime.frame.loaded.config.proxy.workers.unwrap_or(WORKERS);
     if workers > 0 {
-        let (calls, stopping) = (gateway.calls.clone(), stopping.clone());
+        let (calls, stopping) = (runtime.calls.clone(), stopping.clone());
         tokio::spawn(async move { calls.work(workers, stopping).await });
     }
     let serving = tokio::spawn(http::serve(listener, http_door, stopping.clone(), ending.clone()));
     output::line(&format!("listening on http://{address}"));
-    hints(address, &gateway, authenticator);
+    hints(address, &runtime, authenticator);
     signals.received().await;
-    tracing::info!(calls = gateway.proxy.running(), "stopping");
+    tracing::info!(calls = runtime.proxy.running(), "stopping");
     stopping.cancel();
     let ended = tokio::select! {
         ended = async {
-            let closed = gateway.shut_down().await;
+            let closed = runtime.shut_down().await;
             ending.cancel();
             // Streams end with the token; a client that does not hang up is left.
             let _ = tokio::time::timeout(Duration::from_secs(3), serving).await;
@@ -140,12 +140,12 @@ pub(super) async fn serve(loaded: Loaded, listen: Option<String>) -> Result<bool
     ended.map(|()| true)
 }
 
-fn hints(address: SocketAddr, gateway: &Gateway, authenticator: Loopback) {
-    let world = gateway.frame.worlds.now();
+fn hints(address: SocketAddr, runtime: &Runtime, authenticator: Loopback) {
+    let world = runtime.frame.worlds.now();
     crate::note(&format!(
         "{} tool(s); records under {}",
-        world.registry.len(),
-        crate::records::place(&gateway.frame.loaded)
+        world.registry().len(),
+        crate::records::place(&runtime.frame.loaded)
     ));
     if authenticator == Loopback::Any {
         crate::note(&format!("risk: {}", door::ANY_USER));
@@ -163,11 +163,11 @@ pub(super) async fn stdio(loaded: Loaded, toolset: Option<String>) -> Result<boo
         check_toolset(&loaded, name)?;
     }
     let mut signals = Signals::new()?;
-    let gateway = Arc::new(Gateway::build(Frame::build(loaded).await?).await?);
-    begin(&gateway).await;
-    let tending = tokio::spawn(tend(Arc::clone(&gateway)));
+    let runtime = Arc::new(Runtime::build(Frame::build(loaded).await?).await?);
+    begin(&runtime).await;
+    let tending = tokio::spawn(maintain(Arc::clone(&runtime)));
     let (served, signalled) = tokio::select! {
-        served = serve_stdio(gateway.house(), toolset.as_deref()) => (served, false),
+        served = serve_stdio(runtime.gateway(), toolset.as_deref()) => (served, false),
         () = signals.received() => (Ok(()), true),
     };
     let patience = async {
@@ -178,7 +178,7 @@ pub(super) async fn stdio(loaded: Loaded, toolset: Option<String>) -> Result<boo
         signals.received().await;
     };
     let ended = tokio::select! {
-        ended = gateway.shut_down() => ended,
+        ended = runtime.shut_down() => ended,
         () = patience => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
     };
     tending.abort();
@@ -207,21 +207,21 @@ fn check_toolset(loaded: &Loaded, name: &str) -> Result<(), Failure> {
 }
 
 /// What is done once before the doors open: sources asked, the registry noted.
-async fn begin(gateway: &Gateway) {
-    let world = gateway.frame.worlds.now();
-    let from_file = world.registry.iter().filter(|tool| *tool.source() == Source::File).count();
-    gateway
+async fn begin(runtime: &Runtime) {
+    let world = runtime.frame.worlds.now();
+    let from_file = world.registry().iter().filter(|tool| *tool.source() == Source::File).count();
+    runtime
         .note(
             AuditEventKind::RegistryLoaded,
-            json!({ "tools": world.registry.len(), "fromFile": from_file }),
+            json!({ "tools": world.registry().len(), "fromFile": from_file }),
         )
         .await;
-    gateway
-        .note(AuditEventKind::PolicyLoaded, json!({ "policyVersion": world.policy.version() }))
+    runtime
+        .note(AuditEventKind::PolicyLoaded, json!({ "policyVersion": world.policy().version() }))
         .await;
-    gateway.note_replaced(&gateway.frame.replaced).await;
-    gateway.frame.catalogue.want_states().await;
-    let catalogue = Arc::clone(&gateway.frame.catalogue);
+    runtime.note_replaced(&runtime.frame.replaced).await;
+    runtime.frame.catalogue.want_states().await;
+    let catalogue = Arc::clone(&runtime.frame.catalogue);
     let unknown = catalogue.unknown_sources();
     let known = Arc::clone(&catalogue);
     let others = unknown.clone();
@@ -233,61 +233,61 @@ async fn begin(gateway: &Gateway) {
     if tokio::time::timeout(START_PATIENCE, asking).await.is_err() {
         tracing::warn!("some sources have not answered yet; their tools appear when they do");
     }
-    gateway.note_discovered().await;
-    compose::remember_names(&gateway.frame);
-    compose::say_lock(&gateway.frame);
+    runtime.note_discovered().await;
+    compose::remember_names(&runtime.frame);
+    compose::say_lock(&runtime.frame);
 }
 
 /// What goes on while the doors are open.
-async fn tend(gateway: Arc<Gateway>) {
+async fn maintain(runtime: Arc<Runtime>) {
     let interval =
-        gateway.frame.loaded.config.discovery.interval_ms.map_or(INTERVAL, Duration::from_millis);
+        runtime.frame.loaded.config.discovery.interval_ms.map_or(INTERVAL, Duration::from_millis);
     let renewing = async {
         loop {
             tokio::time::sleep(RENEW_EVERY).await;
-            if let Err(failure) = gateway.tend().await {
+            if let Err(failure) = runtime.maintain().await {
                 tracing::error!(reason = failure.message, "the store does not answer");
             }
-            compose::remember_names(&gateway.frame);
+            compose::remember_names(&runtime.frame);
         }
     };
     let signing = async {
         let every = CHECKPOINT_LOOK;
         loop {
             tokio::time::sleep(every).await;
-            if let Err(failure) = gateway.checkpoint().await {
+            if let Err(failure) = runtime.checkpoint().await {
                 tracing::debug!(reason = failure.message, "no checkpoint is signed");
             }
         }
     };
-    let catalogue = Arc::clone(&gateway.frame.catalogue);
+    let catalogue = Arc::clone(&runtime.frame.catalogue);
     let freshening = catalogue.keep_fresh(interval.max(Duration::from_millis(100)));
     let noting = async {
-        let mut changes = gateway.frame.catalogue.changes();
+        let mut changes = runtime.frame.catalogue.changes();
         // What came between the start and this was told to nobody.
-        gateway.note_discovered().await;
+        runtime.note_discovered().await;
         while changes.changed().await.is_ok() {
-            gateway.note_discovered().await;
+            runtime.note_discovered().await;
         }
     };
     let others = async {
         tokio::join!(
             noting,
             signing,
-            watch_files(&gateway),
-            reload_on_signal(&gateway),
-            retain(&gateway)
+            watch_files(&runtime),
+            reload_on_signal(&runtime),
+            retain(&runtime)
         )
     };
     tokio::join!(renewing, freshening, others);
 }
 
 /// Removes what `[retention]` says is old, now and then.
-async fn retain(gateway: &Gateway) {
-    let loaded = &gateway.frame.loaded;
+async fn retain(runtime: &Runtime) {
+    let loaded = &runtime.frame.loaded;
     loop {
         match receipts::retained(loaded) {
-            Ok(wanted) => match receipts::prune(gateway, wanted).await {
+            Ok(wanted) => match receipts::prune(runtime, wanted).await {
                 Ok(done) => {
                     for (kind, pruned) in done.iter().filter(|(_, pruned)| pruned.removed > 0) {
                         tracing::info!(
@@ -303,7 +303,7 @@ async fn retain(gateway: &Gateway) {
             },
             Err(failure) => tracing::error!(reason = failure.message, "old records are kept"),
         }
-        if let Err(error) = forget_calls(gateway).await {
+        if let Err(error) = forget_calls(runtime).await {
             tracing::error!(reason = error, "asynchronous calls that have ended are kept");
         }
         tokio::time::sleep(RETAIN_EVERY).await;
@@ -311,11 +311,11 @@ async fn retain(gateway: &Gateway) {
 }
 
 /// Removes asynchronous calls that have had their result for long enough.
-async fn forget_calls(gateway: &Gateway) -> Result<(), String> {
-    let age = gateway.frame.loaded.config.retention.calls.as_deref().unwrap_or(CALLS_KEPT);
+async fn forget_calls(runtime: &Runtime) -> Result<(), String> {
+    let age = runtime.frame.loaded.config.retention.calls.as_deref().unwrap_or(CALLS_KEPT);
     let before = records::time(Some(age), "retention.calls").map_err(|failure| failure.message)?;
     let before = before.unwrap_or_default();
-    while gateway.calls.forget(&before).await.map_err(|error| error.to_string())? > 0 {}
+    while runtime.calls.forget(&before).await.map_err(|error| error.to_string())? > 0 {}
     Ok(())
 }
 
@@ -323,24 +323,24 @@ async fn forget_calls(gateway: &Gateway) -> Result<(), String> {
 pub(super) async fn worker(loaded: Loaded, at_once: u32) -> Result<bool, Failure> {
     say_assumptions(&loaded);
     let mut signals = Signals::new()?;
-    let gateway = Arc::new(Gateway::build(Frame::build(loaded).await?).await?);
-    begin(&gateway).await;
-    let tending = tokio::spawn(tend(Arc::clone(&gateway)));
+    let runtime = Arc::new(Runtime::build(Frame::build(loaded).await?).await?);
+    begin(&runtime).await;
+    let tending = tokio::spawn(maintain(Arc::clone(&runtime)));
     let stopping = CancellationToken::new();
     let working = {
-        let (calls, stopping) = (gateway.calls.clone(), stopping.clone());
+        let (calls, stopping) = (runtime.calls.clone(), stopping.clone());
         let at_once = usize::try_from(at_once).unwrap_or(1);
         tokio::spawn(async move { calls.work(at_once, stopping).await })
     };
     crate::note(&format!(
         "working; records under {}",
-        crate::records::place(&gateway.frame.loaded)
+        crate::records::place(&runtime.frame.loaded)
     ));
     signals.received().await;
     stopping.cancel();
     let _ = working.await;
     let ended = tokio::select! {
-        ended = gateway.shut_down() => ended,
+        ended = runtime.shut_down() => ended,
         () = signals.received() => Err(Failure::new(crate::failure::FAILED, "interrupted", "stopped at the second signal")),
     };
     tending.abort();
@@ -348,17 +348,17 @@ pub(super) async fn worker(loaded: Loaded, at_once: u32) -> Result<bool, Failure
 }
 
 /// Asks every source again at SIGHUP.
-async fn reload_on_signal(gateway: &Gateway) {
+async fn reload_on_signal(runtime: &Runtime) {
     let Ok(mut hang_up) = signal(SignalKind::hangup()) else { return };
-    let configuration = gateway.frame.loaded.file.clone();
+    let configuration = runtime.frame.loaded.file.clone();
     let known = configuration.as_deref().and_then(stamp);
     while hang_up.recv().await.is_some() {
         if configuration.as_deref().and_then(stamp) != known {
             tracing::warn!("the configuration has changed; it is read at the next start");
         }
-        reload_registry(gateway).await;
-        reload_lock(gateway).await;
-        gateway.frame.catalogue.refresh_all().await;
+        reload_registry(runtime).await;
+        reload_lock(runtime).await;
+        runtime.frame.catalogue.refresh_all().await;
     }
 }
 
@@ -373,8 +373,8 @@ fn stamp(path: &Path) -> Stamp {
 
 /// A good edit of the registry file, of the lock or of the pins is live within a second; a bad one
 /// is reported and what was good last stays.
-async fn watch_files(gateway: &Gateway) {
-    let loaded = &gateway.frame.loaded;
+async fn watch_files(runtime: &Runtime) {
+    let loaded = &runtime.frame.loaded;
     let (registry, lock, pins) = (loaded.registry().0, loaded.lock(), loaded.pins().path());
     // The first look finds all of them new: they may have changed since they were read at start.
     let mut known: (Stamp, [Stamp; 2]) = (None, [None, None]);
@@ -382,10 +382,10 @@ async fn watch_files(gateway: &Gateway) {
         tokio::time::sleep(WATCH_EVERY).await;
         let now = (stamp(&registry), [stamp(&lock), stamp(&pins)]);
         if now.0 != known.0 {
-            reload_registry(gateway).await;
+            reload_registry(runtime).await;
         }
         if now.1 != known.1 {
-            reload_lock(gateway).await;
+            reload_lock(runtime).await;
         }
         known = now;
     }
@@ -393,8 +393,8 @@ async fn watch_files(gateway: &Gateway) {
 
 /// Uses what was approved while the doors are open. A lock or pins that are gone approve as
 /// before: taking the file away must not open what it closed.
-async fn reload_lock(gateway: &Gateway) {
-    let loaded = &gateway.frame.loaded;
+async fn reload_lock(runtime: &Runtime) {
+    let loaded = &runtime.frame.loaded;
     let read = |now: &Approvals| match compose::approvals(loaded) {
         Ok(approvals) if approvals.lock == now.lock => None,
         Ok(approvals) => match (&now.lock, &approvals.lock) {
@@ -421,15 +421,15 @@ async fn reload_lock(gateway: &Gateway) {
             None
         }
     };
-    gateway.frame.catalogue.approve_with(read).await;
+    runtime.frame.catalogue.approve_with(read).await;
 }
 
-async fn reload_registry(gateway: &Gateway) {
-    let loaded = &gateway.frame.loaded;
-    let guard = gateway.frame.catalogue.guard();
+async fn reload_registry(runtime: &Runtime) {
+    let loaded = &runtime.frame.loaded;
+    let guard = runtime.frame.catalogue.guard();
     let rejected = |message: String| async move {
         tracing::error!(reason = message, "the registry file is refused, the last good one stays");
-        gateway.note(AuditEventKind::RegistryRejected, json!({ "reason": message })).await;
+        runtime.note(AuditEventKind::RegistryRejected, json!({ "reason": message })).await;
     };
     let tools = match compose::read_registry(loaded) {
         Ok(Some((name, text))) => match file::load(&text, &name, guard) {
@@ -440,11 +440,11 @@ async fn reload_registry(gateway: &Gateway) {
         Err(failure) => return rejected(failure.message).await,
     };
     let count = tools.len();
-    let replaced = gateway.frame.catalogue.replace_source(&Source::File, tools).await;
+    let replaced = runtime.frame.catalogue.replace_source(&Source::File, tools).await;
     if !replaced.changed {
         return;
     }
-    gateway.note_replaced(&replaced.replaced).await;
+    runtime.note_replaced(&replaced.replaced).await;
     tracing::info!(tools = count, "the registry file is loaded");
-    gateway.note(AuditEventKind::RegistryLoaded, json!({ "fromFile": count })).await;
+    runtime.note(AuditEventKind::RegistryLoaded, json!({ "fromFile": count })).await;
 }

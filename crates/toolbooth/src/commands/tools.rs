@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use toolbooth_adapters::declarations;
 use toolbooth_contracts::ToolContract;
-use toolbooth_policy::Standing;
+use toolbooth_policy::ToolStatus;
 use toolbooth_proxy::Visible;
 use toolbooth_registry::lock::Lock;
 use toolbooth_registry::{RegisteredTool, Source, coverage as report, file};
@@ -109,8 +109,7 @@ pub(super) async fn show(
     let tool = &visible.tool;
     let mut out = row(&visible);
     if let Some(members) = out.as_object_mut() {
-        let reason =
-            frame.worlds.now().states.get(tool.id()).and_then(|state| state.reason.clone());
+        let reason = frame.worlds.now().state(tool).and_then(|state| state.reason.clone());
         if let Some(reason) = reason {
             members.insert("reason".to_owned(), json!(reason));
         }
@@ -183,7 +182,7 @@ pub(super) async fn discover(
     }
     let listed =
         |tool: &&Arc<RegisteredTool>| tool.source().is_discovered() && chosen(tool.source());
-    let tools: Vec<&Arc<RegisteredTool>> = world.registry.iter().filter(listed).collect();
+    let tools: Vec<&Arc<RegisteredTool>> = world.registry().iter().filter(listed).collect();
     let contracts: Vec<&ToolContract> = tools.iter().map(|tool| tool.contract().as_ref()).collect();
     let ok = states.iter().all(|state| state.unhealthy.is_none());
     let mut written = None;
@@ -191,7 +190,7 @@ pub(super) async fn discover(
         // What is in quarantine is to be read first.
         let trusted: Vec<&ToolContract> = tools
             .iter()
-            .filter(|tool| !matches!(world.standing(tool), Standing::Quarantined(_)))
+            .filter(|tool| !matches!(world.status(tool), ToolStatus::Quarantined(_)))
             .map(|tool| tool.contract().as_ref())
             .collect();
         written = Some(write_contracts(&frame, &trusted)?);
@@ -330,7 +329,7 @@ pub(super) async fn coverage(
 ) -> Result<bool, Failure> {
     // With a lock file the approved tools are known, and nothing is started to count them. Pins
     // are of this machine: a report that rests on them could not be compared with another's.
-    if probe || !matches!(frame.worlds.now().approvals.lock, Lock::File(_)) {
+    if probe || !matches!(frame.worlds.now().approvals().lock, Lock::File(_)) {
         everything(&frame).await;
     }
     let covered = frame.catalogue.coverage(probe).await;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toolbooth_adapters::egress::NetworkRules;
-use toolbooth_adapters::sandbox::{Standing, default_profile, is_wide, server_profile};
+use toolbooth_adapters::sandbox::{ProfileSetting, default_profile, is_wide, server_profile};
 use toolbooth_contracts::sandbox::{
     Enforce, EnvProfile, FsProfile, NetProfile, SandboxLimits, SandboxProfile, WritePath,
 };
@@ -196,9 +196,9 @@ impl Sandboxes {
         said: Option<&Sandbox>,
         place: &str,
         folder: Option<&Path>,
-    ) -> Result<Standing, Failure> {
+    ) -> Result<ProfileSetting, Failure> {
         let standing = self.meaning(said, place, folder)?;
-        if let Standing::Profile { profile, .. } = &standing {
+        if let ProfileSetting::Profile { profile, .. } = &standing {
             let limits = profile.limits.clone().unwrap_or_default();
             let of_calls = [
                 ("wall_ms", limits.wall_ms),
@@ -237,12 +237,12 @@ impl Sandboxes {
         said: Option<&Sandbox>,
         place: &str,
         folder: Option<&Path>,
-    ) -> Result<Standing, Failure> {
+    ) -> Result<ProfileSetting, Failure> {
         let mut enforce = None;
         let profile = match said {
-            None => return Ok(Standing::Unsaid),
+            None => return Ok(ProfileSetting::Unsaid),
             Some(Sandbox::Named(name)) => match name.as_str() {
-                "none" => return Ok(Standing::Free),
+                "none" => return Ok(ProfileSetting::Free),
                 "default" => default_profile(),
                 "server" => server_profile(),
                 other => match self.profiles.get(other) {
@@ -274,7 +274,7 @@ impl Sandboxes {
         let hosts = profile.net.as_ref().map(|net| net.hosts.clone()).unwrap_or_default();
         toolbooth_adapters::egress::AllowList::parse(&hosts)
             .map_err(|message| Failure::configuration(message).at(place.to_owned()))?;
-        Ok(Standing::Profile { profile: Box::new(profile), enforce })
+        Ok(ProfileSetting::Profile { profile: Box::new(profile), enforce })
     }
 
     fn unknown(&self, name: &str, place: &str) -> Failure {
@@ -299,9 +299,9 @@ impl Sandboxes {
         folder: Option<&Path>,
     ) -> Result<Option<SandboxProfile>, Failure> {
         match self.meaning(said, place, folder)? {
-            Standing::Unsaid => Ok(None),
-            Standing::Profile { profile, .. } => Ok(Some(*profile)),
-            Standing::Free => Err(Failure::configuration(
+            ProfileSetting::Unsaid => Ok(None),
+            ProfileSetting::Profile { profile, .. } => Ok(Some(*profile)),
+            ProfileSetting::Free => Err(Failure::configuration(
                 "how a tool of one process per call is contained is decided by its trust level",
             )
             .at(place.to_owned())
@@ -386,7 +386,7 @@ fn inherited(read: &[String], folder: Option<&Path>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn standing(text: &str) -> Result<Standing, Failure> {
+    fn standing(text: &str) -> Result<ProfileSetting, Failure> {
         let config: toml::Table = toml::from_str(text).unwrap();
         let said: Sandbox = config["sandbox"].clone().try_into().unwrap();
         Sandboxes::default().standing(Some(&said), "servers.x.sandbox", Some(Path::new("/srv/x")))
@@ -396,29 +396,29 @@ mod tests {
     fn sections_of_a_profile_take_the_place_of_the_bases() {
         let said =
             standing("sandbox = { base = \"server\", net = { hosts = [\"a.example:443\"] } }");
-        let Ok(Standing::Profile { profile, .. }) = said else { panic!("{said:?}") };
+        let Ok(ProfileSetting::Profile { profile, .. }) = said else { panic!("{said:?}") };
         assert_eq!(profile.net.unwrap().hosts, ["a.example:443"]);
         assert_eq!(profile.fs, server_profile().fs);
         let said = standing("sandbox = { base = \"server\", fs = { write = [\"/srv/notes\"] } }");
-        let Ok(Standing::Profile { profile, .. }) = said else { panic!("{said:?}") };
+        let Ok(ProfileSetting::Profile { profile, .. }) = said else { panic!("{said:?}") };
         let (fs, base) = (profile.fs.unwrap(), server_profile().fs.unwrap());
         assert_eq!((&fs.read, fs.tmp_mb), (&base.read, base.tmp_mb));
         assert_eq!(fs.write[0].path, "/srv/notes");
         let said = standing("sandbox = { base = \"server\", fs = { read = [], write = [\"w\"] } }");
-        let Ok(Standing::Profile { profile, .. }) = said else { panic!("{said:?}") };
+        let Ok(ProfileSetting::Profile { profile, .. }) = said else { panic!("{said:?}") };
         let fs = profile.fs.unwrap();
         assert_eq!((fs.read.len(), fs.tmp_mb), (0, base.tmp_mb), "an empty list is one");
         let said =
             standing("sandbox = { base = \"server\", net = { hosts = [\"...\", \"*:80\"] } }");
-        let Ok(Standing::Profile { profile, .. }) = said else { panic!("{said:?}") };
+        let Ok(ProfileSetting::Profile { profile, .. }) = said else { panic!("{said:?}") };
         assert_eq!(profile.net.unwrap().hosts, ["*", "*:80"]);
         let said = standing("sandbox = { base = \"server\", limits = { memory_mb = 64 } }");
-        let Ok(Standing::Profile { profile, .. }) = said else { panic!("{said:?}") };
+        let Ok(ProfileSetting::Profile { profile, .. }) = said else { panic!("{said:?}") };
         let limits = profile.limits.unwrap();
         assert_eq!((limits.memory_mb, limits.pids), (Some(64), Some(512)));
         assert!(!inherited(&base.read, Some(Path::new("/tmp"))).contains(&".".to_owned()));
         assert!(!inherited(&base.read, None).contains(&".".to_owned()));
-        assert_eq!(standing("sandbox = \"none\"").unwrap(), Standing::Free);
+        assert_eq!(standing("sandbox = \"none\"").unwrap(), ProfileSetting::Free);
         let error = standing("sandbox = \"defalt\"").unwrap_err();
         assert_eq!(error.hint.as_deref(), Some("did you mean `default`?"));
         assert!(standing("sandbox = { net = { hosts = [\"https://a\"] } }").is_err());

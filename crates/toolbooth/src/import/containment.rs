@@ -10,7 +10,7 @@ use toolbooth_adapters::mcp::Child;
 use toolbooth_adapters::sandbox::is_wide;
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 
-use crate::reach;
+use crate::executors;
 
 /// Programs that start containers through a socket of the host.
 const RUNNERS: [&str; 5] = ["docker", "podman", "nerdctl", "docker-compose", "podman-compose"];
@@ -55,7 +55,7 @@ pub(crate) struct Folder {
 
 /// The folders that a server's arguments name, and that its profile does not let it write.
 pub(crate) fn folders(child: &Child, profile: &SandboxProfile) -> Vec<Folder> {
-    let Some(cwd) = child.line.cwd.as_ref().and_then(reach::present) else { return Vec::new() };
+    let Some(cwd) = child.line.cwd.as_ref().and_then(executors::present) else { return Vec::new() };
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let writable: Vec<PathBuf> = profile
         .fs

@@ -33,7 +33,7 @@ fn failed(path: &Path, what: &str, error: &std::io::Error) -> Failure {
 }
 
 /// The command line by which a client starts this gateway.
-fn gateway(configuration: &Path) -> Result<(String, Vec<String>), Failure> {
+fn runtime(configuration: &Path) -> Result<(String, Vec<String>), Failure> {
     let this = std::env::current_exe()
         .map_err(|error| Failure::usage(format!("this program cannot be found: {error}")))?;
     let configuration =
@@ -83,7 +83,7 @@ pub(crate) fn install(
         std::fs::read_to_string(path)
             .map_err(|error| failed(path, "the client's file cannot be read", &error))
     };
-    let (command, arguments) = gateway(configuration)?;
+    let (command, arguments) = runtime(configuration)?;
     let text = read(path)?;
     let changed = if client == Client::Codex {
         in_toml(&text, client, replaced, &command, &arguments)

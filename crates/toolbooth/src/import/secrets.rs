@@ -15,8 +15,8 @@ use toolbooth_store::sqlite::StoreFolder;
 
 use super::draft::{Literal, Section, not_copied};
 use crate::config::{Loaded, Setting};
+use crate::executors::folder_name;
 use crate::failure::{Failure, OUT_OF_REACH};
-use crate::reach::folder_name;
 
 /// Where secrets are kept, in the data folder.
 const FOLDER: &str = "secrets";

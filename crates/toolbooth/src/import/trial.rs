@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use toolbooth_policy::Standing;
+use toolbooth_policy::ToolStatus;
 use toolbooth_proxy::SourceState;
 use toolbooth_registry::wire::WireCandidate;
 use toolbooth_registry::{Source, WireNames};
@@ -19,8 +19,8 @@ use tracing::subscriber::NoSubscriber;
 
 use crate::compose::{self, Frame};
 use crate::config::{Loaded, LockUse};
+use crate::executors;
 use crate::failure::Failure;
-use crate::reach;
 
 /// How a source did in the trial.
 #[derive(Debug, Clone)]
@@ -96,7 +96,7 @@ pub(crate) async fn run(
     loaded.config.commands.retain(|name, pair| starts("commands", name, pair.enabled));
     // One section that cannot be must not keep the others from being tried.
     for (name, server) in std::mem::take(&mut loaded.config.servers) {
-        match reach::server_settings(&loaded, &name, &server) {
+        match executors::server_settings(&loaded, &name, &server) {
             Ok(_) => drop(loaded.config.servers.insert(name, server)),
             Err(failure) => {
                 attempts.insert(("servers", name), Attempt::Failed(failure.message));
@@ -104,7 +104,7 @@ pub(crate) async fn run(
         }
     }
     for (name, pair) in std::mem::take(&mut loaded.config.commands) {
-        match reach::command_tools(&loaded, &name, &pair) {
+        match executors::command_tools(&loaded, &name, &pair) {
             Ok(_) => drop(loaded.config.commands.insert(name, pair)),
             Err(failure) => {
                 attempts.insert(("commands", name), Attempt::Failed(failure.message));
@@ -177,13 +177,13 @@ impl Trial {
         let Some(frame) = &self.frame else { return Vec::new() };
         let world = frame.worlds.now();
         let own = source("servers", server);
-        let tools = world.registry.iter().filter(|tool| *tool.source() == own);
+        let tools = world.registry().iter().filter(|tool| *tool.source() == own);
         let names = self.names();
         tools
             .map(|tool| {
                 let id = tool.id().as_str();
                 let expected_name = names.name_of(id).to_owned();
-                let is_quarantined = matches!(world.standing(tool), Standing::Quarantined(_));
+                let is_quarantined = matches!(world.status(tool), ToolStatus::Quarantined(_));
                 ListedTool {
                     name: tool.target().to_owned(),
                     wire_name: (!is_quarantined).then(|| expected_name.clone()),
@@ -197,7 +197,7 @@ impl Trial {
     pub(crate) fn names(&self) -> WireNames {
         let Some(frame) = &self.frame else { return self.names.clone() };
         let world = frame.worlds.now();
-        world.names.with(world.registry.iter().map(|tool| WireCandidate::of(tool)))
+        world.names().with(world.registry().iter().map(|tool| WireCandidate::of(tool)))
     }
 
     /// Keeps the names on the wire that tools were given, once a client's file has them.

@@ -9,7 +9,7 @@ mod report;
 use std::path::Path;
 
 use serde_json::json;
-use toolbooth_registry::said::Said;
+use toolbooth_registry::source_claims::SourceClaims;
 use toolbooth_registry::{file, suspicion};
 
 use crate::cli::Import;
@@ -62,7 +62,7 @@ async fn operations(
     for entry in &operations.contracts {
         match guard.validate_entry(entry) {
             Ok(contract) => {
-                for suspicion in suspicion::of(&Said::of(&contract)) {
+                for suspicion in suspicion::of(&SourceClaims::of(&contract)) {
                     notices.push(format!("{}: suspicious: {suspicion}", contract.tool_id));
                 }
                 contracts.push(contract);

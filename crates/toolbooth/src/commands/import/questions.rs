@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::import::Section;
 use crate::import::containment::{Containment, Folder, container_lines, container_runner, folders};
 use crate::import::secrets::{self, SecretPlace};
-use crate::{reach, terminal};
+use crate::{executors, terminal};
 
 type Sections = BTreeMap<(&'static str, String), Section>;
 
@@ -43,7 +43,7 @@ pub(super) async fn settle_containment(
     for name in names {
         let Some(server) = draft.config.servers.get(&name) else { continue };
         // The trial says what is wrong with one that cannot be.
-        let Ok(settings) = reach::server_settings(draft, &name, server) else { continue };
+        let Ok(settings) = executors::server_settings(draft, &name, server) else { continue };
         let Reach::Stdio(child) = settings.reach else { continue };
         let Some(profile) = child.profile.clone() else { continue };
         let is_added = added.contains(&format!("servers.{name}"));
@@ -89,7 +89,7 @@ pub(super) async fn settle_containment(
 async fn missing(draft: &Loaded, contained: &[Contained]) -> Result<Option<String>, Failure> {
     let required = contained.iter().find(|one| one.profile.enforce == Enforce::Required);
     let Some(one) = required else { return Ok(None) };
-    let launcher = reach::launcher(draft)?;
+    let launcher = executors::launcher(draft)?;
     Ok(launcher.check(&one.profile).await.err().map(|unavailable| unavailable.what))
 }
 

@@ -1,0 +1,13 @@
+//! Sandbox profiles: which profile a process has, its compilation for the launcher, and the
+//! comparison of two profiles.
+//!
+//! Path: 7. Doc: execution.md#the-sandbox-profile, execution.md#trust-and-containment
+
+mod compare;
+mod compile;
+pub(crate) mod profile;
+
+pub use crate::visible::{Place, is_wide};
+pub use compare::exceeds;
+pub use compile::{Applied, apply};
+pub use profile::{ProfileSetting, default_profile, of_call, server_profile};

@@ -1,0 +1,168 @@
+//! The profile of a process: the shipped ones, and the choice between contract, configuration and
+//! trust.
+//!
+//! Path: 7. Doc: execution.md#trust-and-containment
+
+use toolbooth_contracts::sandbox::{
+    Enforce, EnvProfile, FsProfile, NetProfile, SandboxLimits, SandboxProfile,
+};
+use toolbooth_contracts::trust::TrustLevel;
+
+use crate::egress::EVERYWHERE;
+use crate::toolchains;
+
+/// Variables that say how to print, and where certificates are.
+pub(super) const HARMLESS: [&str; 6] =
+    ["LANG", "LC_ALL", "TZ", "TERM", "SSL_CERT_FILE", "SSL_CERT_DIR"];
+
+/// The profile of a tool that has none: where it runs and its interpreter, read-only; a temporary
+/// folder of its own; no network.
+#[must_use]
+pub fn default_profile() -> SandboxProfile {
+    SandboxProfile {
+        enforce: Enforce::BestEffort,
+        fs: Some(FsProfile { read: vec![".".to_owned()], write: Vec::new(), tmp_mb: Some(64) }),
+        net: None,
+        env: Some(allow(&HARMLESS)),
+        limits: Some(SandboxLimits {
+            memory_mb: Some(2048),
+            cpu_percent: Some(200),
+            pids: Some(128),
+            open_files: Some(1024),
+            file_mb: Some(64),
+            ..SandboxLimits::default()
+        }),
+    }
+}
+
+/// The profile of a server that has none: where it runs and package runners, read-only; a home and
+/// caches of its own; every public host at port 443.
+#[must_use]
+pub fn server_profile() -> SandboxProfile {
+    let mut read = vec![".".to_owned()];
+    read.extend(toolchains::FOLDERS.iter().map(|path| format!("~/{path}")));
+    let mut names = HARMLESS.to_vec();
+    names.extend(["USER", "LOGNAME", "SHELL"]);
+    SandboxProfile {
+        enforce: Enforce::BestEffort,
+        fs: Some(FsProfile { read, write: Vec::new(), tmp_mb: Some(512) }),
+        net: Some(NetProfile { hosts: vec![EVERYWHERE.to_owned()] }),
+        env: Some(allow(&names)),
+        limits: Some(SandboxLimits {
+            memory_mb: Some(4096),
+            cpu_percent: Some(400),
+            pids: Some(512),
+            open_files: Some(4096),
+            ..SandboxLimits::default()
+        }),
+    }
+}
+
+fn allow(names: &[&str]) -> EnvProfile {
+    let allow = names.iter().map(|name| (*name).to_owned()).collect();
+    EnvProfile { allow, ..EnvProfile::default() }
+}
+
+/// The profile of a process that runs one call of a tool.
+///
+/// The trust level is the floor: what the contract says holds, but for an untrusted tool it is
+/// required in any case. `None` = the tool runs as the gateway does.
+#[must_use]
+pub fn of_call(own: Option<&SandboxProfile>, trust: TrustLevel) -> Option<SandboxProfile> {
+    let mut profile = match own {
+        Some(own) => own.clone(),
+        None if trust.is_free() => return None,
+        None => default_profile(),
+    };
+    if !trust.is_free() {
+        // What a profile leaves open is bounded all the same.
+        let own = profile.limits.take().unwrap_or_default();
+        let floor = default_profile().limits.unwrap_or_default();
+        profile.limits = Some(SandboxLimits {
+            memory_mb: own.memory_mb.or(floor.memory_mb),
+            cpu_percent: own.cpu_percent.or(floor.cpu_percent),
+            pids: own.pids.or(floor.pids),
+            open_files: own.open_files.or(floor.open_files),
+            file_mb: own.file_mb.or(floor.file_mb),
+            ..own
+        });
+    }
+    if trust == TrustLevel::Untrusted {
+        profile.enforce = Enforce::Required;
+    }
+    Some(profile)
+}
+
+/// What configuration says of a process that serves many calls.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ProfileSetting {
+    /// Nothing: its trust decides.
+    #[default]
+    Unsaid,
+    /// It runs as the gateway does.
+    Free,
+    /// A profile.
+    Profile {
+        /// What it says.
+        profile: Box<SandboxProfile>,
+        /// Whether it must be whole, where an operator wrote that; else its trust decides.
+        enforce: Option<Enforce>,
+    },
+}
+
+impl ProfileSetting {
+    /// The profile that holds; `shipped` is the one of its kind, and `trust` that of its tools.
+    #[must_use]
+    pub fn profile(
+        &self,
+        shipped: fn() -> SandboxProfile,
+        trust: TrustLevel,
+    ) -> Option<SandboxProfile> {
+        match self {
+            Self::Free => None,
+            Self::Profile { profile, enforce: Some(enforce) } => {
+                Some(SandboxProfile { enforce: *enforce, ..(**profile).clone() })
+            }
+            Self::Profile { profile, enforce: None } => Some(by_trust((**profile).clone(), trust)),
+            Self::Unsaid => (!trust.is_free()).then(|| by_trust(shipped(), trust)),
+        }
+    }
+}
+
+/// A profile of which nobody says whether it must be whole: for an untrusted program it must.
+fn by_trust(profile: SandboxProfile, trust: TrustLevel) -> SandboxProfile {
+    let required = trust == TrustLevel::Untrusted;
+    let enforce = if required { Enforce::Required } else { profile.enforce };
+    SandboxProfile { enforce, ..profile }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trust_sets_the_floor() {
+        assert_eq!(of_call(None, TrustLevel::Trusted), None);
+        assert_eq!(of_call(None, TrustLevel::Sandbox).unwrap().enforce, Enforce::BestEffort);
+        assert_eq!(of_call(None, TrustLevel::Untrusted).unwrap().enforce, Enforce::Required);
+        let own = SandboxProfile { enforce: Enforce::BestEffort, ..SandboxProfile::default() };
+        let floor = of_call(Some(&own), TrustLevel::Untrusted).unwrap();
+        assert_eq!(floor.enforce, Enforce::Required);
+        assert_eq!(of_call(Some(&own), TrustLevel::Trusted), Some(own));
+        let unsaid = ProfileSetting::Unsaid;
+        assert_eq!(unsaid.profile(server_profile, TrustLevel::Builtin), None);
+        let held = unsaid.profile(server_profile, TrustLevel::Untrusted).unwrap();
+        assert_eq!(held.enforce, Enforce::Required);
+        let held = unsaid.profile(server_profile, TrustLevel::Sandbox).unwrap();
+        assert_eq!(held.enforce, Enforce::BestEffort);
+        // Only where an operator wrote it an untrusted program runs with less.
+        let based =
+            |enforce| ProfileSetting::Profile { profile: Box::new(server_profile()), enforce };
+        for (enforce, held) in
+            [(None, Enforce::Required), (Some(Enforce::BestEffort), Enforce::BestEffort)]
+        {
+            let profile = based(enforce).profile(default_profile, TrustLevel::Untrusted).unwrap();
+            assert_eq!(profile.enforce, held);
+        }
+    }
+}

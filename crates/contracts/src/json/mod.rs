@@ -1,0 +1,411 @@
+//! The gate for JSON from outside: strict parsing with places, and the canonical form for digests.
+//!
+//! It is a parser of its own because none of the well-kept ones reports duplicate keys, numbers
+//! beyond an IEEE double and lone surrogates with their place, and because a JSON object that
+//! spells `serde_json`'s private number key must not turn into a number on the way in.
+//!
+//! Path: 4. Doc: contract.md#json-safe
+
+mod canonical;
+mod read;
+mod rewrite;
+mod text;
+mod tokens;
+
+use std::collections::HashSet;
+use std::fmt::{self, Write as _};
+
+use serde_json::Value;
+
+pub(crate) use canonical::CanonicalObject;
+pub use canonical::{canonical, write_canonical, write_text};
+use read::Observed;
+pub use read::{Kind, Reader};
+pub use rewrite::{Rewrite, rewrite};
+pub use text::JsonText;
+
+/// Nesting deeper than this is refused.
+pub const DEPTH_MAX: usize = 128;
+
+/// Keys that `serde_json` uses internally; a document that spells them is refused, because it
+/// would be read as another value than it is.
+const PRIVATE_PREFIX: &str = "$serde_json::private::";
+
+/// One step of the way from the root of a document to a place in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// A member of an object.
+    Key(String),
+    /// An element of an array, from 0.
+    Index(usize),
+}
+
+/// What is wrong with a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum JsonFaultKind {
+    /// Not JSON by RFC 8259.
+    Syntax,
+    /// The bytes are not UTF-8.
+    NotUtf8,
+    /// An object names a key twice.
+    DuplicateKey,
+    /// A number that an IEEE double cannot hold, such as `1e400`.
+    NumberTooLarge,
+    /// Half of a surrogate pair.
+    LoneSurrogate,
+    /// Nested deeper than [`DEPTH_MAX`].
+    TooDeep,
+    /// A key that is reserved by the JSON library.
+    ReservedKey,
+}
+
+/// Where and why a document was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JsonFault {
+    /// What is wrong.
+    pub kind: JsonFaultKind,
+    /// The way to the place, from the root.
+    pub path: Vec<Step>,
+    /// Byte offset of the place.
+    pub offset: usize,
+    /// A sentence for people; it holds no value of the document, only key names.
+    pub message: String,
+}
+
+impl fmt::Display for JsonFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at byte {}", self.message, self.offset)
+    }
+}
+
+impl std::error::Error for JsonFault {}
+
+impl JsonFault {
+    /// The place as an RFC 6901 JSON Pointer.
+    #[must_use]
+    pub fn pointer(&self) -> String {
+        pointer(&self.path)
+    }
+
+    /// That a whole document is no object.
+    pub(crate) fn no_object() -> Self {
+        let message = "an object is expected".to_owned();
+        Self { kind: JsonFaultKind::Syntax, path: Vec::new(), offset: 0, message }
+    }
+
+    /// The place as a dotted path, `root` for the document itself.
+    #[must_use]
+    pub fn dotted(&self) -> String {
+        dotted(&self.path)
+    }
+}
+
+/// An RFC 6901 JSON Pointer for `path`.
+#[must_use]
+pub fn pointer(path: &[Step]) -> String {
+    let mut out = String::new();
+    for step in path {
+        match step {
+            Step::Key(key) => {
+                out.push('/');
+                out.push_str(&key.replace('~', "~0").replace('/', "~1"));
+            }
+            Step::Index(index) => {
+                let _ = write!(out, "/{index}");
+            }
+        }
+    }
+    out
+}
+
+/// A dotted path such as `capabilities.locales[1]`; the empty path is `root`.
+#[must_use]
+pub fn dotted(path: &[Step]) -> String {
+    if path.is_empty() {
+        return "root".to_owned();
+    }
+    let mut out = String::new();
+    for step in path {
+        match step {
+            Step::Key(key) => {
+                if !out.is_empty() {
+                    out.push('.');
+                }
+                out.push_str(key);
+            }
+            Step::Index(index) => {
+                let _ = write!(out, "[{index}]");
+            }
+        }
+    }
+    out
+}
+
+/// Line and column of a byte offset, both from 1; the column counts characters.
+#[must_use]
+pub fn line_column(text: &[u8], offset: usize) -> (usize, usize) {
+    let before = text.get(..offset.min(text.len())).unwrap_or_default();
+    let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+    let start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let tail = before.get(start..).unwrap_or_default();
+    (line, String::from_utf8_lossy(tail).chars().count() + 1)
+}
+
+/// Parses a whole document through the gate.
+///
+/// # Errors
+/// The first [`JsonFault`] in reading order.
+pub fn parse(text: &[u8]) -> Result<Value, JsonFault> {
+    parse_text(&mut Reader::of_bytes(text)?)
+}
+
+/// As [`parse`], from a reader at the beginning of the document.
+pub(crate) fn parse_text(reader: &mut Reader<'_>) -> Result<Value, JsonFault> {
+    let value = reader.tree()?;
+    reader.end()?;
+    Ok(value)
+}
+
+/// Called for each member and element: the way to it, the offset of its key (or of its value in
+/// an array), and the offset of its value.
+pub type Observer<'o> = dyn FnMut(&[Step], usize, usize) + 'o;
+
+/// As [`parse`], and tells `observer` where members stand.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_observed(text: &[u8], observer: &mut Observer<'_>) -> Result<Value, JsonFault> {
+    let mut reader = Reader::of_bytes(text)?;
+    let value = reader.watched_tree(&mut Observed { observer, path: Vec::new() })?;
+    reader.end()?;
+    Ok(value)
+}
+
+/// As [`parse_observed`], but goes on after faults that leave the rest readable (duplicate keys,
+/// numbers out of range, lone surrogates, reserved keys), and gives all of them. The value is for
+/// looking at, not for use, when there are any.
+///
+/// # Errors
+/// The first fault that leaves the rest unreadable, with those before it.
+pub fn parse_all_faults(
+    text: &[u8],
+    observer: &mut Observer<'_>,
+) -> Result<(Value, Vec<JsonFault>), Vec<JsonFault>> {
+    let mut reader = Reader::of_bytes(text).map_err(|fault| vec![fault])?.tolerant();
+    let read = reader.watched_tree(&mut Observed { observer, path: Vec::new() });
+    let read = read.and_then(|value| reader.end().map(|()| value));
+    let mut faults = reader.take_faults();
+    match read {
+        Ok(value) => Ok((value, faults)),
+        Err(fault) => {
+            faults.push(fault);
+            Err(faults)
+        }
+    }
+}
+
+/// Levels that a record may wrap around a payload, so that it can still be read back.
+pub const WRAPPED_DEPTH_MAX: usize = DEPTH_MAX - 16;
+
+/// Whether a value is nested no deeper than `most` levels; a text or a number is none.
+#[must_use]
+pub fn is_within(value: &Value, most: usize) -> bool {
+    let nested = |item: &Value| most > 0 && is_within(item, most - 1);
+    match value {
+        Value::Array(items) => most > 0 && items.iter().all(nested),
+        Value::Object(members) => most > 0 && members.values().all(nested),
+        _ => true,
+    }
+}
+
+/// How many levels a value is nested; a text or a number is 0.
+#[must_use]
+pub fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// Checks an already parsed value: number range, depth and reserved keys.
+///
+/// # Errors
+/// The first fault in reading order; its offset is 0.
+pub fn check_value(value: &Value) -> Result<(), JsonFault> {
+    fn fault(kind: JsonFaultKind, path: &[Step], message: &str) -> JsonFault {
+        JsonFault { kind, path: path.to_vec(), offset: 0, message: message.to_owned() }
+    }
+    fn walk(value: &Value, path: &mut Vec<Step>, depth: usize) -> Result<(), JsonFault> {
+        match value {
+            Value::Number(number) if overflows(&number.to_string()) => {
+                Err(fault(JsonFaultKind::NumberTooLarge, path, NUMBER_TOO_LARGE))
+            }
+            Value::Array(_) | Value::Object(_) if depth > DEPTH_MAX => {
+                Err(fault(JsonFaultKind::TooDeep, path, "nested deeper than 128 levels"))
+            }
+            Value::Array(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    path.push(Step::Index(index));
+                    walk(item, path, depth + 1)?;
+                    path.pop();
+                }
+                Ok(())
+            }
+            Value::Object(members) => {
+                for (key, member) in members {
+                    path.push(Step::Key(key.clone()));
+                    if key.starts_with(PRIVATE_PREFIX) {
+                        return Err(fault(JsonFaultKind::ReservedKey, path, RESERVED_KEY));
+                    }
+                    walk(member, path, depth + 1)?;
+                    path.pop();
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+    walk(value, &mut Vec::new(), 1)
+}
+
+const NUMBER_TOO_LARGE: &str = "a number beyond the range of an IEEE double";
+const RESERVED_KEY: &str = "a key that is reserved by the JSON library";
+
+fn overflows(literal: &str) -> bool {
+    let long = literal.len() > 300;
+    let exponent = literal.bytes().any(|byte| matches!(byte, b'e' | b'E'));
+    (long || exponent) && literal.parse::<f64>().map_or(true, f64::is_infinite)
+}
+
+/// The byte offset at which the member or element at `path` stands: of its key where it has one
+/// and `key` is asked for, else of its value. `None` where the document has no such place.
+#[must_use]
+pub fn locate(text: &[u8], path: &[Step], key: bool) -> Option<usize> {
+    let mut found = None;
+    // The first fault ends the scan; what stood before it has been seen.
+    let _ = parse_observed(text, &mut |at, key_at, value_at| {
+        if at == path {
+            found = Some(if key { key_at } else { value_at });
+        }
+    });
+    found
+}
+
+/// Object keys that scripting languages read as something else than data.
+const HAZARDOUS_KEYS: [&str; 3] = ["__proto__", "constructor", "prototype"];
+
+/// The places of keys that scripting languages read as something else than data.
+#[must_use]
+pub fn hazardous_keys(value: &Value) -> Vec<Vec<Step>> {
+    fn walk(value: &Value, path: &mut Vec<Step>, out: &mut Vec<Vec<Step>>) {
+        match value {
+            Value::Array(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    path.push(Step::Index(index));
+                    walk(item, path, out);
+                    path.pop();
+                }
+            }
+            Value::Object(members) => {
+                for (key, member) in members {
+                    path.push(Step::Key(key.clone()));
+                    if HAZARDOUS_KEYS.contains(&key.as_str()) {
+                        out.push(path.clone());
+                    }
+                    walk(member, path, out);
+                    path.pop();
+                }
+            }
+            _ => (),
+        }
+    }
+    let mut out = Vec::new();
+    walk(value, &mut Vec::new(), &mut out);
+    out
+}
+
+/// The distinct keys of an array of strings, in order; used where a list must not repeat itself.
+pub(crate) fn first_duplicate<'v>(items: impl Iterator<Item = &'v str>) -> Option<&'v str> {
+    let mut seen = HashSet::new();
+    items.into_iter().find(|item| !seen.insert(*item))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn big_integers_keep_every_digit() {
+        let text =
+            br#"{"a":9007199254740993,"b":18446744073709551615,"c":12345678901234567890123}"#;
+        let value = parse(text).unwrap();
+        assert_eq!(serde_json::to_string(&value).unwrap().as_bytes(), text);
+        assert_eq!(canonical(&value).as_bytes(), text);
+    }
+
+    #[test]
+    fn faults_name_kind_and_place() {
+        let cases: [(&[u8], JsonFaultKind, &str); 9] = [
+            (br#"{"a":[1e400]}"#, JsonFaultKind::NumberTooLarge, "/a/0"),
+            (br#"{"a":{"b":1,"b":2}}"#, JsonFaultKind::DuplicateKey, "/a/b"),
+            (br#"{"a":1,"\u0061":2}"#, JsonFaultKind::DuplicateKey, "/a"),
+            (br#"["\ud800"]"#, JsonFaultKind::LoneSurrogate, "/0"),
+            (br#"["\udc00\ud800"]"#, JsonFaultKind::LoneSurrogate, "/0"),
+            (
+                br#"{"\u0024serde_json::private::Number":"1"}"#,
+                JsonFaultKind::ReservedKey,
+                "/$serde_json::private::Number",
+            ),
+            (b"[1,]", JsonFaultKind::Syntax, "/1"),
+            (b"01", JsonFaultKind::Syntax, ""),
+            (b"\"\xff\"", JsonFaultKind::NotUtf8, ""),
+        ];
+        for (text, kind, pointer) in cases {
+            let fault = parse(text).unwrap_err();
+            assert_eq!((fault.kind, fault.pointer().as_str()), (kind, pointer), "{fault}");
+        }
+    }
+
+    #[test]
+    fn nesting_of_128_passes_and_129_does_not() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        let three = parse(nested(3).as_bytes()).unwrap();
+        assert!(is_within(&three, 3) && !is_within(&three, 2) && is_within(&Value::Null, 0));
+        assert!(parse(nested(128).as_bytes()).is_ok());
+        assert_eq!(parse(nested(129).as_bytes()).unwrap_err().kind, JsonFaultKind::TooDeep);
+        assert_eq!(parse(nested(100_000).as_bytes()).unwrap_err().kind, JsonFaultKind::TooDeep);
+    }
+
+    #[test]
+    fn canonical_form_follows_rfc_8785_with_exact_integers() {
+        let value = parse("{\"\u{20ac}\":1.0,\"\\r\":-0,\"a\":[1e21,1E-7,-0.0,333333333.33333329,4.50],\"\u{1f600}\":\"\\u000f\\n\"}".as_bytes()).unwrap();
+        assert_eq!(
+            canonical(&value),
+            "{\"\\r\":0,\"a\":[1e+21,1e-7,0,333333333.3333333,4.5],\"\u{20ac}\":1,\"\u{1f600}\":\"\\u000f\\n\"}"
+        );
+    }
+
+    #[test]
+    fn places_are_found_again() {
+        let text = b"{\n  \"tools\": [ {\"a\": 1},\n    {\"b\": 2} ]\n}";
+        let path = [Step::Key("tools".into()), Step::Index(1), Step::Key("b".into())];
+        assert_eq!(line_column(text, locate(text, &path, true).unwrap()), (3, 6));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_panic(bytes: Vec<u8>) {
+            let _ = parse(&bytes);
+        }
+
+        #[test]
+        fn agrees_with_serde_json_on_what_is_json(text in r#"[\[\]{}",:0-9eE.\- a\\u]{0,24}"#) {
+            if let Ok(value) = parse(text.as_bytes()) {
+                let theirs: Value = serde_json::from_str(&text).unwrap();
+                proptest::prop_assert_eq!(theirs, value);
+            }
+        }
+    }
+}

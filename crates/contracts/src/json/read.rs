@@ -1,0 +1,465 @@
+//! Reads JSON text member by member, and checks on the way what the gate checks: one pass, with a tree
+//! only where the caller builds one.
+//!
+//! Doc: contract.md#json-safe
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde_json::{Map, Number, Value};
+
+use super::{
+    DEPTH_MAX, JsonFault, JsonFaultKind, JsonText, Observer, PRIVATE_PREFIX, RESERVED_KEY, Step,
+};
+
+/// Keys of one object that are compared one by one; of more, a set is made.
+const KEYS_COMPARED: usize = 16;
+
+/// A position in a JSON text, and what the text before it was like.
+#[derive(Debug)]
+pub struct Reader<'t> {
+    pub(super) text: &'t str,
+    pub(super) bytes: &'t [u8],
+    /// What the text is all of, where it is shared.
+    source: Option<&'t Arc<String>>,
+    pub(super) at: usize,
+    /// Where the key of the present member begins.
+    key_at: usize,
+    pub(super) path: Vec<Place<'t>>,
+    deepest: usize,
+    pub(super) blanks: bool,
+    pub(super) line_breaks: bool,
+    /// Where faults go that leave the rest readable; `None` = the first one ends the reading.
+    pub(super) soft: Option<Vec<JsonFault>>,
+}
+
+/// What was read of one value.
+struct Measured {
+    place: Range<usize>,
+    depth: usize,
+    blanks: bool,
+}
+
+/// As [`Step`], borrowed from the text.
+#[derive(Debug, Clone)]
+pub(super) enum Place<'t> {
+    Key(Cow<'t, str>),
+    Index(usize),
+}
+
+/// What kind of value begins at a position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `{`
+    Object,
+    /// `[`
+    Array,
+    /// `"`
+    Text,
+    /// A number, `true`, `false` or `null`; or what is no JSON.
+    Other,
+}
+
+impl<'t> Reader<'t> {
+    /// A reader at the beginning of `text`; the first fault ends its reading.
+    #[must_use]
+    pub fn new(text: &'t str) -> Self {
+        Self {
+            text,
+            bytes: text.as_bytes(),
+            source: None,
+            at: 0,
+            key_at: 0,
+            path: Vec::new(),
+            deepest: 0,
+            blanks: false,
+            line_breaks: false,
+            soft: None,
+        }
+    }
+
+    /// A reader of a text whose parts are kept: what [`Reader::json`] gives shares it.
+    #[must_use]
+    pub fn of_source(source: &'t Arc<String>) -> Self {
+        Self { source: Some(source), ..Self::new(source) }
+    }
+
+    /// The same, which goes on after faults that leave the rest readable: duplicate keys, numbers
+    /// out of range, lone surrogates, reserved keys. [`Reader::take_faults`] gives them.
+    #[must_use]
+    pub fn tolerant(self) -> Self {
+        Self { soft: Some(Vec::new()), ..self }
+    }
+
+    /// A reader of bytes.
+    ///
+    /// # Errors
+    /// [`JsonFaultKind::NotUtf8`].
+    pub fn of_bytes(bytes: &'t [u8]) -> Result<Self, JsonFault> {
+        std::str::from_utf8(bytes).map(Self::new).map_err(|error| JsonFault {
+            kind: JsonFaultKind::NotUtf8,
+            path: Vec::new(),
+            offset: error.valid_up_to(),
+            message: "the bytes are not UTF-8".to_owned(),
+        })
+    }
+
+    /// The faults that were passed over so far; none is left.
+    pub fn take_faults(&mut self) -> Vec<JsonFault> {
+        self.soft.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// How deep what was read is nested.
+    #[must_use]
+    pub fn deepest(&self) -> usize {
+        self.deepest
+    }
+
+    /// Whether white space stood between tokens.
+    #[must_use]
+    pub fn has_blanks(&self) -> bool {
+        self.blanks
+    }
+
+    /// Whether line breaks stood between tokens.
+    #[must_use]
+    pub fn has_line_breaks(&self) -> bool {
+        self.line_breaks
+    }
+
+    /// The offset of what is read next.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// What the next value is.
+    pub fn kind(&mut self) -> Kind {
+        self.pass_blanks();
+        match self.peek() {
+            Some(b'{') => Kind::Object,
+            Some(b'[') => Kind::Array,
+            Some(b'"') => Kind::Text,
+            _ => Kind::Other,
+        }
+    }
+
+    /// Reads an object: `each` is given every key, and has to read its value.
+    ///
+    /// # Errors
+    /// The first fault that leaves the rest unreadable, and every other one where the reader is not
+    /// tolerant.
+    pub fn members(
+        &mut self,
+        mut each: impl FnMut(&mut Self, &Cow<'t, str>) -> Result<(), JsonFault>,
+    ) -> Result<(), JsonFault> {
+        self.open(b'{', "expected an object")?;
+        let mut keys = Keys::default();
+        self.pass_blanks();
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            self.pass_blanks();
+            if self.peek() != Some(b'"') {
+                return Err(self.syntax("expected a key in double quotes"));
+            }
+            let key_at = self.at;
+            let key = self.text()?;
+            self.path.push(Place::Key(key.clone()));
+            if key.starts_with(PRIVATE_PREFIX) {
+                let fault = self.fault(JsonFaultKind::ReservedKey, key_at, RESERVED_KEY);
+                self.pass_or(fault)?;
+            }
+            if !keys.insert(key.clone()) {
+                let message =
+                    format!("the key `{}` stands twice in one object", key.escape_debug());
+                let fault = self.fault(JsonFaultKind::DuplicateKey, key_at, message);
+                self.pass_or(fault)?;
+            }
+            self.pass_blanks();
+            if self.peek() != Some(b':') {
+                return Err(self.syntax("expected `:` after a key"));
+            }
+            self.at += 1;
+            self.pass_blanks();
+            self.key_at = key_at;
+            each(self, &key)?;
+            self.path.pop();
+            self.pass_blanks();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b'}') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                _ => return Err(self.syntax("expected `,` or `}`")),
+            }
+        }
+    }
+
+    /// Reads an array: `each` has to read every item.
+    ///
+    /// # Errors
+    /// As [`Reader::members`].
+    pub fn items(
+        &mut self,
+        mut each: impl FnMut(&mut Self) -> Result<(), JsonFault>,
+    ) -> Result<(), JsonFault> {
+        self.open(b'[', "expected an array")?;
+        self.pass_blanks();
+        if self.peek() == Some(b']') {
+            self.at += 1;
+            return Ok(());
+        }
+        for index in 0.. {
+            self.pass_blanks();
+            self.path.push(Place::Index(index));
+            self.key_at = self.at;
+            each(self)?;
+            self.path.pop();
+            self.pass_blanks();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b']') => {
+                    self.at += 1;
+                    break;
+                }
+                _ => return Err(self.syntax("expected `,` or `]`")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a text.
+    ///
+    /// # Errors
+    /// As [`Reader::members`].
+    pub fn text(&mut self) -> Result<Cow<'t, str>, JsonFault> {
+        let start = self.at + 1;
+        self.pass_plain()?;
+        let plain = self.text.get(start..self.at).unwrap_or_default();
+        if self.peek() == Some(b'"') {
+            self.at += 1;
+            return Ok(Cow::Borrowed(plain));
+        }
+        let mut out = String::from(plain);
+        self.rest_of_text(&mut Some(&mut out))?;
+        Ok(Cow::Owned(out))
+    }
+
+    /// Passes over any value, and gives its place.
+    ///
+    /// # Errors
+    /// As [`Reader::members`].
+    pub fn skipped(&mut self) -> Result<Range<usize>, JsonFault> {
+        self.pass_blanks();
+        let start = self.at;
+        self.skip()?;
+        Ok(start..self.at)
+    }
+
+    /// Passes over any value.
+    ///
+    /// # Errors
+    /// As [`Reader::members`].
+    pub fn skip(&mut self) -> Result<(), JsonFault> {
+        self.pass_blanks();
+        match self.peek() {
+            Some(b'{') => self.members(|reader, _| reader.skip())?,
+            Some(b'[') => self.items(|reader| reader.skip())?,
+            Some(b'"') => {
+                self.pass_plain()?;
+                self.rest_of_text(&mut None)?;
+            }
+            Some(b'-' | b'0'..=b'9') => {
+                self.number()?;
+            }
+            _ => {
+                self.word()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Reader::skip`], and tells how deep the value is nested.
+    pub(super) fn skip_measured(&mut self) -> Result<(Range<usize>, usize), JsonFault> {
+        let ((), read) = self.measured(|reader| reader.skip())?;
+        Ok((read.place, read.depth))
+    }
+
+    /// Reads one value by `read`, and tells what was read.
+    fn measured<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, JsonFault>,
+    ) -> Result<(T, Measured), JsonFault> {
+        self.pass_blanks();
+        let before = (std::mem::take(&mut self.deepest), std::mem::take(&mut self.blanks));
+        let start = self.at;
+        let made = read(self)?;
+        let depth = self.deepest.saturating_sub(self.path.len());
+        let own = Measured { place: start..self.at, depth, blanks: self.blanks };
+        self.deepest = self.deepest.max(before.0);
+        self.blanks |= before.1;
+        Ok((made, own))
+    }
+
+    /// Reads any value as text.
+    ///
+    /// # Errors
+    /// The first fault, also of a tolerant reader.
+    pub fn json(&mut self) -> Result<JsonText, JsonFault> {
+        Ok(self.json_of(|reader| reader.skip())?.1)
+    }
+
+    /// Reads one value by `read`, and gives beside what that made the text of the value.
+    ///
+    /// # Errors
+    /// As [`Reader::json`].
+    pub fn json_of<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, JsonFault>,
+    ) -> Result<(T, JsonText), JsonFault> {
+        let faults = self.soft.as_ref().map_or(0, Vec::len);
+        let (made, Measured { place, depth, blanks }) = self.measured(read)?;
+        if let Some(fault) = self.soft.as_ref().and_then(|soft| soft.get(faults)) {
+            return Err(fault.clone());
+        }
+        let text = match self.source {
+            Some(source) => JsonText::part(source, place, depth, blanks),
+            None => {
+                let text = self.text.get(place).unwrap_or_default().to_owned();
+                let place = 0..text.len();
+                JsonText::part(&Arc::new(text), place, depth, blanks)
+            }
+        };
+        Ok((made, text))
+    }
+
+    /// Reads any value as a tree.
+    ///
+    /// # Errors
+    /// As [`Reader::members`].
+    pub fn tree(&mut self) -> Result<Value, JsonFault> {
+        self.watched_tree(&mut ())
+    }
+
+    /// As [`Reader::tree`], and tells `watch` where members stand.
+    pub(super) fn watched_tree(&mut self, watch: &mut impl Watch) -> Result<Value, JsonFault> {
+        self.pass_blanks();
+        match self.peek() {
+            Some(b'{') => {
+                let mut members = Map::new();
+                self.members(|reader, key| {
+                    watch.enter(|| Step::Key(key.clone().into_owned()), reader.key_at, reader.at);
+                    let value = reader.watched_tree(watch)?;
+                    watch.leave();
+                    members.insert(key.clone().into_owned(), value);
+                    Ok(())
+                })?;
+                Ok(Value::Object(members))
+            }
+            Some(b'[') => {
+                let mut items = Vec::new();
+                self.items(|reader| {
+                    watch.enter(|| Step::Index(items.len()), reader.at, reader.at);
+                    items.push(reader.watched_tree(watch)?);
+                    watch.leave();
+                    Ok(())
+                })?;
+                Ok(Value::Array(items))
+            }
+            Some(b'"') => Ok(Value::String(self.text()?.into_owned())),
+            Some(b'-' | b'0'..=b'9') => {
+                let literal = self.number()?;
+                let number = literal.map_or(Ok(Number::from(0)), str::parse);
+                number.map(Value::Number).map_err(|_| self.syntax("not a number"))
+            }
+            _ => self.word(),
+        }
+    }
+
+    /// Passes the bracket that opens an object or an array.
+    fn open(&mut self, bracket: u8, message: &str) -> Result<(), JsonFault> {
+        self.pass_blanks();
+        if self.peek() != Some(bracket) {
+            return Err(self.syntax(message));
+        }
+        // What is inside is one level deeper than the way to it.
+        let depth = self.path.len() + 1;
+        if depth > DEPTH_MAX {
+            let message = format!("nested deeper than {DEPTH_MAX} levels");
+            return Err(self.fault(JsonFaultKind::TooDeep, self.at, message));
+        }
+        self.deepest = self.deepest.max(depth);
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Makes sure that nothing follows.
+    ///
+    /// # Errors
+    /// [`JsonFaultKind::Syntax`].
+    pub fn end(&mut self) -> Result<(), JsonFault> {
+        self.pass_blanks();
+        match self.at < self.bytes.len() {
+            true => Err(self.syntax("unexpected text after the end of the document")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The keys of one object.
+#[derive(Default)]
+struct Keys<'t> {
+    few: Vec<Cow<'t, str>>,
+    many: HashSet<Cow<'t, str>>,
+}
+
+impl<'t> Keys<'t> {
+    /// Takes a key; `false` for one that is there.
+    fn insert(&mut self, key: Cow<'t, str>) -> bool {
+        if self.many.is_empty() {
+            if self.few.contains(&key) {
+                return false;
+            }
+            if self.few.len() < KEYS_COMPARED {
+                self.few.push(key);
+                return true;
+            }
+            self.many = self.few.drain(..).collect();
+        }
+        self.many.insert(key)
+    }
+}
+
+/// Is told where members stand.
+pub(super) trait Watch {
+    fn enter(&mut self, step: impl FnOnce() -> Step, key_at: usize, value_at: usize);
+    fn leave(&mut self);
+}
+
+impl Watch for () {
+    fn enter(&mut self, _: impl FnOnce() -> Step, _: usize, _: usize) {}
+    fn leave(&mut self) {}
+}
+
+/// Tells an observer, with the whole way to each member.
+pub(super) struct Observed<'o, 'f> {
+    pub(super) observer: &'o mut Observer<'f>,
+    pub(super) path: Vec<Step>,
+}
+
+impl Watch for Observed<'_, '_> {
+    fn enter(&mut self, step: impl FnOnce() -> Step, key_at: usize, value_at: usize) {
+        self.path.push(step());
+        (self.observer)(&self.path, key_at, value_at);
+    }
+
+    fn leave(&mut self) {
+        self.path.pop();
+    }
+}

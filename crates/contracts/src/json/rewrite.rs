@@ -1,0 +1,159 @@
+//! Changes texts within a JSON document without a tree of it: one pass, and a new document only where
+//! something changes.
+//!
+//! Doc: records.md#redaction
+
+use std::fmt::{self, Write as _};
+use std::ops::Range;
+
+use serde_json::Value;
+
+use super::JsonFault;
+use super::canonical::write_text;
+use super::read::{Kind, Reader};
+
+/// What is to be changed.
+pub trait Rewrite {
+    /// The text that stands for the value of a member, whatever the value is but null; `None` = the
+    /// value is looked into.
+    fn member(&mut self, name: &str) -> Option<String>;
+
+    /// The text that stands for a text; `None` = it stays.
+    fn text(&mut self, text: &str) -> Option<String>;
+}
+
+/// The document with what `rules` changes; `None` where nothing does. What stays keeps its bytes.
+///
+/// # Errors
+/// The first fault of a document that does not pass the gate.
+pub fn rewrite(document: &str, rules: &mut impl Rewrite) -> Result<Option<String>, JsonFault> {
+    let mut reader = Reader::new(document);
+    let mut copy = Copy { document, from: 0, out: String::new() };
+    walk(&mut reader, rules, &mut copy)?;
+    reader.end()?;
+    Ok(copy.done())
+}
+
+/// Writes a tree with what `rules` changes.
+pub(super) fn write_rewritten(
+    tree: &Value,
+    rules: &mut impl Rewrite,
+    out: &mut String,
+) -> fmt::Result {
+    match tree {
+        Value::String(text) => match rules.text(text) {
+            Some(changed) => write_text(&changed, out),
+            None => write_text(text, out),
+        },
+        Value::Array(items) => {
+            out.push('[');
+            for (at, item) in items.iter().enumerate() {
+                if at > 0 {
+                    out.push(',');
+                }
+                write_rewritten(item, rules, out)?;
+            }
+            out.push(']');
+            Ok(())
+        }
+        Value::Object(members) => {
+            out.push('{');
+            for (at, (name, member)) in members.iter().enumerate() {
+                if at > 0 {
+                    out.push(',');
+                }
+                write_text(name, out)?;
+                out.push(':');
+                match rules.member(name) {
+                    Some(text) if !member.is_null() => write_text(&text, out)?,
+                    _ => write_rewritten(member, rules, out)?,
+                }
+            }
+            out.push('}');
+            Ok(())
+        }
+        other => write!(out, "{other}"),
+    }
+}
+
+fn walk(
+    reader: &mut Reader<'_>,
+    rules: &mut impl Rewrite,
+    copy: &mut Copy<'_>,
+) -> Result<(), JsonFault> {
+    match reader.kind() {
+        Kind::Object => reader.members(|reader, name| {
+            let begins = reader.position();
+            let is_null = copy.document.get(begins..).is_some_and(|rest| rest.starts_with("null"));
+            match rules.member(name) {
+                Some(text) if !is_null => copy.put(reader.skipped()?, &text),
+                _ => walk(reader, rules, copy)?,
+            }
+            Ok(())
+        }),
+        Kind::Array => reader.items(|reader| walk(reader, rules, copy)),
+        Kind::Text => {
+            let begins = reader.position();
+            let text = reader.text()?;
+            if let Some(changed) = rules.text(&text) {
+                copy.put(begins..reader.position(), &changed);
+            }
+            Ok(())
+        }
+        Kind::Other => reader.skip(),
+    }
+}
+
+/// A copy of a document that begins with its first change.
+struct Copy<'d> {
+    document: &'d str,
+    from: usize,
+    out: String,
+}
+
+impl Copy<'_> {
+    fn put(&mut self, place: Range<usize>, text: &str) {
+        self.out.push_str(self.document.get(self.from..place.start).unwrap_or_default());
+        // A text takes everything.
+        let _ = write_text(text, &mut self.out);
+        self.from = place.end;
+    }
+
+    fn done(mut self) -> Option<String> {
+        if self.from == 0 {
+            return None;
+        }
+        self.out.push_str(self.document.get(self.from..).unwrap_or_default());
+        Some(self.out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Shout;
+
+    impl Rewrite for Shout {
+        fn member(&mut self, name: &str) -> Option<String> {
+            (name == "hidden").then(|| "***".to_owned())
+        }
+        fn text(&mut self, text: &str) -> Option<String> {
+            text.contains('a').then(|| text.to_uppercase())
+        }
+    }
+
+    #[test]
+    fn what_does_not_change_keeps_its_bytes() {
+        let of = |text: &str| rewrite(text, &mut Shout);
+        assert_eq!(
+            of(r#"{ "b": [1e2, "\u0061b", "x\ny"], "hidden": {"a": 1}, "a": {"hidden": null}}"#),
+            Ok(Some(
+                r#"{ "b": [1e2, "AB", "x\ny"], "hidden": "***", "a": {"hidden": null}}"#.to_owned()
+            ))
+        );
+        assert_eq!(of(r#"["b", {"a": 0.10}]"#), Ok(None));
+        assert_eq!(of(r#""a\"""#), Ok(Some(r#""A\"""#.to_owned())));
+        assert!(of("[1,").is_err() && of("[] []").is_err());
+    }
+}

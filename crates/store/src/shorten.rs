@@ -1,0 +1,394 @@
+//! Encodes the text of a record in fewer bytes: digests and ids in binary, member names as numbers.
+//!
+//! The encoding is reversible byte for byte, so that digests of the text stay valid. Compact JSON
+//! has no bytes below 0x20, so that these bytes can serve as tags of substitutions. Large records
+//! are compressed as well.
+//!
+//! Doc: records.md#stores
+
+use std::sync::LazyLock;
+
+use toolbooth_audit::LedgerError;
+
+use crate::corrupt;
+use crate::digits::{bytes, push_hex, push_uuid, uuid};
+
+/// First byte: the record follows unchanged.
+const PLAIN: u8 = 0;
+/// First byte: the encoded record follows.
+const SHORT: u8 = 1;
+/// First byte: the encoded record follows, compressed with zstd.
+const PACKED: u8 = 2;
+
+/// Tag: 32 bytes follow, for a string of 64 hex digits.
+const DIGEST: u8 = 1;
+/// Tag: 16 bytes follow, for a string that is a UUID.
+const ID: u8 = 2;
+/// Tag: a number follows, for a comma, a member name and its colon.
+const NEXT: u8 = 3;
+/// Tag: a number follows, for a member name and its colon.
+const NAME: u8 = 4;
+/// Tag: a number follows, for a string of `WORDS`.
+const WORD: u8 = 5;
+
+/// Encoded bytes from which a record is compressed; smaller ones gain nothing.
+const LARGE: usize = 4 << 10;
+/// The fastest zstd level that compresses JSON well.
+const LEVEL: i32 = 3;
+/// Maximum bytes of a decoded record; no written record is that large.
+const TEXT_MAX: usize = 256 << 20;
+
+/// Member names by their numbers; append-only, since stored records refer to the numbers.
+const NAMES: [&str; 80] = [
+    "writer",
+    "seq",
+    "prev",
+    "event",
+    "time",
+    "toolName",
+    "agentId",
+    "turnIndex",
+    "caller",
+    "callId",
+    "receiptId",
+    "status",
+    "errorCode",
+    "error",
+    "effect",
+    "durationMs",
+    "decision",
+    "policyVersion",
+    "argsDigest",
+    "resultDigest",
+    "receiptDigest",
+    "logDigest",
+    "facts",
+    "rule",
+    "reason",
+    "toolId",
+    "contractDigest",
+    "idempotency",
+    "mode",
+    "keyDigest",
+    "keyId",
+    "state",
+    "fields",
+    "result",
+    "attempt",
+    "startedAt",
+    "settledAt",
+    "sandboxDigest",
+    "sandboxMissing",
+    "egress",
+    "approvalId",
+    "auditSeq",
+    "prunedAt",
+    "content",
+    "structuredContent",
+    "meta",
+    "warnings",
+    "type",
+    "text",
+    "id",
+    "phaseId",
+    "epicId",
+    "input",
+    "output",
+    "isError",
+    "decisionInputs",
+    "timestamp",
+    "internal",
+    "note",
+    "heads",
+    "size",
+    "root",
+    "omitted",
+    "bytes",
+    "begins",
+    "digest",
+    "code",
+    "message",
+    "details",
+    "by",
+    "before",
+    "lastLeaf",
+    "records",
+    "folded",
+    "since",
+    "holdsKeys",
+    "auditCount",
+    "left",
+    "from",
+    "to",
+];
+
+/// Strings by their numbers; append-only for the same reason.
+const WORDS: [&str; 20] = [
+    "succeeded",
+    "failed",
+    "denied",
+    "not_configured",
+    "completed",
+    "unknown",
+    "not_started",
+    "in_flight",
+    "in_doubt",
+    "none",
+    "keyed",
+    "on-key",
+    "safe-retry",
+    "local",
+    "TOOL_DISPATCHED",
+    "TOOL_EXECUTED",
+    "TOOL_FAILED",
+    "CHECKPOINT",
+    "text",
+    "permitted",
+];
+
+/// The numbers of a list's texts, in a hash table over length, first, middle and last byte.
+struct Numbers {
+    list: &'static [&'static str],
+    buckets: [Vec<u8>; 256],
+}
+
+impl Numbers {
+    fn of(list: &'static [&'static str]) -> Self {
+        let mut buckets = [const { Vec::new() }; 256];
+        for (text, number) in list.iter().zip(0..) {
+            if let Some(bucket) = buckets.get_mut(Self::bucket(text.as_bytes())) {
+                bucket.push(number);
+            }
+        }
+        Self { list, buckets }
+    }
+
+    fn bucket(text: &[u8]) -> usize {
+        let end = |byte: Option<&u8>| byte.map_or(0, |byte| usize::from(*byte));
+        let (first, last) = (end(text.first()), end(text.last()));
+        (text.len() * 29 + first * 7 + last * 3 + end(text.get(text.len() / 2))) % 256
+    }
+
+    fn get(&self, text: &[u8]) -> Option<u8> {
+        let bucket = self.buckets.get(Self::bucket(text))?;
+        let is = |number: &&u8| {
+            self.list.get(usize::from(**number)).is_some_and(|own| own.as_bytes() == text)
+        };
+        bucket.iter().find(is).copied()
+    }
+}
+
+static NAME_NUMBERS: LazyLock<Numbers> = LazyLock::new(|| Numbers::of(&NAMES));
+static WORD_NUMBERS: LazyLock<Numbers> = LazyLock::new(|| Numbers::of(&WORDS));
+
+/// Encodes the text of a record for storage.
+pub(crate) fn pack(text: &str) -> Result<Vec<u8>, LedgerError> {
+    let Some(short) = shorten(text.as_bytes()) else {
+        return Ok([&[PLAIN], text.as_bytes()].concat());
+    };
+    if short.len() < LARGE {
+        return Ok(short);
+    }
+    let body = short.get(1..).unwrap_or_default();
+    let packed = zstd::bulk::compress(body, LEVEL)
+        .map_err(|error| corrupt("a record that is written", &error))?;
+    Ok([&[PACKED], packed.as_slice()].concat())
+}
+
+/// `None` if the text has bytes below 0x20, which would be read as tags.
+fn shorten(text: &[u8]) -> Option<Vec<u8>> {
+    if text.iter().fold(false, |found, byte| found | (*byte < 0x20)) {
+        return None;
+    }
+    let (names, words) = (&*NAME_NUMBERS, &*WORD_NUMBERS);
+    let mut out = Vec::with_capacity(text.len() + 1);
+    out.push(SHORT);
+    let mut rest = text;
+    // Takes the text between two quotation marks. Escaped marks need no care, since every
+    // substitution is undone exactly.
+    while let Some((plain, string)) = split_at_quote(rest) {
+        let Some((inner, after)) = split_at_end(string) else { break };
+        match plain {
+            [one] => out.push(*one),
+            _ => out.extend_from_slice(plain),
+        }
+        rest = after;
+        if let Some(digest) = bytes::<32>(inner) {
+            out.push(DIGEST);
+            out.extend_from_slice(&digest);
+        } else if let Some(id) = uuid(inner) {
+            out.push(ID);
+            out.extend_from_slice(&id);
+        } else if let (Some((b':', value)), Some(name)) = (after.split_first(), names.get(inner)) {
+            let comma = plain.last() == Some(&b',');
+            if comma {
+                out.pop();
+            }
+            out.extend_from_slice(&[if comma { NEXT } else { NAME }, name]);
+            rest = value;
+        } else if let Some(word) = words.get(inner) {
+            out.extend_from_slice(&[WORD, word]);
+        } else {
+            out.push(b'"');
+            out.extend_from_slice(inner);
+            out.push(b'"');
+        }
+    }
+    out.extend_from_slice(rest);
+    Some(out)
+}
+
+/// Splits at the next quotation mark: the bytes before it, and the bytes after it.
+fn split_at_quote(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    match text {
+        // The mark is mostly one of the next two bytes.
+        [b'"', rest @ ..] => Some((&[], rest)),
+        [_, b'"', rest @ ..] => Some((text.get(..1)?, rest)),
+        _ => split_at(memchr::memchr(b'"', text)?, text),
+    }
+}
+
+/// The same for the end of a string. Examines eight bytes at once first, since member names are
+/// short.
+fn split_at_end(string: &[u8]) -> Option<(&[u8], &[u8])> {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let near = string.first_chunk::<8>().map_or(u64::MAX, |first| u64::from_le_bytes(*first));
+    let other = near ^ (ONES * u64::from(b'"'));
+    // Sets a bit for each zero byte. Bits above the lowest one may be false, the lowest is exact.
+    let zero = other.wrapping_sub(ONES) & !other & (ONES << 7);
+    match zero {
+        0 => split_at(memchr::memchr(b'"', string)?, string),
+        _ => split_at(usize::try_from(zero.trailing_zeros() / 8).ok()?, string),
+    }
+}
+
+fn split_at(at: usize, text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (before, quoted) = text.split_at_checked(at)?;
+    Some((before, quoted.get(1..)?))
+}
+
+/// The text of a stored record, byte for byte.
+pub(crate) fn unpack(stored: &[u8]) -> Result<String, LedgerError> {
+    let damaged = |what: &str| corrupt("a record", &what);
+    let bytes = match stored.split_first() {
+        Some((&PLAIN, text)) => text.to_vec(),
+        Some((&SHORT, short)) => lengthen(short).ok_or_else(|| damaged("it is cut off"))?,
+        Some((&PACKED, packed)) => {
+            let size = zstd::bulk::Decompressor::upper_bound(packed).unwrap_or(TEXT_MAX);
+            if size > TEXT_MAX {
+                return Err(damaged("it says that it is larger than any record"));
+            }
+            let short = zstd::bulk::decompress(packed, size)
+                .map_err(|error| corrupt("a record", &error))?;
+            lengthen(&short).ok_or_else(|| damaged("it is cut off"))?
+        }
+        _ => return Err(damaged("it is in no form that is known")),
+    };
+    String::from_utf8(bytes).map_err(|error| corrupt("a record", &error))
+}
+
+/// Decodes and parses a stored record; `what` names it in the error.
+pub(crate) fn read<T: serde::de::DeserializeOwned>(
+    what: &str,
+    stored: &[u8],
+) -> Result<T, LedgerError> {
+    serde_json::from_str(&unpack(stored)?).map_err(|error| corrupt(what, &error))
+}
+
+fn lengthen(short: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(short.len().min(TEXT_MAX) * 2);
+    let mut rest = short;
+    while let Some(at) = rest.iter().position(|byte| *byte < 0x20) {
+        let (plain, coded) = rest.split_at(at);
+        out.extend_from_slice(plain);
+        let (code, given) = coded.split_first()?;
+        let taken = match *code {
+            DIGEST => 32,
+            ID => 16,
+            _ => 1,
+        };
+        let (given, after) = given.split_at_checked(taken)?;
+        let listed = |list: &[&'static str]| list.get(usize::from(*given.first()?)).copied();
+        match *code {
+            NEXT => out.extend_from_slice(b",\""),
+            DIGEST | ID | NAME | WORD => out.push(b'"'),
+            _ => return None,
+        }
+        match *code {
+            DIGEST => push_hex(given, &mut out),
+            ID => push_uuid(given, &mut out),
+            WORD => out.extend_from_slice(listed(&WORDS)?.as_bytes()),
+            _ => out.extend_from_slice(listed(&NAMES)?.as_bytes()),
+        }
+        out.extend_from_slice(if matches!(*code, NEXT | NAME) { b"\":" } else { b"\"" });
+        if out.len() > TEXT_MAX {
+            return None;
+        }
+        rest = after;
+    }
+    out.extend_from_slice(rest);
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn back(text: &str) -> usize {
+        let packed = pack(text).unwrap();
+        assert_eq!(unpack(&packed).unwrap(), text);
+        packed.len()
+    }
+
+    #[test]
+    fn records_are_shorter_and_come_back_byte_for_byte() {
+        let digest = "00ff".repeat(16);
+        let id = "01985b6e-7c1a-7e2b-9f00-0123456789ab";
+        let event = format!(
+            r#"{{"argsDigest":"{digest}","callId":"{id}","caller":"local","event":"TOOL_EXECUTED","prev":"{digest}","seq":7,"writer":"{id}"}}"#
+        );
+        assert!(back(&event) * 2 < event.len(), "{}", back(&event));
+        for text in [
+            "",
+            "{}",
+            r#"{"a":"\"caller\":","b":"\\"}"#,
+            r#"{"caller":"local","x":["caller","local",{"caller":1}]}"#,
+            "{\"pretty\": 1,\n\t\"caller\":\u{1} 2}",
+            "\u{1}\u{2}\u{3}",
+            "\"",
+            "\"local",
+            "no json, \"local\" and \"caller\":",
+            "\"\u{1}\"",
+            "a\"b\nc\"d",
+            &format!("\"{}\"", "00FF".repeat(16)),
+            &format!(r#"{{"text":"{}"}}"#, "x,\"".repeat(5_000)),
+        ] {
+            back(text);
+        }
+        assert!(NAMES.len() < 256 && WORDS.len() < 256);
+        for (list, numbers) in [(&NAMES[..], &*NAME_NUMBERS), (&WORDS[..], &*WORD_NUMBERS)] {
+            for (text, number) in list.iter().zip(0..) {
+                assert_eq!(numbers.get(text.as_bytes()), Some(number), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn damaged_records_are_told_and_never_panic() {
+        let whole = pack(&format!(r#"{{"caller":"{}"}}"#, "00ff".repeat(16))).unwrap();
+        let large = pack(&format!(r#"{{"text":"{}"}}"#, "ab".repeat(5_000))).unwrap();
+        for stored in [whole, large] {
+            for cut in 0..stored.len() {
+                let _ = unpack(&stored[..cut]);
+                for flipped in [1u8, 0x10, 0x80] {
+                    let mut other = stored.clone();
+                    other[cut] ^= flipped;
+                    let _ = unpack(&other);
+                }
+            }
+        }
+        for wrong in [&b""[..], b"\x09", b"\x01\x06x", b"\x01\x05\xff", b"\x02\x00", b"\x00\xff"] {
+            assert!(unpack(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,528 @@
+//! The search index: tools, agents, callers, codes, states, ids and times of events, in a separate
+//! file.
+//!
+//! A thread fills the index with the events that the writer sends after each commit. Each search
+//! first adds the events that the index lacks. The file is rebuilt if it is missing, broken or
+//! belongs to another database. Each candidate is compared with the record itself.
+//!
+//! New entries are rows; older ones are packed into blocks. Blocks are small enough to scan, so
+//! that no filter needs an SQL index of its own.
+//!
+//! Doc: records.md#reading
+
+mod blocks;
+mod search;
+
+pub(super) use search::Search;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+use serde::Deserialize;
+use toolbooth_audit::LedgerError;
+use toolbooth_contracts::event::EventBody;
+
+use blocks::{BLOCK, Block, COLUMNS, Entry, Id};
+
+use super::schema::{SEQ_BITS, place};
+use super::{open, unavailable};
+use crate::shorten;
+
+/// The file name of the search index.
+pub(super) const LOOKUP: &str = "lookup.db";
+/// The version of the tables; a file of another version is rebuilt.
+const VERSION: i64 = 4;
+/// Events that one transaction adds.
+const STEP: usize = 5_000;
+/// Commits that may wait for the index; events that do not fit are read from the database.
+const WAITING_MAX: usize = 256;
+/// How long commits are collected before they are added.
+const GATHER: Duration = Duration::from_millis(200);
+const TABLES: &str = "
+CREATE TABLE names (no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE ends (writer INTEGER PRIMARY KEY, size INTEGER NOT NULL) STRICT;
+CREATE TABLE tail (
+    no INTEGER PRIMARY KEY,
+    place INTEGER NOT NULL,
+    time INTEGER NOT NULL,
+    tool INTEGER NOT NULL,
+    agent INTEGER NOT NULL,
+    caller INTEGER NOT NULL,
+    code INTEGER NOT NULL,
+    status INTEGER NOT NULL,
+    has_log INTEGER NOT NULL,
+    call ANY,
+    receipt ANY
+) STRICT;
+CREATE TABLE blocks (
+    no INTEGER PRIMARY KEY,
+    oldest INTEGER NOT NULL,
+    newest INTEGER NOT NULL,
+    low BLOB,
+    high BLOB,
+    has_texts INTEGER NOT NULL,
+    last_receipt TEXT,
+    names BLOB NOT NULL,
+    entries BLOB NOT NULL
+) STRICT;
+CREATE TABLE ids (no INTEGER PRIMARY KEY, ids BLOB NOT NULL) STRICT;
+";
+
+/// The members of an event that are indexed.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct IndexedFields {
+    time: String,
+    tool_name: Option<String>,
+    agent_id: Option<String>,
+    caller: Option<String>,
+    error_code: Option<String>,
+    status: Option<String>,
+    call_id: Option<String>,
+    receipt_id: Option<String>,
+    log_digest: Option<String>,
+}
+
+/// The indexed members of one event, with its names as text.
+#[derive(Debug)]
+pub(super) struct Found {
+    place: i64,
+    time: i64,
+    /// In the order of [`Column`].
+    names: [Option<Cow<'static, str>>; COLUMNS],
+    call: Option<Id>,
+    receipt: Option<Id>,
+    has_log: bool,
+}
+
+impl Found {
+    /// The indexed members of an event that was written at `place`.
+    pub(super) fn of(place: i64, body: &EventBody) -> Self {
+        let own = |name: &Option<String>| name.clone().map(Cow::from);
+        Self {
+            place,
+            time: time_number(&body.time),
+            names: [
+                own(&body.tool_name),
+                own(&body.agent_id),
+                own(&body.caller),
+                body.error_code.map(|code| code.as_str().into()),
+                body.status.map(|status| status.as_str().into()),
+            ],
+            call: body.call_id.as_deref().map(Id::of),
+            receipt: body.receipt_id.as_deref().map(Id::of),
+            has_log: body.log_digest.is_some(),
+        }
+    }
+
+    fn read(place: i64, fields: IndexedFields) -> Self {
+        let names =
+            [fields.tool_name, fields.agent_id, fields.caller, fields.error_code, fields.status];
+        Self {
+            place,
+            time: time_number(&fields.time),
+            names: names.map(|name| name.map(Cow::from)),
+            call: fields.call_id.as_deref().map(Id::of),
+            receipt: fields.receipt_id.as_deref().map(Id::of),
+            has_log: fields.log_digest.is_some(),
+        }
+    }
+}
+
+/// The digits of a time down to milliseconds, as a number in the order of times.
+fn time_number(time: &str) -> i64 {
+    const DIGITS: usize = "20260101000000000".len();
+    let digits = time.bytes().filter(u8::is_ascii_digit).chain(std::iter::repeat(b'0'));
+    digits.take(DIGITS).fold(0, |number, digit| number * 10 + i64::from(digit - b'0'))
+}
+
+/// An open search index.
+pub(super) struct Lookup {
+    path: PathBuf,
+    connection: Connection,
+    names: Names,
+}
+
+/// Cached numbers of names; valid for one build of the file, which `made` identifies.
+#[derive(Default)]
+struct Names {
+    made: i64,
+    numbers: HashMap<Cow<'static, str>, u32>,
+}
+
+impl Lookup {
+    /// Opens the file beside the database. If that fails, the index is built in memory.
+    pub(super) fn open(database: &Path) -> rusqlite::Result<Self> {
+        let path = database.with_file_name(LOOKUP);
+        let connection = match Self::connect(&path) {
+            Ok(connection) => connection,
+            Err(error) if is_broken(&error) => Self::connect_anew(&path)?,
+            Err(_) => {
+                let connection = Connection::open_in_memory()?;
+                Self::make(&connection)?;
+                connection
+            }
+        };
+        Ok(Self { path, connection, names: Names::default() })
+    }
+
+    fn connect(path: &Path) -> rusqlite::Result<Connection> {
+        open::touch(path).map_err(|_| rusqlite::Error::InvalidPath(path.to_owned()))?;
+        let mut connection = Connection::open(path)?;
+        connection.busy_timeout(open::BUSY)?;
+        open::keep_a_log(&connection)?;
+        // Entries lost in a power loss are read from the database again.
+        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        connection.set_prepared_statement_cache_capacity(32);
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let version: i64 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        match version {
+            0 => Self::make(&transaction)?,
+            VERSION => (),
+            _ => Self::clear(&transaction)?,
+        }
+        transaction.commit()?;
+        Ok(connection)
+    }
+
+    fn make(connection: &Connection) -> rusqlite::Result<()> {
+        connection.execute_batch(TABLES)?;
+        // A random number that identifies this build of the file.
+        let sql = "SELECT abs(random() % 2147483647)";
+        let made: i64 = connection.query_row(sql, [], |row| row.get(0))?;
+        connection.execute_batch(&format!(
+            "PRAGMA application_id = {made}; PRAGMA user_version = {VERSION}"
+        ))
+    }
+
+    fn clear(connection: &Connection) -> rusqlite::Result<()> {
+        // Includes tables that only earlier versions had.
+        connection.execute_batch(
+            "DROP TABLE IF EXISTS names; DROP TABLE IF EXISTS ends; DROP TABLE IF EXISTS tail;
+             DROP TABLE IF EXISTS blocks; DROP TABLE IF EXISTS ids;
+             DROP TABLE IF EXISTS entries; DROP TABLE IF EXISTS calls;",
+        )?;
+        Self::make(connection)
+    }
+
+    fn connect_anew(path: &Path) -> rusqlite::Result<Connection> {
+        for suffix in ["", "-wal", "-shm"] {
+            let mut name = path.as_os_str().to_owned();
+            name.push(suffix);
+            let _ = std::fs::remove_file(name);
+        }
+        Self::connect(path)
+    }
+
+    /// Adds the events that the database has and the index lacks.
+    pub(super) fn catch_up(&mut self, database: &Connection) -> Result<(), LedgerError> {
+        match self.try_catch_up(database) {
+            Err(CatchUp::Lookup(error)) if is_broken(&error) => {
+                tracing::warn!(%error, "the file that is searched is broken and is made anew");
+                self.connection = Self::connect_anew(&self.path).map_err(unavailable)?;
+                self.try_catch_up(database).map_err(LedgerError::from)
+            }
+            done => done.map_err(LedgerError::from),
+        }
+    }
+
+    fn try_catch_up(&mut self, database: &Connection) -> Result<(), CatchUp> {
+        let sizes: Vec<(i64, i64)> = database
+            .prepare_cached("SELECT no, size FROM writers ORDER BY no")
+            .and_then(|mut statement| {
+                let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+                statement.query_map([], read)?.collect()
+            })
+            .map_err(CatchUp::Database)?;
+        let ends = self.ends()?;
+        if sizes.iter().all(|(no, size)| ends.get(no) == Some(size)) && ends.len() == sizes.len() {
+            return Ok(());
+        }
+        let is_other = |no: &i64, end: &i64| {
+            sizes.iter().find(|(own, _)| own == no).is_none_or(|(_, size)| size < end)
+        };
+        if ends.iter().any(|(no, end)| is_other(no, end)) {
+            // The index belongs to another database, or to a later state of this one.
+            let transaction =
+                self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            Self::clear(&transaction)?;
+            transaction.commit()?;
+        }
+        for (no, size) in sizes {
+            while self.take_in(database, no, size)? {}
+        }
+        Ok(())
+    }
+
+    fn ends(&self) -> rusqlite::Result<HashMap<i64, i64>> {
+        let mut statement = self.connection.prepare_cached("SELECT writer, size FROM ends")?;
+        statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+    }
+
+    /// Adds the next events of a writer. Returns whether there are more.
+    fn take_in(&mut self, database: &Connection, writer: i64, size: i64) -> Result<bool, CatchUp> {
+        let Self { connection, names, .. } = self;
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Another process may have added them meanwhile.
+        let end: Option<i64> = transaction
+            .prepare_cached("SELECT size FROM ends WHERE writer = ?1")?
+            .query_row([writer], |row| row.get(0))
+            .optional()?;
+        let from = end.unwrap_or_default();
+        let until = size.min(from.saturating_add(STEP as i64));
+        if end.is_some() && from >= size {
+            return Ok(false);
+        }
+        let rows: Vec<(i64, Vec<u8>)> = database
+            .prepare_cached("SELECT place, body FROM events WHERE place >= ?1 AND place < ?2")
+            .and_then(|mut statement| {
+                let ends = (place(writer, from), place(writer, until));
+                statement.query_map(ends, |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+            })
+            .map_err(CatchUp::Database)?;
+        // Unreadable events are skipped; `audit verify` reports them.
+        let found = rows
+            .into_iter()
+            .filter_map(|(at, body)| Some(Found::read(at, shorten::read("an event", &body).ok()?)));
+        put(&transaction, names, found)?;
+        set_end(&transaction, writer, until)?;
+        transaction.commit()?;
+        Ok(until < size)
+    }
+
+    /// Adds the events that the writer sent. Returns `false` and adds none if they do not continue
+    /// the indexed log.
+    fn take(&mut self, handed: Vec<Found>) -> rusqlite::Result<bool> {
+        let (Some(first), Some(last)) = (handed.first(), handed.last()) else { return Ok(true) };
+        let ((writer, from), (_, end)) = (split(first.place), split(last.place));
+        let Self { connection, names, .. } = self;
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let until: Option<i64> = transaction
+            .prepare_cached("SELECT size FROM ends WHERE writer = ?1")?
+            .query_row([writer], |row| row.get(0))
+            .optional()?;
+        let is_whole = usize::try_from(end - from + 1) == Ok(handed.len());
+        if until.unwrap_or_default() != from || !is_whole {
+            return Ok(false);
+        }
+        put(&transaction, names, handed.into_iter())?;
+        set_end(&transaction, writer, end + 1)?;
+        transaction.commit()?;
+        Ok(true)
+    }
+}
+
+fn put(
+    transaction: &Connection,
+    names: &mut Names,
+    found: impl Iterator<Item = Found>,
+) -> rusqlite::Result<()> {
+    // A rebuilt file has other numbers for names.
+    let made = transaction.query_row("PRAGMA application_id", [], |row| row.get(0))?;
+    if names.made != made {
+        *names = Names { made, numbers: HashMap::new() };
+    }
+    let numbers = next(transaction)?..;
+    let mut put = transaction.prepare_cached(
+        "INSERT INTO tail
+             (no, place, time, tool, agent, caller, code, status, has_log, call, receipt)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+    )?;
+    for (no, found) in numbers.zip(found) {
+        let mut names_of = [0u32; COLUMNS];
+        for (number, own) in names_of.iter_mut().zip(found.names) {
+            *number = name(transaction, names, own)?;
+        }
+        let [tool, agent, caller, code, status] = names_of;
+        let Found { place, time, has_log, call, receipt, .. } = found;
+        put.execute((no, place, time, tool, agent, caller, code, status, has_log, call, receipt))?;
+    }
+    while gather(transaction)? {}
+    Ok(())
+}
+
+/// The number of the next entry.
+fn next(connection: &Connection) -> rusqlite::Result<i64> {
+    let last: Option<i64> =
+        connection.query_row("SELECT max(no) FROM tail", [], |row| row.get(0))?;
+    if let Some(last) = last {
+        return Ok(last + 1);
+    }
+    let block: Option<i64> =
+        connection.query_row("SELECT max(no) FROM blocks", [], |row| row.get(0))?;
+    Ok(block.map_or(1, |first| first + BLOCK as i64))
+}
+
+/// Packs the oldest entries into a block if there are enough. Returns whether there were.
+fn gather(transaction: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT coalesce(max(no) - min(no) + 1, 0) FROM tail";
+    let waiting: i64 = transaction.query_row(sql, [], |row| row.get(0))?;
+    let entries = if waiting < BLOCK as i64 { None } else { tail(transaction, BLOCK)? };
+    let Some((first, entries)) = entries else { return Ok(false) };
+    let (block, ids) = Block::of(&entries);
+    let io = |error: std::io::Error| rusqlite::Error::ToSqlConversionFailure(error.into());
+    let names: Vec<u8> = block.all_names().into_iter().flat_map(u32::to_le_bytes).collect();
+    transaction
+        .prepare_cached(
+            "INSERT INTO blocks
+                 (no, oldest, newest, low, high, has_texts, last_receipt, names, entries)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        )?
+        .execute((
+            first,
+            block.times.iter().min(),
+            block.times.iter().max(),
+            ids.uuids.iter().min(),
+            ids.uuids.iter().max(),
+            !ids.texts.is_empty(),
+            block.last_receipt(&ids),
+            names,
+            block.pack().map_err(io)?,
+        ))?;
+    transaction
+        .prepare_cached("INSERT INTO ids (no, ids) VALUES (?1, ?2)")?
+        .execute((first, ids.pack().map_err(io)?))?;
+    transaction
+        .prepare_cached("DELETE FROM tail WHERE no < ?1")?
+        .execute([first + BLOCK as i64])?;
+    Ok(true)
+}
+
+/// The entries that are in no block yet, at most `limit`, and the number of the first.
+fn tail(connection: &Connection, limit: usize) -> rusqlite::Result<Option<(i64, Vec<Entry>)>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT no, place, time, tool, agent, caller, code, status, has_log, call, receipt
+         FROM tail ORDER BY no LIMIT ?1",
+    )?;
+    let mut rows = statement.query([i64::try_from(limit).unwrap_or(i64::MAX)])?;
+    let (mut first, mut entries) = (None, Vec::new());
+    while let Some(row) = rows.next()? {
+        let no: i64 = row.get(0)?;
+        first.get_or_insert(no);
+        entries.push(Entry {
+            place: row.get(1)?,
+            time: row.get(2)?,
+            names: [row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?],
+            has_log: row.get(8)?,
+            call: row.get(9)?,
+            receipt: row.get(10)?,
+        });
+    }
+    Ok(first.map(|first| (first, entries)))
+}
+
+/// Stores up to which sequence number the log of a writer is indexed.
+fn set_end(transaction: &Connection, writer: i64, size: i64) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "INSERT INTO ends (writer, size) VALUES (?1, ?2)
+             ON CONFLICT (writer) DO UPDATE SET size = excluded.size",
+        )?
+        .execute((writer, size))
+        .map(drop)
+}
+
+/// The number of a name, which is added if it is new; 0 for `None`.
+fn name(
+    transaction: &Connection,
+    names: &mut Names,
+    name: Option<Cow<'static, str>>,
+) -> rusqlite::Result<u32> {
+    /// Maximum cached names; a full cache is cleared.
+    const NAMES_MAX: usize = 10_000;
+    let Some(name) = name else { return Ok(0) };
+    if let Some(no) = names.numbers.get(&name) {
+        return Ok(*no);
+    }
+    let no: u32 = transaction
+        .prepare_cached(
+            "INSERT INTO names (name) VALUES (?1) ON CONFLICT (name) DO UPDATE SET name = name
+             RETURNING no",
+        )?
+        .query_row([&name], |row| row.get(0))?;
+    if names.numbers.len() >= NAMES_MAX {
+        names.numbers.clear();
+    }
+    names.numbers.insert(name, no);
+    Ok(no)
+}
+
+/// Why the index was not brought up to date: which of the two files failed.
+enum CatchUp {
+    Lookup(rusqlite::Error),
+    Database(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for CatchUp {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Lookup(error)
+    }
+}
+
+impl From<CatchUp> for LedgerError {
+    fn from(error: CatchUp) -> Self {
+        match error {
+            CatchUp::Lookup(error) | CatchUp::Database(error) => unavailable(error),
+        }
+    }
+}
+
+/// Whether the index file itself is broken.
+fn is_broken(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase)
+    ) || matches!(error, rusqlite::Error::SqliteFailure(failure, _)
+        if failure.code == rusqlite::ErrorCode::Unknown)
+}
+
+/// The channel from the writer to the thread that fills the index.
+pub(super) fn found_channel() -> (SyncSender<Vec<Found>>, Receiver<Vec<Found>>) {
+    std::sync::mpsc::sync_channel(WAITING_MAX)
+}
+
+/// Adds events to the index until the writer ends. The next search adds the events that are left.
+pub(super) fn serve(database: &Path, written: &Receiver<Vec<Found>>) {
+    let mut opened = None;
+    while let Ok(mut handed) = written.recv() {
+        let since = Instant::now();
+        while handed.len() < STEP
+            && let Some(left) = GATHER.checked_sub(since.elapsed())
+        {
+            match written.recv_timeout(left) {
+                Ok(more) => handed.extend(more),
+                Err(RecvTimeoutError::Timeout) => (),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+        let taken = match &mut opened {
+            Some((connection, lookup)) => match Lookup::take(lookup, handed) {
+                Ok(true) => Ok(()),
+                // Another process writes too, or some events did not fit into the channel.
+                Ok(false) | Err(_) => lookup.catch_up(connection),
+            },
+            None => open_both(database).and_then(|(connection, mut lookup)| {
+                let taken = lookup.catch_up(&connection);
+                opened = Some((connection, lookup));
+                taken
+            }),
+        };
+        if let Err(error) = taken {
+            tracing::debug!(%error, "what is searched is not up to date");
+        }
+    }
+}
+
+fn open_both(database: &Path) -> Result<(Connection, Lookup), LedgerError> {
+    let connection = super::reads::connect(database).map_err(unavailable)?;
+    Ok((connection, Lookup::open(database).map_err(unavailable)?))
+}
+
+/// Splits a place into the writer's number and the sequence number in its log.
+pub(super) fn split(place: i64) -> (i64, i64) {
+    (place >> SEQ_BITS, place & ((1 << SEQ_BITS) - 1))
+}

@@ -1,0 +1,194 @@
+//! Measures the room that a database has left, and removes agent logs when it runs short.
+//!
+//! Path: 6. Doc: records.md#disk-space
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use toolbooth_audit::room::{Dropped, Room};
+use toolbooth_audit::working::WorkingSet;
+use toolbooth_audit::writer::Failure;
+
+use super::backend::{Transaction, failed};
+use super::lookup::{self, split};
+use super::schema::place;
+
+/// How long a measurement stays valid.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How many batches a measurement stays valid for.
+const LOOK_BATCHES: u32 = 64;
+/// Maximum bytes to keep free on the file system.
+const FREE_MAX: u64 = 1 << 30;
+/// The part of the file system to keep free, as a divisor of its size.
+const FREE_PART: u64 = 20;
+/// The part of `bytes_max` to keep free, as a divisor.
+const BOUND_PART: u64 = 10;
+/// Maximum logs that one step examines in search of refusals.
+const LOOKED_MAX: usize = 20_000;
+
+/// Measures the room from time to time.
+#[derive(Debug)]
+pub(super) struct Rooms {
+    database: PathBuf,
+    bytes_max: Option<u64>,
+    looked: Option<Instant>,
+    /// Batches since the last measurement.
+    batches: u32,
+}
+
+impl Rooms {
+    pub(super) fn new(database: &Path, bytes_max: Option<u64>) -> Self {
+        Self { database: database.to_owned(), bytes_max, looked: None, batches: 0 }
+    }
+
+    /// Measures again if the last measurement is old, or if it found little room.
+    pub(super) fn look(
+        &mut self,
+        connection: &Connection,
+        set: &mut WorkingSet,
+    ) -> Result<(), Failure> {
+        self.batches += 1;
+        let before = set.room();
+        let is_fresh = self.looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY);
+        if before == Room::Enough && is_fresh && self.batches < LOOK_BATCHES {
+            return Ok(());
+        }
+        (self.looked, self.batches) = (Some(Instant::now()), 0);
+        let room = self.room(connection, before).map_err(failed)?;
+        if room != before {
+            let bytes_max = self.bytes_max;
+            match room {
+                Room::Enough => tracing::info!("the store has room again"),
+                Room::Short => tracing::warn!(
+                    bytes_max,
+                    "room for records runs short; agent logs are removed, oldest first"
+                ),
+                Room::Full => {
+                    tracing::error!(bytes_max, "there is no room for records; calls are refused")
+                }
+            }
+            set.set_room(room);
+        }
+        Ok(())
+    }
+
+    fn room(&self, connection: &Connection, before: Room) -> rusqlite::Result<Room> {
+        let number = |pragma: &str| -> rusqlite::Result<u64> {
+            let mut statement = connection.prepare_cached(pragma)?;
+            statement.query_row([], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+        };
+        let page = number("PRAGMA page_size")?;
+        let (pages, empty) = (number("PRAGMA page_count")?, number("PRAGMA freelist_count")?);
+        let bound = self.bytes_max.map_or(Room::Enough, |bytes_max| {
+            let beside = self.database.with_file_name(lookup::LOOKUP);
+            let beside = std::fs::metadata(beside).map_or(0, |file| file.size());
+            let used = pages.saturating_sub(empty).saturating_mul(page).saturating_add(beside);
+            Room::of(bytes_max.saturating_sub(used), bytes_max / BOUND_PART, before)
+        });
+        let disk = rustix::fs::statvfs(&self.database).map_or(Room::Enough, |disk| {
+            let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+            let reserve = disk.f_blocks.saturating_mul(disk.f_frsize) / FREE_PART;
+            // SQLite fills empty pages before the file grows.
+            let left = free.saturating_add(empty.saturating_mul(page));
+            Room::of(left, reserve.min(FREE_MAX), before)
+        });
+        Ok(bound.max(disk))
+    }
+}
+
+impl Transaction<'_> {
+    /// Removes agent logs: those of refusals, from where the last search ended; after these, the
+    /// oldest.
+    pub(super) fn make_room(&self, limit: usize, set: &mut WorkingSet) -> Result<(), Failure> {
+        set.surveyed.more = true;
+        if self.drop_refusals(limit, set)? {
+            return Ok(());
+        }
+        let Some(writer) = self.oldest()? else {
+            set.surveyed.more = false;
+            return Ok(());
+        };
+        let sql = "SELECT place FROM agent_logs WHERE place >= ?1 AND place < ?2
+                   ORDER BY place LIMIT ?3";
+        let ends = (place(writer, 0), place(writer + 1, 0), limit as i64);
+        let places: Vec<i64> = self.all(sql, ends, |row| row.get(0))?;
+        self.drop_logs(&places, places.last().map_or(0, |last| last + 1), false, set)
+    }
+
+    /// Removes the next agent logs of calls without a receipt. Returns whether any log was
+    /// examined.
+    fn drop_refusals(&self, limit: usize, set: &mut WorkingSet) -> Result<bool, Failure> {
+        let (mut places, mut looked, mut next) = (Vec::new(), 0, self.searched.get());
+        {
+            let sql = "SELECT place, body FROM agent_logs WHERE place >= ?1 ORDER BY place";
+            let mut statement = self.connection.prepare_cached(sql).map_err(failed)?;
+            let mut rows = statement.query([next]).map_err(failed)?;
+            while places.len() < limit
+                && looked < LOOKED_MAX
+                && let Some(row) = rows.next().map_err(failed)?
+            {
+                let at: i64 = row.get(0).map_err(failed)?;
+                if let Some(first) = places.first()
+                    && split(*first).0 != split(at).0
+                {
+                    // One event reports the removals from one writer's log.
+                    break;
+                }
+                let body: Vec<u8> = row.get(1).map_err(failed)?;
+                looked += 1;
+                next = at + 1;
+                if self.told(&body)?.receipt_id.is_none() {
+                    places.push(at);
+                }
+            }
+        }
+        self.searched.set(next);
+        if !places.is_empty() {
+            self.drop_logs(&places, next, true, set)?;
+        }
+        Ok(looked > 0)
+    }
+
+    /// The number of the writer whose first agent log is the oldest.
+    fn oldest(&self) -> Result<Option<i64>, Failure> {
+        let writers: Vec<i64> =
+            self.all("SELECT no FROM writers ORDER BY no", [], |row| row.get(0))?;
+        let sql = "SELECT body FROM agent_logs WHERE place >= ?1 AND place < ?2
+                   ORDER BY place LIMIT 1";
+        let mut oldest: Option<(String, i64)> = None;
+        for writer in writers {
+            let ends = (place(writer, 0), place(writer + 1, 0));
+            let body: Option<Vec<u8>> = self.one(sql, ends, |row| row.get(0))?;
+            let Some(body) = body else { continue };
+            let time = self.told(&body)?.timestamp;
+            if oldest.as_ref().is_none_or(|(known, _)| time < *known) {
+                oldest = Some((time, writer));
+            }
+        }
+        Ok(oldest.map(|(_, writer)| writer))
+    }
+
+    /// Removes agent logs of one writer, and reports up to which place.
+    fn drop_logs(
+        &self,
+        places: &[i64],
+        to: i64,
+        refusals: bool,
+        set: &mut WorkingSet,
+    ) -> Result<(), Failure> {
+        let (Some(first), Some(last)) = (places.first(), places.last()) else { return Ok(()) };
+        let (no, from) = split(*first);
+        self.lost_at(no, from.unsigned_abs(), split(*last).1.unsigned_abs())?;
+        for place in places {
+            self.execute("DELETE FROM agent_logs WHERE place = ?1", [place])?;
+        }
+        let sql = "SELECT writer FROM writers WHERE no = ?1";
+        let writer: Option<String> = self.one(sql, [no], |row| row.get(0))?;
+        set.surveyed.removed = places.len() as u64;
+        let to = split(to).1.unsigned_abs();
+        set.surveyed.dropped = writer.map(|writer| Dropped { writer, to, refusals });
+        Ok(())
+    }
+}

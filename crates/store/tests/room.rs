@@ -1,0 +1,166 @@
+//! Tests a store that runs out of room: which records go, which stay, and when calls are refused.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use serde_json::json;
+use toolbooth_audit::LedgerError;
+use toolbooth_audit::conformance::{moment, request, settlement};
+use toolbooth_audit::digest::sha256_hex;
+use toolbooth_audit::ledger::{
+    ClaimRequest, Claimed, Ledger, Prune, PruneKind, Pruned, Refusal, Settlement,
+};
+use toolbooth_audit::queue::{CallQueue, QueuedCall};
+use toolbooth_audit::reads::{LedgerReads, LogFilter, ReceiptFilter};
+use toolbooth_audit::recorder::Runner;
+use toolbooth_audit::room::Room;
+use toolbooth_audit::verify::{self, TrustAnchors};
+use toolbooth_contracts::contract::IdempotencyMode;
+use toolbooth_contracts::event::AuditEventKind;
+use toolbooth_contracts::json::JsonText;
+use toolbooth_contracts::{ContentBlock, Effect};
+use toolbooth_store::sqlite::{self, DATABASE, SqliteLedger, SqliteOptions};
+
+const BYTES_MAX: u64 = 2 << 20;
+
+/// Text that compresses badly.
+fn text(seed: usize) -> String {
+    (0..128).map(|n| sha256_hex(format!("{seed} {n}").as_bytes())).collect()
+}
+
+fn asked(call: usize) -> ClaimRequest {
+    let key = sha256_hex(call.to_string().as_bytes());
+    request(&format!("c{call}"), IdempotencyMode::Keyed, &[&key], "args")
+}
+
+/// The settlement of a call, with a large input in its log or a large result in its receipt.
+fn settled(claimed: Claimed, (input, result): (Option<String>, Option<String>)) -> Arc<Settlement> {
+    let Claimed::Fresh(claim) = claimed else { panic!("{claimed:?}") };
+    let mut settled = settlement(claim, IdempotencyMode::Keyed, Effect::Completed, None);
+    let own = Arc::get_mut(&mut settled).unwrap();
+    let log = Arc::make_mut(&mut own.log);
+    log.input = input.map(|text| JsonText::of(&json!({ "text": text })).unwrap());
+    log.receipt_id = Some(own.claim.receipt_id().to_owned());
+    own.terminal.receipt_id = log.receipt_id.clone();
+    own.result.as_mut().unwrap().content = result.into_iter().map(ContentBlock::text).collect();
+    settled
+}
+
+fn refusal(call: usize) -> Refusal {
+    let mut log = toolbooth_audit::conformance::log(&format!("r{call}"), None);
+    log.input = JsonText::of(&json!({ "text": text(call) })).ok();
+    let mut terminal =
+        toolbooth_contracts::event::EventBody::new(AuditEventKind::PolicyDenied, moment(2).text);
+    terminal.call_id = Some(log.call_id.clone());
+    Refusal { log: Arc::new(log), terminal }
+}
+
+/// The numbers of agent logs of refusals and of calls.
+async fn logs(ledger: &SqliteLedger) -> (usize, usize) {
+    let filter = LogFilter { limit: 100_000, ..LogFilter::default() };
+    let logs = ledger.agent_logs(filter).await.unwrap();
+    let refusals = logs.iter().filter(|log| log.receipt_id.is_none()).count();
+    (refusals, logs.len() - refusals)
+}
+
+async fn receipts(ledger: &SqliteLedger) -> usize {
+    let filter = ReceiptFilter { limit: 100_000, ..ReceiptFilter::default() };
+    ledger.receipts(filter).await.unwrap().0.len()
+}
+
+async fn sound(ledger: &SqliteLedger) {
+    let report = verify::store(ledger, TrustAnchors::default()).await.unwrap();
+    assert!(report.ok, "{report:?}");
+}
+
+fn is_full<T>(answer: Result<T, LedgerError>) -> bool {
+    matches!(answer, Err(LedgerError::Unavailable(what)) if what.contains("full"))
+}
+
+#[tokio::test]
+async fn logs_give_way_and_then_calls_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions { bytes_max: Some(BYTES_MAX), ..SqliteOptions::default() };
+    let ledger = sqlite::open(folder.path(), "one", options, &moment(0)).unwrap();
+    assert_eq!(ledger.make_room(moment(1)).await.unwrap(), 0, "there is room");
+    let mut call = 0;
+    while ledger.runner().room() == Room::Enough {
+        call += 1;
+        let claimed = ledger.claim(asked(call)).await.unwrap();
+        ledger.settle(settled(claimed, (Some(text(call)), None))).await.unwrap();
+        if call % 3 == 0 {
+            ledger.refuse(refusal(call)).await.unwrap();
+        }
+    }
+    let (refusals, others) = logs(&ledger).await;
+    assert!(refusals > 10 && others == call, "{refusals} {others}");
+    let removed = ledger.make_room(moment(3)).await.unwrap();
+    assert!(removed as usize >= refusals, "{removed}");
+    assert_eq!(ledger.runner().room(), Room::Enough);
+    let (left, others) = logs(&ledger).await;
+    assert_eq!((left, others + removed as usize - refusals), (0, call), "refusals go first");
+    sound(&ledger).await;
+    let more = ledger.make_room(moment(4)).await.unwrap();
+    assert_eq!(more, 0, "no more goes than has to");
+
+    // A removed log that no event reports is missing.
+    ledger.refuse(refusal(call)).await.unwrap();
+    let copy = folder.path().join("copy.db");
+    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+    connection.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+    let changed = Connection::open(&copy).unwrap();
+    changed
+        .execute("DELETE FROM agent_logs WHERE place = (SELECT max(place) FROM agent_logs)", [])
+        .unwrap();
+    let reads = sqlite::SqliteReads::open(&copy).unwrap();
+    let report = verify::store(&reads, TrustAnchors::default()).await.unwrap();
+    assert!(report.problems.iter().any(|problem| problem.kind == "log-missing"), "{report:?}");
+
+    // Receipts are never removed to make room, so in the end calls are refused.
+    let running = ledger.claim(asked(usize::MAX)).await.unwrap();
+    let refused = loop {
+        call += 1;
+        match ledger.claim(asked(call)).await {
+            Ok(claimed) => {
+                let own = (Some(text(call)), Some(text(call)));
+                ledger.settle(settled(claimed, own)).await.unwrap();
+            }
+            Err(error) => break error,
+        }
+        if call % 50 == 0 {
+            ledger.make_room(moment(5)).await.unwrap();
+        }
+    };
+    assert!(is_full(Err::<(), _>(refused)));
+    ledger.make_room(moment(6)).await.unwrap();
+    while !is_full(ledger.runner().healthy()) {
+        call += 1;
+        if let Ok(claimed) = ledger.claim(asked(call)).await {
+            ledger.settle(settled(claimed, (None, Some(text(call))))).await.unwrap();
+        }
+        ledger.make_room(moment(6)).await.unwrap();
+    }
+    assert_eq!(logs(&ledger).await.1, 0, "all that could give way has");
+    assert!(is_full(ledger.claim(asked(0)).await));
+    assert!(is_full(ledger.refuse(refusal(0)).await));
+    let queued = QueuedCall::new("q".into(), "local".into(), "{}".into(), &moment(1));
+    assert!(is_full(ledger.enqueue(queued, 10).await));
+    let again = ledger.claim(asked(1)).await.unwrap();
+    assert!(matches!(again, Claimed::Replay { .. }), "what is known is told");
+    ledger.settle(settled(running, (None, None))).await.unwrap();
+    sound(&ledger).await;
+    let kept = receipts(&ledger).await;
+    let size = std::fs::metadata(folder.path().join(DATABASE)).unwrap().len();
+    assert!(size < BYTES_MAX + (1 << 20), "{size} bytes, {kept} receipts");
+
+    // An operator prunes receipts.
+    let prune = Prune { kind: PruneKind::Receipts, before: moment(9).text, at: moment(10) };
+    while ledger.prune(prune.clone()).await.unwrap() != Pruned::default() {}
+    ledger.make_room(moment(11)).await.unwrap();
+    assert_eq!(ledger.runner().room(), Room::Enough);
+    let claimed = ledger.claim(asked(0)).await.unwrap();
+    ledger.settle(settled(claimed, (None, None))).await.unwrap();
+    assert!(matches!(ledger.claim(asked(1)).await.unwrap(), Claimed::Replay { .. }), "keys stay");
+    sound(&ledger).await;
+}

@@ -1,0 +1,118 @@
+//! HTTP endpoints.
+//!
+//! Doc: execution.md#endpoints
+
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::ExposeSecret;
+use toolbooth_adapters::endpoint::{
+    self, Endpoint, EndpointSettings, NotConfigured, Operations, Plan, REDIRECTS_MAX,
+    RequestTemplate,
+};
+use toolbooth_adapters::net_guard::Guard;
+use toolbooth_adapters::secrets;
+use toolbooth_contracts::Executor;
+use toolbooth_contracts::contract::AdapterId;
+
+use super::{Adapters, settings};
+use crate::config::{self, Loaded};
+use crate::failure::Failure;
+
+/// Largest OpenAPI document, in bytes.
+const DOCUMENT_BYTES_MAX: u64 = 32 << 20;
+
+/// Adds an executor for each endpoint. The tools of an endpoint whose URL has a variable that is
+/// not set are registered, and not configured.
+pub(super) fn add(loaded: &Loaded, adapters: &mut Adapters) -> Result<(), Failure> {
+    for (name, endpoint) in &loaded.config.endpoints {
+        let executor: Arc<dyn Executor> = match settings_of(loaded, name, endpoint)? {
+            Ok(settings) => Arc::new(Endpoint::new(settings)),
+            Err(reason) => Arc::new(NotConfigured::new(reason)),
+        };
+        adapters.add(AdapterId::Endpoint(name.clone()), executor);
+    }
+    Ok(())
+}
+
+/// An HTTP endpoint; a sentence where a variable of its URL is not set.
+fn settings_of(
+    loaded: &Loaded,
+    name: &str,
+    said: &config::endpoints::Endpoint,
+) -> Result<Result<EndpointSettings, String>, Failure> {
+    let place = format!("endpoints.{name}");
+    let wrong = |message: String| Failure::configuration(message).at(place.clone());
+    let url = match &said.url {
+        Some(url) => {
+            match secrets::Setting::Template(url.clone()).resolve() {
+                Ok(filled) => Some(filled),
+                // Nothing else stops because of it.
+                Err(error) => return Ok(Err(error.to_string())),
+            }
+        }
+        None => None,
+    };
+    let url = url.as_ref().map(ExposeSecret::expose_secret);
+    let plan = match (&said.openapi, url) {
+        (Some(file), base) => {
+            if said.method.is_some() || !said.query.is_empty() || said.body.is_some() {
+                let message = "`method`, `query` and `body` come from the OpenAPI document";
+                return Err(wrong(message.to_owned()));
+            }
+            let path = loaded.path(file);
+            let document = document(&path).map_err(|message| {
+                Failure::configuration(message).at(path.display().to_string())
+            })?;
+            let operations = Operations::read(&document, base);
+            Plan::Operations(Box::new(operations.map_err(wrong)?))
+        }
+        (None, Some(url)) => {
+            let query: Vec<(String, String)> =
+                said.query.iter().map(|(name, text)| (name.clone(), text.clone())).collect();
+            let template =
+                RequestTemplate::parse(said.method.as_deref(), url, &query, said.body.clone());
+            Plan::Template(Box::new(template.map_err(wrong)?))
+        }
+        (None, None) => return Err(wrong("an endpoint needs `url` or `openapi`".to_owned())),
+    };
+    if said.redirects > REDIRECTS_MAX {
+        return Err(wrong(format!("`redirects` is at most {REDIRECTS_MAX}")));
+    }
+    let idempotency_header = said.idempotency_header.as_deref().map(http::HeaderName::from_str);
+    let authorities = said.ca_file.as_ref().map(|file| std::fs::read(loaded.path(file)));
+    Ok(Ok(EndpointSettings {
+        name: name.to_owned(),
+        plan,
+        headers: settings(loaded, &said.headers),
+        guard: Guard::new(said.allow_private),
+        redirects: said.redirects,
+        response_bytes_max: said.response_bytes_max.unwrap_or(endpoint::RESPONSE_BYTES_MAX),
+        connect_timeout: said
+            .connect_timeout_ms
+            .map_or(endpoint::CONNECT_TIMEOUT, Duration::from_millis),
+        idempotency_header: idempotency_header
+            .transpose()
+            .map_err(|_| wrong("`idempotency_header` is no header".to_owned()))?,
+        authorities: authorities
+            .transpose()
+            .map_err(|error| wrong(format!("`ca_file` cannot be read: {error}")))?,
+    }))
+}
+
+/// An OpenAPI document, JSON or YAML.
+fn document(path: &Path) -> Result<serde_json::Value, String> {
+    let unreadable = |error: std::io::Error| format!("the file cannot be read: {error}");
+    if std::fs::metadata(path).map_err(unreadable)?.len() > DOCUMENT_BYTES_MAX {
+        return Err("the file is too large".to_owned());
+    }
+    let text = std::fs::read(path).map_err(unreadable)?;
+    if text.trim_ascii_start().starts_with(b"{") {
+        return toolbooth_contracts::json::parse(&text)
+            .map_err(|fault| format!("the file is no JSON: {fault}"));
+    }
+    let text = String::from_utf8(text).map_err(|_| "the file is not UTF-8".to_owned())?;
+    serde_saphyr::from_str(&text).map_err(|error| format!("the file is no YAML: {error}"))
+}

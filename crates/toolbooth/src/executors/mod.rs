@@ -1,0 +1,194 @@
+//! Executors, sources and upstreams by the configuration: one builder for each kind of adapter.
+//!
+//! Starts nothing.
+//!
+//! Doc: configuration.md
+
+mod builtin;
+mod commands;
+mod endpoints;
+mod handlers;
+mod servers;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use secrecy::ExposeSecret;
+use serde_json::Value;
+use toolbooth_adapters::launcher::Launcher;
+use toolbooth_adapters::secrets;
+use toolbooth_contracts::contract::AdapterId;
+use toolbooth_contracts::secret::{SecretLocation, SecretRef};
+use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
+use toolbooth_contracts::{ExecutionLog, Executor};
+use toolbooth_proxy::{Executors, SourceEntry, UpstreamEntry, Upstreams};
+use toolbooth_registry::discovered::{SourcePolicy, ToolSettings};
+
+pub(crate) use self::commands::tools as command_tools;
+pub(crate) use self::servers::{folder_name, server_settings};
+use crate::config::{Config, Loaded, Setting, ToolDefaults};
+use crate::failure::Failure;
+
+/// The configured adapters.
+#[derive(Default)]
+pub(crate) struct Adapters {
+    pub(crate) executors: Executors,
+    pub(crate) sources: Vec<SourceEntry>,
+    pub(crate) upstreams: Upstreams,
+    /// Connections that were refused to processes of many calls, by source.
+    pub(crate) refusals: Vec<(String, ExecutionLog)>,
+}
+
+impl Adapters {
+    /// All adapters of a configuration, and the registry entries of the built-in tools.
+    pub(crate) fn build(
+        loaded: &Loaded,
+        launcher: &Launcher,
+    ) -> Result<(Self, Vec<Value>), Failure> {
+        let mut adapters = Self::default();
+        let entries = builtin::add(loaded, launcher, &mut adapters)?;
+        handlers::add(loaded, launcher, &mut adapters)?;
+        commands::add_runtimes(loaded, launcher, &mut adapters)?;
+        endpoints::add(loaded, &mut adapters)?;
+        commands::add_sources(loaded, launcher, &mut adapters)?;
+        servers::add(loaded, launcher, &mut adapters)?;
+        Ok((adapters, entries))
+    }
+
+    /// Adds the executor of an adapter.
+    pub(crate) fn add(&mut self, id: AdapterId, executor: Arc<dyn Executor>) {
+        self.executors = std::mem::take(&mut self.executors).with(id, executor);
+    }
+
+    /// Adds the executor of a runtime on this machine.
+    pub(crate) fn add_local(&mut self, name: &str, executor: Arc<dyn Executor>) {
+        self.add(AdapterId::Local(name.to_owned()), executor);
+    }
+
+    /// Adds a server of prompts and resources.
+    pub(crate) fn add_upstream(&mut self, entry: UpstreamEntry) {
+        self.upstreams = std::mem::take(&mut self.upstreams).with(entry);
+    }
+
+    /// A log for the connections that are refused to the processes of a source.
+    fn refusals_of(&mut self, source: &str) -> ExecutionLog {
+        let log = ExecutionLog::default();
+        self.refusals.push((source.to_owned(), log.clone()));
+        log
+    }
+}
+
+/// Which tools of a source are registered, and under which ids.
+struct Choice<'c> {
+    /// The tools; `None` = all.
+    tools: Option<&'c Vec<String>>,
+    /// Tools that are left out.
+    deny: &'c [String],
+    /// Tools with another id.
+    rename: &'c BTreeMap<String, String>,
+}
+
+/// What starts every child: this program itself.
+pub(crate) fn launcher(loaded: &Loaded) -> Result<Launcher, Failure> {
+    let sandbox = &loaded.config.sandbox;
+    let cgroup = sandbox.cgroup.as_ref().map(|folder| loaded.path(folder));
+    let launcher = Launcher::of_this_program(cgroup).hiding(hidden(loaded));
+    Ok(launcher.with_network(sandbox.network()?))
+}
+
+/// What no tool sees: records and keys, and settings that may hold what nobody should know.
+fn hidden(loaded: &Loaded) -> Vec<PathBuf> {
+    let own = std::iter::once(&loaded.data).chain(&loaded.file);
+    own.map(|path| {
+        // What is not there yet has a folder that is.
+        let beside = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+        path.canonicalize().ok().or_else(beside).unwrap_or_else(|| path.clone())
+    })
+    .collect()
+}
+
+/// What words for trust mean.
+pub(crate) fn levels(config: &Config) -> TrustLevels {
+    TrustLevels::with(config.trust.levels.clone())
+}
+
+/// The trust level of what a source runs beside single calls.
+fn trust(config: &Config, own: &ToolDefaults) -> TrustLevel {
+    let word = own.trust_level.as_ref().or(config.discovery.defaults.trust_level.as_ref());
+    word.map_or(TrustLevel::Untrusted, |word| levels(config).of(word))
+}
+
+fn tool_settings(settings: &ToolDefaults) -> ToolSettings {
+    ToolSettings {
+        timeout_ms: settings.timeout_ms,
+        trust_level: settings.trust_level.clone(),
+        rate_limit_per_min: settings.rate_limit_per_min,
+        permissions: settings.permissions.clone(),
+        idempotency: settings.idempotency,
+        read_only: settings.read_only,
+    }
+}
+
+fn source_policy(
+    config: &Config,
+    own: &ToolDefaults,
+    overrides: &BTreeMap<String, ToolDefaults>,
+    choice: Choice<'_>,
+) -> SourcePolicy {
+    SourcePolicy {
+        settings: tool_settings(own).or(&tool_settings(&config.discovery.defaults)),
+        overrides: overrides
+            .iter()
+            .map(|(name, settings)| (name.clone(), tool_settings(settings)))
+            .collect(),
+        tools: choice.tools.cloned(),
+        deny: choice.deny.to_vec(),
+        rename: choice.rename.clone(),
+    }
+}
+
+pub(crate) fn setting(loaded: &Loaded, setting: &Setting) -> secrets::Setting {
+    match setting {
+        Setting::Text(text) => secrets::Setting::Template(text.clone()),
+        Setting::Secret(reference) => secrets::Setting::Secret(location(loaded, reference)),
+    }
+}
+
+/// Where a secret of the configuration is kept; a relative path is relative to the configuration.
+pub(crate) fn location(loaded: &Loaded, reference: &SecretRef) -> SecretLocation {
+    match &reference.secret_ref {
+        SecretLocation::File(path) => {
+            SecretLocation::File(loaded.path(Path::new(path)).display().to_string())
+        }
+        other => other.clone(),
+    }
+}
+
+pub(crate) fn settings(
+    loaded: &Loaded,
+    map: &BTreeMap<String, Setting>,
+) -> Vec<(String, secrets::Setting)> {
+    map.iter().map(|(name, value)| (name.clone(), setting(loaded, value))).collect()
+}
+
+/// The folder of a child; one that begins with a variable is no path of the configuration's.
+fn folder(loaded: &Loaded, cwd: Option<&PathBuf>) -> secrets::Setting {
+    let cwd = cwd.map_or_else(
+        || loaded.folder.clone(),
+        |cwd| {
+            if cwd.starts_with("~") || cwd.to_string_lossy().starts_with("${") {
+                cwd.clone()
+            } else {
+                loaded.path(cwd)
+            }
+        },
+    );
+    secrets::Setting::Template(cwd.display().to_string())
+}
+
+/// The folder that `cwd` stands for now; `None` where a variable of it is not set.
+pub(crate) fn present(cwd: &secrets::Setting) -> Option<PathBuf> {
+    let cwd = PathBuf::from(cwd.resolve().ok()?.expose_secret());
+    Some(cwd.canonicalize().unwrap_or(cwd))
+}

@@ -1,0 +1,145 @@
+//! Upstream MCP servers.
+//!
+//! Doc: execution.md#mcp-servers
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use data_encoding::HEXLOWER;
+use toolbooth_adapters::CommandLine;
+use toolbooth_adapters::launcher::Launcher;
+use toolbooth_adapters::mcp::{
+    CallerSettings, Child, Credentials, McpServer, Reach, ServerSettings,
+};
+use toolbooth_adapters::sandbox::server_profile;
+use toolbooth_adapters::secrets;
+use toolbooth_contracts::Executor;
+use toolbooth_contracts::contract::{AdapterId, TIMEOUT_MS_DEFAULT};
+use toolbooth_contracts::port::Upstream;
+use toolbooth_proxy::{SourceEntry, UpstreamEntry};
+use toolbooth_registry::Source;
+
+use super::{Adapters, Choice, folder, present, settings, source_policy, trust};
+use crate::config::{self, Loaded};
+use crate::failure::Failure;
+
+/// How long a server may take to connect, if the configuration sets no time.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(20);
+/// Where servers have their homes and caches, in the data folder.
+const OWN_FOLDERS: &str = "servers";
+
+/// Adds each server: an executor, a source of tools, and an upstream of prompts and resources.
+pub(super) fn add(
+    loaded: &Loaded,
+    launcher: &Launcher,
+    adapters: &mut Adapters,
+) -> Result<(), Failure> {
+    for (name, server) in &loaded.config.servers {
+        if server.enabled == Some(false) {
+            continue;
+        }
+        let settings = server_settings(loaded, name, server)?;
+        let refusals = adapters.refusals_of(&format!("mcp:{name}"));
+        let connection = McpServer::new(settings, launcher.clone(), refusals);
+        adapters.add(AdapterId::Mcp(name.clone()), Arc::clone(&connection) as Arc<dyn Executor>);
+        let choice =
+            Choice { tools: server.tools.as_ref(), deny: &server.deny, rename: &server.rename };
+        let mut policy = source_policy(&loaded.config, &server.defaults, &server.overrides, choice);
+        policy.settings.timeout_ms = server.timeout_ms.or(policy.settings.timeout_ms);
+        let timeout_ms = policy.settings.timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT);
+        adapters.add_upstream(UpstreamEntry {
+            upstream: Arc::clone(&connection) as Arc<dyn Upstream>,
+            timeout: Duration::from_millis(timeout_ms),
+            per_caller: server.isolation == config::Isolation::Caller
+                || server.credentials == config::Credentials::Caller,
+        });
+        let verify_calls = server.verify == config::Verify::Call;
+        let id = Source::Mcp(name.clone());
+        adapters.sources.push(SourceEntry { id, source: connection, policy, verify_calls });
+    }
+    Ok(())
+}
+
+/// The settings of one server.
+pub(crate) fn server_settings(
+    loaded: &Loaded,
+    name: &str,
+    server: &config::Server,
+) -> Result<ServerSettings, Failure> {
+    let place = format!("servers.{name}");
+    let wrong = |message: &str| Failure::configuration(message.to_owned()).at(place.clone());
+    let reach = match (&server.command, &server.url) {
+        (Some(_), Some(_)) => {
+            return Err(wrong("a server has either `command` or `url`, not both"));
+        }
+        (None, None) => return Err(wrong("a server needs `command` or `url`")),
+        (Some(program), None) => {
+            if !server.headers.is_empty() {
+                return Err(wrong("`headers` belong to a server with `url`"));
+            }
+            let argv = std::iter::once(program).chain(&server.args);
+            let argv: Vec<_> = argv.map(|word| secrets::Setting::Template(word.clone())).collect();
+            let cwd = folder(loaded, server.cwd.as_ref());
+            let written = argv.len();
+            let env = settings(loaded, &server.env);
+            let own = Some(loaded.data.join(OWN_FOLDERS).join(folder_name(name)));
+            let standing = loaded.config.sandbox.standing(
+                server.sandbox.as_ref(),
+                &format!("{place}.sandbox"),
+                present(&cwd).as_deref(),
+            )?;
+            let profile_name = server.sandbox.as_ref().and_then(|said| said.name(name));
+            let line = CommandLine { argv, env, cwd: Some(cwd), written, own, profile_name };
+            let profile = standing.profile(server_profile, trust(&loaded.config, &server.defaults));
+            Reach::Stdio(Box::new(Child { line, profile }))
+        }
+        (None, Some(url)) => {
+            if !["http://", "https://", "${"].iter().any(|start| url.starts_with(start)) {
+                return Err(wrong("`url` must begin with http:// or https://"));
+            }
+            if server.sandbox.is_some() {
+                return Err(wrong("`sandbox` belongs to a server with `command`"));
+            }
+            let url = secrets::Setting::Template(url.clone());
+            Reach::Http { url, headers: settings(loaded, &server.headers) }
+        }
+    };
+    let startup_timeout = server.startup_timeout_ms.map_or(STARTUP_TIMEOUT, Duration::from_millis);
+    let own = server.credentials == config::Credentials::Caller;
+    let apart = own || server.isolation == config::Isolation::Caller;
+    let callers = apart.then(|| CallerSettings {
+        server: name.to_owned(),
+        credentials: own.then(|| credentials(loaded, name)),
+    });
+    Ok(ServerSettings { name: name.to_owned(), reach, startup_timeout, callers })
+}
+
+/// A folder's name for a server: its own where that is one, else one that no other server has.
+pub(crate) fn folder_name(server: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let leads_away = server.starts_with('.') || server.is_empty() || server.len() > 64;
+    if server.chars().all(plain) && !leads_away {
+        return server.to_owned();
+    }
+    let bytes = server.as_bytes();
+    format!("@{}", HEXLOWER.encode(bytes.get(..100).unwrap_or(bytes)))
+}
+
+/// The callers' own variables or headers for a server: of the set that gives them their rights.
+fn credentials(loaded: &Loaded, server: &str) -> Credentials {
+    type Own = Option<Vec<(String, secrets::Setting)>>;
+    let sets: BTreeMap<String, (Vec<String>, Own)> = loaded
+        .config
+        .callers
+        .iter()
+        .map(|(name, caller)| {
+            let own = caller.secrets.get(server).map(|own| settings(loaded, own));
+            (name.clone(), (caller.matches.clone(), own))
+        })
+        .collect();
+    Arc::new(move |caller| {
+        let (_, (_, own)) = toolbooth_policy::set_of(&sets, |(matches, _)| matches, caller)?;
+        own.clone()
+    })
+}
