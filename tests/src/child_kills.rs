@@ -3,14 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::torture::Chance;
+use crate::waiting::Running;
 use crate::{Place, WRITING_HANDLERS, request};
 
 /// Clients that call at the same time.
@@ -115,16 +116,16 @@ fn place(port: u16) -> Place {
     place
 }
 
-fn target(place: &Place, port: u16) -> (Child, u16) {
-    let mut child = Command::new("/usr/bin/python3")
-        .args(["target.py", &port.to_string()])
-        .current_dir(place.path())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("python3 starts");
+fn target(place: &Place, port: u16) -> (Running, u16) {
+    let mut child = Running::start(
+        Command::new("/usr/bin/python3")
+            .args(["target.py", &port.to_string()])
+            .current_dir(place.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped()),
+    );
     let mut line = String::new();
-    let stdout = child.stdout.as_mut().expect("a pipe");
+    let stdout = child.0.stdout.as_mut().expect("a pipe");
     BufReader::new(stdout).read_line(&mut line).expect("a line");
     let port = line.trim().parse().expect("the target listens");
     (child, port)
@@ -182,32 +183,30 @@ fn load(address: &str, seed: u64, stop: &Arc<AtomicBool>) -> Vec<std::thread::Jo
         .collect()
 }
 
-/// Kills random processes below a gateway for `seconds`, and checks the promises.
-pub fn children(seconds: u64, seed: u64) {
+/// Kills `kills` random processes below a gateway, and checks the promises.
+pub fn children(kills: u64, seed: u64) {
     println!(
-        "children: kill -9 below a running gateway, {CLIENTS} clients, {seconds} s, seed {seed}"
+        "children: kill -9 below a running gateway, {CLIENTS} clients, {kills} kills, seed {seed}"
     );
     // The first target finds a free port, which all later ones use.
     let (mut behind, port) = target(&place(0), 0);
-    let _ = behind.kill();
-    let _ = behind.wait();
+    behind.kill();
     let place = place(port);
     let (mut behind, _) = target(&place, port);
     let gateway = place.serve();
     let stop = Arc::new(AtomicBool::new(false));
     let clients = load(&gateway.address, seed, &stop);
     let mut chance = Chance::new(seed);
-    let (began, mut killed, mut targets) = (Instant::now(), 0u64, 0u64);
+    let (mut killed, mut targets) = (0u64, 0u64);
     let own = std::process::id();
     let pid = gateway.id();
     let mut turn = 0;
-    while began.elapsed() < Duration::from_secs(seconds) {
+    while killed < kills {
         // The pauses spread the kills; the test waits for nothing here.
         std::thread::sleep(Duration::from_millis(5 + chance.below(60)));
         turn += 1;
         if turn % 25 == 0 {
-            let _ = behind.kill();
-            let _ = behind.wait();
+            behind.kill();
             targets += 1;
             (behind, _) = target(&place, port);
             continue;
@@ -224,8 +223,7 @@ pub fn children(seconds: u64, seed: u64) {
     stop.store(true, Ordering::Relaxed);
     let calls: u64 = clients.into_iter().map(|client| client.join().expect("ends")).sum();
     let (status, _, words) = gateway.stop();
-    let _ = behind.kill();
-    let _ = behind.wait();
+    behind.kill();
     assert_eq!(status, Some(0), "{words}");
     place.assert_sound();
 

@@ -12,6 +12,7 @@ pub mod mcp;
 pub mod postgres;
 pub mod stage;
 pub mod torture;
+pub mod waiting;
 
 /// The folder of the repository.
 pub fn repository() -> PathBuf {
@@ -97,7 +98,7 @@ impl Place {
     }
 
     pub fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).stdin(Stdio::null()).output().expect("the binary starts")
+        waiting::output_of(&mut self.command(arguments), b"")
     }
 
     /// Runs a command with `--format json`; returns its document and its exit code.
@@ -181,17 +182,9 @@ impl Place {
                 job["cwd"] = json!(self.path());
             }
         }
-        let mut child = Command::new(python)
-            .arg(repository().join("tests/clients/mcp_client.py"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("python starts");
-        let mut stdin = child.stdin.take().expect("a pipe");
-        stdin.write_all(job.to_string().as_bytes()).expect("writes");
-        drop(stdin);
-        let output = child.wait_with_output().expect("python ends");
+        let mut command = Command::new(python);
+        command.arg(repository().join("tests/clients/mcp_client.py"));
+        let output = waiting::output_of(&mut command, job.to_string().as_bytes());
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| {
             panic!("the client failed:\n{}", String::from_utf8_lossy(&output.stderr))
         })
@@ -239,7 +232,7 @@ impl Gateway {
     /// Waits for the end. Returns the exit code, standard output after the first line, and standard
     /// error.
     pub fn wait(mut self) -> (Option<i32>, String, String) {
-        let status = self.child.wait().expect("ends");
+        let status = waiting::end_of(&mut self.child, "the gateway");
         let mut rest = String::new();
         let _ = self.stdout.read_to_string(&mut rest);
         let words = self.words.take().and_then(|words| words.join().ok()).unwrap_or_default();
@@ -276,6 +269,7 @@ pub fn request(
     headers: &[(&str, &str)],
 ) -> Option<(u16, Value)> {
     let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(waiting::CEILING)).ok()?;
     let mut head = format!(
         "{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n"
     );
@@ -289,7 +283,12 @@ pub fn request(
     stream.write_all(head.as_bytes()).ok()?;
     stream.write_all(body.as_bytes()).ok()?;
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).ok()?;
+    match stream.read_to_end(&mut answer) {
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            panic!("waited {} s for the answer to {method} {path}", waiting::CEILING.as_secs())
+        }
+        read => read.ok()?,
+    };
     let text = String::from_utf8_lossy(&answer);
     let (head, body) = text.split_once("\r\n\r\n")?;
     let status = head.split_whitespace().nth(1)?.parse().ok()?;

@@ -395,7 +395,9 @@ impl Pipe {
                 Some(serde_json::from_str(&text).unwrap_or_else(|_| panic!("no JSON: {text}")))
             }
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => None,
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("nothing comes"),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                panic!("waited {} s for a message over stdio", PATIENCE.as_secs())
+            }
         }
     }
 
@@ -432,7 +434,7 @@ impl Pipe {
         while let Some(message) = self.message() {
             rest.push(message);
         }
-        let status = self.child.wait().expect("ends");
+        let status = crate::waiting::end_of(&mut self.child, "the gateway over stdio");
         let words = self.words.take().and_then(|words| words.join().ok());
         (rest, status.code(), words.unwrap_or_default())
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::{Place, repository};
 
 /// The deadline of everything that a test waits for, so that a failed test ends.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = crate::waiting::CEILING;
 
 /// The test's end of the server, which reports the calls that have begun.
 pub struct Stage {

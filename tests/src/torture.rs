@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -503,11 +503,14 @@ pub fn server_outages() {
     println!("outages: {calls} calls: {found}");
 }
 
-/// Runs three replicas on one database with clients that contend for keys. Kills one replica every
-/// few seconds and starts it again.
-pub fn replicas(clients: u64, keys: u64, seconds: u64, seed: u64) {
+/// How often each client of [`replicas`] calls while a key is in use.
+const CALLS_PER_KEY: u64 = 2;
+
+/// Runs three replicas on one database with clients that contend for keys, until `keys` keys were
+/// used. Kills one replica every second or two, `kills` times, and starts it again.
+pub fn replicas(clients: u64, keys: u64, kills: u64, seed: u64) {
     println!(
-        "replicas: 3 on one PostgreSQL, {clients} clients, {keys} keys, {seconds} s, seed {seed}"
+        "replicas: 3 on one PostgreSQL, {clients} clients, {keys} keys, {kills} kills, seed {seed}"
     );
     let Some(server) = Postgres::start() else { return };
     let database = server.database();
@@ -515,13 +518,15 @@ pub fn replicas(clients: u64, keys: u64, seconds: u64, seed: u64) {
     let mut gateways: Vec<Gateway> = places.iter().map(Place::serve).collect();
     let addresses: Arc<Mutex<Vec<String>>> =
         Arc::new(Mutex::new(gateways.iter().map(|gateway| gateway.address.clone()).collect()));
-    let until = Instant::now() + Duration::from_secs(seconds);
+    let stop = Arc::new(AtomicBool::new(false));
+    let begun = Arc::new(AtomicU64::new(0));
     let conflicts = Arc::new(AtomicUsize::new(0));
     type Outcomes = Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>;
     let outcomes: Outcomes = Arc::default();
     let answered: Answered = Arc::default();
     let calling: Vec<_> = (0..clients)
         .map(|client| {
+            let (stop, begun) = (Arc::clone(&stop), Arc::clone(&begun));
             let (addresses, outcomes, answered, conflicts) = (
                 Arc::clone(&addresses),
                 Arc::clone(&outcomes),
@@ -531,14 +536,13 @@ pub fn replicas(clients: u64, keys: u64, seconds: u64, seed: u64) {
             std::thread::spawn(move || {
                 let mut chance = Chance::new(seed * 1_000 + client);
                 let mut calls = 0u64;
-                while Instant::now() < until {
+                while !stop.load(Ordering::Relaxed) {
                     let address = {
                         let all = addresses.lock().expect("whole");
                         all[chance.below(all.len() as u64) as usize].clone()
                     };
-                    // Keys advance with time, so that all clients contend for the same few.
-                    let left = until.saturating_duration_since(Instant::now()).as_millis() as u64;
-                    let at = keys - (left * keys / (seconds * 1_000)).min(keys);
+                    // Keys advance with the calls of all clients, which contend for the same few.
+                    let at = begun.fetch_add(1, Ordering::Relaxed) / (clients * CALLS_PER_KEY);
                     let key = format!("key-{}", at.saturating_sub(chance.below(3)));
                     let tool = if chance.below(2) == 0 { "pay.do" } else { "mail.do" };
                     let call = format!("{client}-{calls}");
@@ -563,7 +567,7 @@ pub fn replicas(clients: u64, keys: u64, seconds: u64, seed: u64) {
         .collect();
     let mut chance = Chance::new(seed);
     let mut killed = 0;
-    while Instant::now() + Duration::from_secs(3) < until {
+    while killed < kills {
         std::thread::sleep(Duration::from_millis(1_000 + chance.below(1_000)));
         let which = chance.below(3) as usize;
         gateways[which].signal("KILL");
@@ -572,6 +576,9 @@ pub fn replicas(clients: u64, keys: u64, seconds: u64, seed: u64) {
         addresses.lock().expect("whole")[which].clone_from(&fresh.address);
         gateways[which] = fresh;
     }
+    let used = || begun.load(Ordering::Relaxed) / (clients * CALLS_PER_KEY);
+    until_within(600, "all keys are used", || used() >= keys);
+    stop.store(true, Ordering::Relaxed);
     let calls: u64 = calling.into_iter().map(|client| client.join().expect("ends")).sum();
     // The leases of killed replicas expire by the database's clock.
     let waits = "SELECT count(*) FROM receipts WHERE state = 'in_flight'";

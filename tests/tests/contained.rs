@@ -1,7 +1,6 @@
 //! Tests containment in the whole gateway: nothing outlives a call, a client or the gateway.
 //!
 //! Path: 7. Doc: execution.md#the-launcher, execution.md#primitives, execution.md#trust-and-containment
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
 use std::io::Write;

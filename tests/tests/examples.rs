@@ -1,7 +1,6 @@
 //! Tests that the examples do what their READMEs say, with the commands from there.
 //!
 //! Path: 7. Doc: execution.md#endpoints, execution.md#command-runtimes
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::path::Path;
 use std::process::Command;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use toolbooth_tests::waiting::until;
 use toolbooth_tests::{Place, request, set_up};
 
 const ECHO: &str = r#"import json, sys
@@ -403,33 +404,16 @@ fn the_registry_file_is_live_and_a_bad_edit_keeps_the_last_good_one() {
     }
     let gateway = place.serve();
     let has = |tool: &str| gateway.get("/v1/tools").1.to_string().contains(tool);
-    let until = |what: &str, fits: &dyn Fn() -> bool| {
-        let began = Instant::now();
-        while !fits() {
-            assert!(began.elapsed() < Duration::from_secs(20), "{what}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    };
     assert!(has("os.one"));
     place.write("tools.registry.json", &registry("os.two"));
-    until("the good edit is live", &|| has("os.two") && !has("os.one"));
+    until("the good edit is live", || has("os.two") && !has("os.one"));
     place.write("tools.registry.json", "{nonsense");
-    let (rejected, _) = (|| {
-        let began = Instant::now();
-        loop {
-            let (events, exit) = place.json(&["audit", "query"]);
-            let found = events["events"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .any(|e| e["event"] == "REGISTRY_REJECTED");
-            if found || began.elapsed() > Duration::from_secs(20) {
-                return (found, exit);
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    })();
-    assert!(rejected && has("os.two"), "the last good registry stays");
+    until("the rejection is recorded", || {
+        let (events, _) = place.json(&["audit", "query"]);
+        let events = events["events"].as_array().unwrap();
+        events.iter().any(|event| event["event"] == "REGISTRY_REJECTED")
+    });
+    assert!(has("os.two"), "the last good registry stays");
     gateway.stop();
     place.assert_sound();
 }

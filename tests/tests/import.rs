@@ -2,7 +2,6 @@
 //!
 //! Doc: importing.md, importing.md#clients, importing.md#secrets, importing.md#install,
 //! importing.md#openapi
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use serde_json::{Value, json};
 use toolbooth_tests::{Place, binary};

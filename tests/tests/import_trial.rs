@@ -2,7 +2,6 @@
 //!
 //! Doc: importing.md#trial, importing.md#install, importing.md#permissions, importing.md#secrets,
 //! importing.md#containment
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

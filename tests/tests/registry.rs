@@ -1,7 +1,6 @@
 //! Tests the registry file at a realistic size, the example registry, search and names.
 //!
 //! Path: 3. Doc: registry.md#the-file, registry.md#coverage, registry.md#search
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use serde_json::{Value, json};
 use toolbooth_tests::{Place, repository};

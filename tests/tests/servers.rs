@@ -4,7 +4,6 @@
 //! the gateway, nor credentials, nor the machine.
 //!
 //! Path: 7. Doc: execution.md#the-network-of-a-contained-program, execution.md#what-a-program-sees, execution.md#homes-and-caches, execution.md#what-the-sandbox-stopped
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;

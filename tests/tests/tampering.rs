@@ -1,7 +1,6 @@
 //! Tests that verification finds every change of a PostgreSQL store.
 //!
 //! Each column of each table is changed in turn, and each row is removed and duplicated.
-#![allow(missing_docs)]
 
 use std::collections::BTreeSet;
 

@@ -11,7 +11,7 @@ fn a_killed_gateway_runs_no_key_twice_and_loses_no_answer() {
 
 #[test]
 fn killed_launchers_workers_and_commands_run_no_key_twice() {
-    child_kills::children(10, 7);
+    child_kills::children(150, 7);
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn a_server_that_goes_away_refuses_before_any_effect_and_service_resumes() {
 
 #[test]
 fn replicas_dispatch_each_key_once() {
-    torture::replicas(32, 60, 8, 3);
+    torture::replicas(32, 60, 4, 3);
 }
 
 #[test]

@@ -6,18 +6,10 @@
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use toolbooth_tests::waiting::until;
 use toolbooth_tests::{Gateway, Place, WRITING_HANDLERS, binary, set_up};
-
-fn until(what: &str, mut fits: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !fits() {
-        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
 
 fn registry(names: &[&str]) -> String {
     let tools: Vec<Value> = names

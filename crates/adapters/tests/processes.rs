@@ -233,21 +233,23 @@ async fn trust_decides_how_a_command_is_contained() {
 
 async fn each_limit_has_its_word_and_its_code() {
     let executor = scripts(TrustLevels::default());
-    let limits =
-        json!({"limits": {"wallMs": 1500, "cpuS": 1, "memoryMb": 48, "stdoutBytes": 1000}});
-    for (script, word, code, safe) in [
-        ("sleep 60", "timeout", ErrorCode::Timeout, None),
-        ("while :; do :; done", "timeout", ErrorCode::Timeout, None),
-        ("yes", "output-limit", ErrorCode::ResultTooLarge, None),
+    // Only the limit under test can be reached: the others leave room for a slow machine.
+    let limits = |wall_ms: u64| json!({"limits": {"wallMs": wall_ms, "cpuS": 1, "memoryMb": 48, "stdoutBytes": 1000}});
+    const FAR: u64 = 100_000;
+    for (script, wall_ms, word, code, safe) in [
+        ("sleep 600", 1_500, "timeout", ErrorCode::Timeout, None),
+        ("while :; do :; done", FAR, "timeout", ErrorCode::Timeout, None),
+        ("yes", FAR, "output-limit", ErrorCode::ResultTooLarge, None),
         (
             "for i in 1 2 3 4; do (head -c 30000000 /dev/zero | tail | sleep 1) & done; wait; exit 1",
+            FAR,
             "memory-limit",
             ErrorCode::AdapterFailed,
             Some("memory"),
         ),
     ] {
-        let call =
-            dispatch(contract("t.t", "sandbox", Some(limits.clone())), &json!({"script": script}));
+        let contract = contract("t.t", "sandbox", Some(limits(wall_ms)));
+        let call = dispatch(contract, &json!({"script": script}));
         let error = match execute(&executor, call).await {
             Err(error) => error,
             Ok(_) if word == "memory-limit" && !has_cgroup().await => {
@@ -262,7 +264,7 @@ async fn each_limit_has_its_word_and_its_code() {
         assert!(error.safe.is_none_or(|told| told.contains(safe.unwrap_or_default())));
     }
     let call =
-        dispatch(contract("t.t", "sandbox", Some(limits.clone())), &json!({"script": "exit 3"}));
+        dispatch(contract("t.t", "sandbox", Some(limits(FAR))), &json!({"script": "exit 3"}));
     let output = execute(&executor, call).await.unwrap();
     assert!(output.is_error && text(&output).contains("exit code 3"), "{output:?}");
 }

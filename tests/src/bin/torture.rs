@@ -12,19 +12,19 @@ fn main() {
     let seed = number(2, 1);
     match words.first().map(String::as_str) {
         Some("kills") => torture::kills(number(1, 300), seed),
-        Some("children") => child_kills::children(number(1, 120), seed),
+        Some("children") => child_kills::children(number(1, 2_000), seed),
         Some("io") => torture::io_errors(number(1, 400), 1),
         Some("disks") => torture::disks(),
         Some("outages") => torture::server_outages(),
-        Some("replicas") => torture::replicas(64, 200, number(1, 30), seed),
+        Some("replicas") => torture::replicas(64, 200, number(1, 20), seed),
         Some("drops") => torture::dropped_answers(),
         None | Some("all") => {
             torture::kills(number(1, 300), seed);
-            child_kills::children(120, seed);
+            child_kills::children(2_000, seed);
             torture::io_errors(400, 1);
             torture::disks();
             torture::server_outages();
-            torture::replicas(64, 200, 30, seed);
+            torture::replicas(64, 200, 20, seed);
             torture::dropped_answers();
         }
         Some(_) => {

@@ -2,7 +2,7 @@
 //!
 //! Path: 10. Doc: front-doors.md#answers
 
-use crate::{staged, text};
+use super::{staged, text};
 use serde_json::{Value, json};
 use toolbooth_tests::mcp::{
     Answer, Peer, Sent, Session, modern, modern_headers, post, request, send,

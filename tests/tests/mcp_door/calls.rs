@@ -11,7 +11,7 @@ use toolbooth_tests::mcp::{
 use toolbooth_tests::stage::Stage;
 use toolbooth_tests::{Gateway, Place};
 
-use crate::{code, staged, text, until};
+use super::{code, staged, text, until};
 
 /// Parameters of a call that waits for the test; `key` is its call id too.
 fn waiting(key: &str) -> Value {

@@ -8,7 +8,7 @@ use toolbooth_tests::mcp::{
 };
 use toolbooth_tests::{Gateway, Place};
 
-use crate::{code, until};
+use super::{code, until};
 
 const ID: &str = "io.modelcontextprotocol/subscriptionId";
 const TOOLS: &str = "notifications/tools/list_changed";

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use toolbooth_tests::Place;
 use toolbooth_tests::mcp::Peer;
 
-use crate::code;
+use super::code;
 
 const LISTINGS: [&str; 4] =
     ["tools/list", "prompts/list", "resources/list", "resources/templates/list"];

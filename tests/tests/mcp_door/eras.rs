@@ -8,7 +8,7 @@ use toolbooth_tests::mcp::{
     LEGACY, MODERN, Pipe, Session, initialize, modern, modern_headers, post, request, send,
 };
 
-use crate::code;
+use super::code;
 
 #[test]
 fn a_session_id_of_the_other_era_is_left_alone() {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use toolbooth_tests::mcp::{LEGACY, MODERN, Peer, modern, modern_headers, post};
 use toolbooth_tests::{Gateway, Place};
 
-use crate::{code, text};
+use super::{code, text};
 
 const REGISTRY: &str = r#"{"version":"1.0.0","tools":[
 {"name":"os.open","description":"Open to all.","input_schema":{"type":"object","properties":{

@@ -9,7 +9,7 @@ use toolbooth_tests::mcp::{
     request,
 };
 
-use crate::code;
+use super::code;
 
 const DEPTH: usize = 100_000;
 
@@ -181,7 +181,7 @@ fn odd_arguments_are_answered_at_once_and_what_follows_is_served() {
         let marked =
             [&b"\xEF\xBB\xBF"[..], &call(peer.is_modern(), r#"{"expression":"1+1"}"#)].concat();
         let answer = raw(&mut peer, &marked);
-        assert_eq!(crate::text(&answer), "2", "{} a BOM: {answer}", peer.name());
+        assert_eq!(super::text(&answer), "2", "{} a BOM: {answer}", peer.name());
     }
 }
 
@@ -273,7 +273,7 @@ fn assert_mixed(answers: &Value) {
     let of = |id: Value| all.iter().find(|answer| answer["id"] == id).unwrap_or(&Value::Null);
     assert_eq!(all.len(), 5, "one for each request and for what is no message: {answers}");
     assert_eq!(of(json!(1))["result"], json!({}));
-    assert_eq!(crate::text(of(json!("two"))), "42");
+    assert_eq!(super::text(of(json!("two"))), "42");
     assert_eq!(code(of(json!(3))), -32_601);
     assert_eq!(code(of(Value::Null)), -32_600);
     assert_ne!(code(of(json!(4))), 0, "`initialize` is never part of a batch");
@@ -312,7 +312,7 @@ fn batches_are_answered_in_the_revision_that_has_them() {
 
 #[test]
 fn a_batch_whose_client_hangs_up_stays_in_hand() {
-    let (place, stage) = crate::staged("");
+    let (place, stage) = super::staged("");
     let gateway = place.serve();
     let session = Session::of(&gateway.address, BATCHES);
     let params = json!({ "name": "stage_wait", "arguments": { "key": "batch" } });

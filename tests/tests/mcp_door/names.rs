@@ -55,7 +55,7 @@ fn assert_all_reached(peer: &mut Peer, names: &[String]) {
     for name in names {
         let answer = peer.call(1, name, json!({}));
         assert_eq!(answer["result"]["isError"], false, "{} {name}: {answer}", peer.name());
-        said.insert(crate::text(&answer).trim().to_owned());
+        said.insert(super::text(&answer).trim().to_owned());
     }
     assert_eq!(said, ids().into_iter().collect(), "{}", peer.name());
 }
@@ -78,7 +78,7 @@ fn short_names_fit_every_client_and_reach_their_own_tool() {
         // An id reaches its own tool too, unless it is the name of another.
         for id in ids() {
             let answer = peer.call(2, &id, json!({}));
-            assert_eq!(crate::text(&answer).trim(), id, "{}: {answer}", peer.name());
+            assert_eq!(super::text(&answer).trim(), id, "{}: {answer}", peer.name());
         }
         assert_eq!(
             known.get_or_insert_with(|| names.clone()),
@@ -102,6 +102,6 @@ fn native_names_are_the_ids() {
         assert_all_reached(&mut peer, &names);
         let beyond = "x".repeat(MAX + 1);
         let answer = peer.call(1, &beyond, json!({}));
-        assert_eq!(crate::code(&answer), -32_602, "{}: {answer}", peer.name());
+        assert_eq!(super::code(&answer), -32_602, "{}: {answer}", peer.name());
     }
 }

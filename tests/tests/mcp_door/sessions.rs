@@ -10,11 +10,11 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use toolbooth_tests::mcp::{LEGACY, Session, initialize, post, request};
+use toolbooth_tests::mcp::{LEGACY, Peer, Session, initialize, post, request};
 use toolbooth_tests::stage::Actor;
 use toolbooth_tests::{Gateway, Place};
 
-use crate::{code, staged, text, until};
+use super::{code, staged, text, until};
 
 fn waiting(key: &str) -> Value {
     let params = json!({ "name": "stage_wait", "arguments": { "key": key }, "_meta": { "toolbooth/callId": key } });
@@ -257,4 +257,19 @@ fn ten_thousand_sessions_leave_the_memory_where_it_was() {
     });
     assert!(stays, "KiB after each ten thousand sessions: {measured:?}");
     assert_eq!(Session::begin(&gateway).ping(), 200);
+}
+
+/// A client may use the id of a request again as soon as it has read the answer.
+#[test]
+fn the_id_of_an_answered_request_is_free() {
+    let place = Place::new();
+    let gateway = place.serve();
+    for mut peer in Peer::all(&place, &gateway) {
+        for round in 0..200 {
+            let listed = peer.ask(7, "tools/list", json!({}));
+            assert!(listed["result"].is_object(), "{} {round}: {listed}", peer.name());
+            let called = peer.call(7, "calculator", json!({ "expression": "1+1" }));
+            assert_eq!(text(&called), "2", "{} {round}: {called}", peer.name());
+        }
+    }
 }

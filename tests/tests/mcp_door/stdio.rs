@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use toolbooth_tests::Place;
 use toolbooth_tests::mcp::{LEGACY, Pipe, initialize, modern, notification, request};
 
-use crate::{code, text};
+use super::{code, text};
 
 const NOISY: &str = r#"
 console.log("printed while it is loaded");

@@ -7,8 +7,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 use toolbooth_tests::binary;
 
-use crate::setup::{Client, Fixture, Setup};
-use crate::{AUTO, LEGACY_MODE, MODERN_MODE, text, until};
+use super::setup::{Client, Fixture, Setup};
+use super::{AUTO, LEGACY_MODE, MODERN_MODE, text, until};
 
 /// Restarts a server over HTTP at its address; `era` names the eras that it supports.
 fn server_starts_again(era: &str) {

@@ -3,7 +3,6 @@
 //! Also tests restarts of servers and gateways while clients are connected.
 //!
 //! Path: 1, 7, 10. Doc: front-doors.md#mcp
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod restarts;
 mod setup;
@@ -12,7 +11,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use toolbooth_tests::mcp::{LEGACY, MODERN};
-use toolbooth_tests::stage::{Actor, PATIENCE, Stage};
+use toolbooth_tests::stage::{Actor, Stage};
+use toolbooth_tests::waiting::until;
 use toolbooth_tests::{Gateway, binary};
 
 use self::setup::{Client, Setup};
@@ -26,14 +26,6 @@ const LARGE: usize = 5_000_000;
 
 fn text(told: &Value) -> &str {
     told["result"]["content"][0]["text"].as_str().unwrap_or_default()
-}
-
-fn until(what: &str, mut fits: impl FnMut() -> bool) {
-    let began = std::time::Instant::now();
-    while !fits() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
 }
 
 /// Checks everything that a client does with tools.

@@ -3,7 +3,6 @@
 //! Messages are malformed, out of order, too large or abandoned.
 //!
 //! Path: 1, 10. Doc: front-doors.md#mcp
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 mod answers;
 mod calls;
@@ -18,11 +17,10 @@ mod sessions;
 mod stdio;
 mod toolsets;
 
-use std::time::{Duration, Instant};
-
 use serde_json::Value;
 use toolbooth_tests::Place;
-use toolbooth_tests::stage::{PATIENCE, Stage};
+use toolbooth_tests::stage::Stage;
+use toolbooth_tests::waiting::until;
 
 /// A place with the server whose tools wait for the test, and further settings.
 fn staged(settings: &str) -> (Place, Stage) {
@@ -30,15 +28,6 @@ fn staged(settings: &str) -> (Place, Stage) {
     let stage = Stage::new(&place);
     place.write("toolbooth.toml", &format!("{settings}\n{}", stage.settings()));
     (place, stage)
-}
-
-/// Polls until `fits` holds; panics with `what` after a deadline.
-fn until(what: &str, mut fits: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !fits() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// The code of an error; 0 without an error.

@@ -1,0 +1,23 @@
+//! Tests of the whole gateway, one module for each subject.
+//!
+//! One program, so that it is linked once. Each test runs in a process of its own.
+
+mod commands;
+mod contained;
+mod door;
+mod examples;
+mod first_use;
+mod gateway;
+mod import;
+mod import_trial;
+mod journey;
+mod mcp_door;
+mod postgres;
+mod real_clients;
+mod records;
+mod registry;
+mod servers;
+mod tampering;
+mod torture;
+mod trust;
+mod upstreams;
