@@ -1,11 +1,10 @@
 //! Fuzzes the parser of registry files: no panic, and every finding has a position in the text.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use toolbooth_contracts::Guard;
 use toolbooth_registry::file;
 
-fuzz_target!(|bytes: &[u8]| {
+/// Runs the target on any bytes.
+pub fn run(bytes: &[u8]) {
     let findings = match file::load(bytes, "f.json", &Guard::default()) {
         Ok(loaded) => loaded.warnings,
         Err(rejected) => {
@@ -17,4 +16,4 @@ fuzz_target!(|bytes: &[u8]| {
     for finding in findings {
         assert!((1..=lines).contains(&finding.line) && finding.column >= 1, "{finding:?}");
     }
-});
+}

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::packages::{self, Licences};
 use crate::run::{metadata, repository};
 
 /// The rules in `boundaries.toml`.
@@ -20,6 +21,7 @@ pub struct Rules {
     pub crates: BTreeMap<String, CrateRule>,
     #[serde(default)]
     pub words: Vec<WordRule>,
+    pub licences: Licences,
 }
 
 /// The rule of one crate.
@@ -398,7 +400,10 @@ pub fn sources() -> Result<Vec<Source>> {
 }
 
 pub fn run() -> Result<()> {
-    let findings = check(&rules()?, &metadata()?, &sources()?);
+    let (rules, metadata) = (rules()?, metadata()?);
+    let lock = std::fs::read_to_string(repository().join("Cargo.lock"))?;
+    let mut findings = check(&rules, &metadata, &sources()?);
+    findings.extend(packages::check(&rules.licences, &metadata, &lock)?);
     if findings.is_empty() {
         println!("boundaries: everything is where it belongs");
         return Ok(());
@@ -493,7 +498,8 @@ remedy = "move it to adapters"
     }
 
     fn found(rules: &str, metadata: &Value, text: &str) -> Vec<Finding> {
-        let rules: Rules = toml::from_str(rules).unwrap();
+        let rules = format!("{rules}\n[licences]\nallowed = []\n");
+        let rules: Rules = toml::from_str(&rules).unwrap();
         let source = |path: &str, text: &str| Source {
             krate: "base".into(),
             path: path.into(),

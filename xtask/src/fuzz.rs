@@ -1,7 +1,7 @@
 //! Fuzzes the parsers of outside bytes with libFuzzer, on the stable toolchain.
 //!
-//! The targets are in `fuzz/`, a package of its own. Coverage comes from the compiler's own passes,
-//! so that neither a nightly toolchain nor another program is needed.
+//! The targets are in `fuzz/`. Coverage comes from the compiler's own passes, so that neither a
+//! nightly toolchain nor another program is needed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,10 +10,10 @@ use anyhow::{Result, ensure};
 
 use crate::run::{self, cargo, repository, target};
 
-/// How long each target runs in CI.
+/// How long each target runs if nothing else is said.
 pub const SECONDS: u64 = 15;
 /// The targets.
-const TARGETS: [&str; 6] =
+pub const TARGETS: [&str; 6] =
     ["guard_entry", "registry_file", "schema_pair", "lock_file", "mcp_body", "mcp_lines"];
 /// Compiler flags that instrument a program for coverage.
 const COVERAGE: [&str; 7] = [
@@ -32,19 +32,19 @@ pub fn run(seconds: u64) -> Result<()> {
     let built = target().join("fuzz");
     run::run(
         cargo()
-            .args(["build", "--quiet", "--locked", "--release", "--manifest-path"])
-            .arg(folder.join("Cargo.toml"))
+            .args(["build", "--quiet", "--locked", "--profile", "fuzz", "-p", "toolbooth-fuzz"])
             // With `--target`, the flags do not apply to build scripts and macros.
             .args(["--target", &host()?])
             .env("CARGO_TARGET_DIR", &built)
             .env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\u{1f}")),
     )?;
-    let programs = built.join(host()?).join("release");
+    let program = built.join(host()?).join("fuzz/fuzz");
     for name in TARGETS {
         let found = built.join("corpus").join(name);
         let seeds: PathBuf = folder.join("seeds").join(name);
         std::fs::create_dir_all(&found)?;
-        let output = Command::new(programs.join(name))
+        let output = Command::new(&program)
+            .env("FUZZ_TARGET", name)
             .arg(format!("-max_total_time={seconds}"))
             .args(["-max_len=65536", "-timeout=10", "-rss_limit_mb=2048", "-verbosity=0"])
             .args(["-print_final_stats=1", "-seed=1"])

@@ -1,28 +1,18 @@
-//! Runs the steps of tests and of CI in order, each with its name and time.
+//! Runs cargo and other commands in the repository.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::{boundaries, conformance, docs_map, fuzz, setup, smoke};
+use crate::supervise;
 
-/// The crates, lowest first.
-const CRATES: [&str; 10] = [
-    "toolbooth-contracts",
-    "toolbooth-launcher",
-    "toolbooth-registry",
-    "toolbooth-policy",
-    "toolbooth-audit",
-    "toolbooth-adapters",
-    "toolbooth-store",
-    "toolbooth-proxy",
-    "toolbooth-server",
-    "toolbooth",
-];
+/// How often a command that needs a network is tried.
+const TRIES: u32 = 3;
+/// Longest time of one try.
+const TRY_LIMIT: Duration = Duration::from_secs(300);
 
 /// The folder of the repository.
 pub fn repository() -> PathBuf {
@@ -40,6 +30,23 @@ pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("{command:?} cannot be started"))?;
     ensure!(status.success(), "{command:?} ended with {status}");
     Ok(())
+}
+
+/// Runs a command that needs a network: up to three times, each within a limit.
+pub fn fetch(command: &mut Command) -> Result<()> {
+    command.current_dir(repository());
+    for number in 1..=TRIES {
+        let mark = format!("fetch-{}-{number}", std::process::id());
+        match supervise::run_within(command, &mark, TRY_LIMIT)? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => println!("try {number} of {TRIES}: {command:?} ended with {status}"),
+            None => println!(
+                "try {number} of {TRIES}: {command:?} did not end within {} s",
+                TRY_LIMIT.as_secs()
+            ),
+        }
+    }
+    bail!("{command:?} failed {TRIES} times")
 }
 
 pub fn cargo() -> Command {
@@ -64,158 +71,38 @@ pub fn metadata() -> Result<Value> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
-    println!("==> {name}");
-    let began = Instant::now();
-    work().with_context(|| format!("the step `{name}` failed"))?;
-    println!("    {name}: {:.0} s", began.elapsed().as_secs_f64());
-    Ok(())
+/// Fetches all packages in the lock file, so that no later step needs the registry.
+pub fn fetch_packages() -> Result<()> {
+    fetch(cargo().args(["fetch", "--locked"]))
 }
 
-/// Most packages that `toolbooth-contracts` may bring without its default features.
-const CONTRACTS_PACKAGES_MAX: usize = 30;
+/// What every step that builds selects. With other features, most packages would be built again.
+///
+/// The gateway has its default features, as users have them, and an export format more; the other
+/// crates have what the workspace and its tests ask for.
+pub const FEATURES: [&str; 4] = ["--locked", "--workspace", "--features", "toolbooth/parquet"];
 
-/// Counts the packages of `toolbooth-contracts`, itself included.
-fn few_packages() -> Result<()> {
-    let output = cargo()
-        .args(["tree", "--locked", "-e", "normal", "--prefix", "none", "--format", "{p}"])
-        .args(["-p", "toolbooth-contracts", "--no-default-features"])
-        .current_dir(repository())
-        .output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout)?;
-    let packages: BTreeSet<Vec<&str>> =
-        text.lines().map(|line| line.split(' ').take(2).collect()).collect();
-    ensure!(
-        packages.len() <= CONTRACTS_PACKAGES_MAX,
-        "toolbooth-contracts has {} packages, at most {CONTRACTS_PACKAGES_MAX} are wanted: {packages:?}",
-        packages.len()
-    );
-    Ok(())
+/// The build of the tests and of the programs that they start.
+pub fn build_command() -> Command {
+    let mut command = cargo();
+    command.arg("build").args(FEATURES).args(["--bins", "--tests"]);
+    command
 }
 
-/// Builds the gateway.
+/// Builds all programs and tests.
 pub fn build() -> Result<()> {
-    run(cargo().args(["build", "--locked", "-p", "toolbooth"]))
+    run(&mut build_command())
 }
 
-fn gateway_tests() -> Result<()> {
-    // Two tests at a time: they start servers, and the machine may be small.
-    run(cargo().args(["test", "--locked", "-p", "toolbooth-tests", "--", "--test-threads=2"]))
+/// Builds one program of the workspace.
+pub fn build_program(name: &str) -> Result<()> {
+    // Features of dev-dependencies count only where a test is built; `memory` is a small one.
+    run(cargo().arg("build").args(FEATURES).args(["--bin", name, "--test", "memory"]))
 }
 
 /// Runs the fault scenarios, which print their results.
 pub fn torture(words: &[&str]) -> Result<()> {
-    setup::set_up()?;
+    crate::setup::set_up()?;
     build()?;
-    let mut command = cargo();
-    command.args(["run", "--locked", "--quiet", "-p", "toolbooth-tests", "--bin", "torture", "--"]);
-    run(command.args(words))
-}
-
-/// Runs all tests, with their set-up.
-pub fn test() -> Result<()> {
-    step("set-up", || setup::set_up().map(drop))?;
-    step("build", build)?;
-    step("tests of the crates", || {
-        let mut command = cargo();
-        command.args([
-            "test",
-            "--locked",
-            "--workspace",
-            "--all-features",
-            "--exclude",
-            "toolbooth-tests",
-        ]);
-        run(&mut command)
-    })?;
-    step("tests of the whole gateway", gateway_tests)
-}
-
-/// Runs everything that CI runs.
-pub fn ci() -> Result<()> {
-    let began = Instant::now();
-    step("formatting", || run(cargo().args(["fmt", "--all", "--check"])))?;
-    step("boundaries", boundaries::run)?;
-    step("docs map", || docs_map::run(true))?;
-    step("clippy", || {
-        run(cargo().args([
-            "clippy",
-            "--locked",
-            "--workspace",
-            "--all-targets",
-            "--all-features",
-            "--",
-            "-D",
-            "warnings",
-        ]))
-    })?;
-    step("set-up", || setup::set_up().map(drop))?;
-    step("each crate alone", || {
-        for name in CRATES {
-            run(cargo().args(["check", "--locked", "--quiet", "-p", name]))?;
-        }
-        run(cargo().args([
-            "check",
-            "--locked",
-            "--quiet",
-            "-p",
-            "toolbooth-contracts",
-            "--no-default-features",
-        ]))?;
-        few_packages()?;
-        for feature in
-            ["builtin", "command", "endpoint", "handlers", "mcp", "declarations", "secret-rules"]
-        {
-            run(cargo().args([
-                "check",
-                "--locked",
-                "--quiet",
-                "-p",
-                "toolbooth-adapters",
-                "--features",
-                feature,
-            ]))?;
-        }
-        // Checking the tests of one crate at a time shows what leans on a neighbour's features.
-        for name in CRATES {
-            run(cargo().args(["check", "--locked", "--quiet", "--all-targets", "-p", name]))?;
-        }
-        Ok(())
-    })?;
-    step("schemas", || schemas(true))?;
-    test()?;
-    step("smoke", smoke::run)?;
-    step("conformance", || conformance::run(&[]))?;
-    step("fuzzing, for a moment", || fuzz::run(fuzz::SECONDS))?;
-    step("examples/embed", || {
-        run(cargo()
-            .args(["run", "--quiet", "--locked", "--manifest-path", "examples/embed/Cargo.toml"])
-            .env("CARGO_TARGET_DIR", target()))
-    })?;
-    println!("==> everything holds, {:.0} min", began.elapsed().as_secs_f64() / 60.0);
-    Ok(())
-}
-
-/// Writes the JSON Schemas of the public formats, or fails when they are not current.
-pub fn schemas(check: bool) -> Result<()> {
-    build()?;
-    let folder = repository().join("docs/schemas");
-    let output = Command::new(target().join("debug/toolbooth")).arg("__schemas").output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let all: Value = serde_json::from_slice(&output.stdout)?;
-    let all = all.as_object().context("an object of schemas")?;
-    std::fs::create_dir_all(&folder)?;
-    for (name, schema) in all {
-        let path = folder.join(format!("{name}.json"));
-        let text = format!("{}\n", serde_json::to_string_pretty(schema)?);
-        if !check {
-            std::fs::write(&path, text)?;
-        } else if std::fs::read_to_string(&path).unwrap_or_default() != text {
-            bail!(
-                "docs/schemas/{name}.json is stale; run `cargo xtask schemas` and commit what it writes"
-            );
-        }
-    }
-    Ok(())
+    run(Command::new(target().join("debug/torture")).args(words))
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::run::{run, target};
+use crate::run::{fetch, run, target};
 
 const PYTHON_PACKAGES: [&str; 6] = [
     "fastmcp==4.1.2",
@@ -96,11 +96,13 @@ fn servers() -> Result<()> {
         return missing(&wanted.join(" and "), "tests of faults and of several replicas");
     }
     println!("installing {}", wanted.join(" and "));
-    run(Command::new("apt-get").args(["update", "-q"]))?;
-    run(Command::new("apt-get")
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        .args(["install", "-q", "-y", "--no-install-recommends"])
-        .args(wanted))
+    fetch(Command::new("apt-get").args(["update", "-q"]))?;
+    fetch(
+        Command::new("apt-get")
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .args(["install", "-q", "-y", "--no-install-recommends"])
+            .args(wanted),
+    )
 }
 
 /// Creates a Python environment. An interrupted set-up is repeated from the beginning.
@@ -113,11 +115,13 @@ fn python(venv: &Path, base: &str, packages: &[&str]) -> Result<()> {
     let _ = std::fs::remove_dir_all(venv);
     // The system's Python may lack the packages that `venv` installs.
     run(Command::new(base).args(["-m", "venv", "--without-pip"]).arg(venv))?;
-    run(Command::new("python3")
-        .args(["-m", "pip", "--python"])
-        .arg(venv.join("bin/python"))
-        .args(["install", "--quiet", "--disable-pip-version-check"])
-        .args(packages))?;
+    fetch(
+        Command::new("python3")
+            .args(["-m", "pip", "--python"])
+            .arg(venv.join("bin/python"))
+            .args(["install", "--quiet", "--disable-pip-version-check"])
+            .args(packages),
+    )?;
     Ok(std::fs::write(done, wanted)?)
 }
 
@@ -143,12 +147,14 @@ fn suite(folder: &Path) -> Result<()> {
     let _ = std::fs::remove_dir_all(&draft);
     std::fs::create_dir_all(&draft)?;
     std::fs::write(draft.join("wanted.txt"), SUITE_PACKAGE)?;
-    run(Command::new("python3")
-        .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check"])
-        .args(["--no-deps", "--no-binary", "jsonschema", "--require-hashes", "-r"])
-        .arg(draft.join("wanted.txt"))
-        .arg("-d")
-        .arg(&draft))?;
+    fetch(
+        Command::new("python3")
+            .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check"])
+            .args(["--no-deps", "--no-binary", "jsonschema", "--require-hashes", "-r"])
+            .arg(draft.join("wanted.txt"))
+            .arg("-d")
+            .arg(&draft),
+    )?;
     run(Command::new("tar")
         .arg("-xzf")
         .arg(draft.join("jsonschema-4.26.0.tar.gz"))
@@ -167,12 +173,14 @@ fn npm(place: &Path, what: &str, flags: &[&str], packages: &[&str]) -> Result<()
     println!("setting up the npm {what}");
     let _ = std::fs::remove_dir_all(place);
     std::fs::create_dir_all(place)?;
-    run(Command::new("npm")
-        .arg("install")
-        .args(flags)
-        .args(["--no-audit", "--no-fund", "--loglevel=error", "--prefix"])
-        .arg(place)
-        .args(packages))?;
+    fetch(
+        Command::new("npm")
+            .arg("install")
+            .args(flags)
+            .args(["--no-audit", "--no-fund", "--loglevel=error", "--prefix"])
+            .arg(place)
+            .args(packages),
+    )?;
     Ok(std::fs::write(done, wanted)?)
 }
 

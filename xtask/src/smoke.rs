@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::run::{build, target};
+use crate::run::{build_program, target};
 
 /// How long the gateway may take to answer one request.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -18,7 +18,7 @@ const VERSION: &str = "2025-11-25";
 
 /// Starts the gateway in an empty folder and lets a client call `read_file` on a file there.
 pub fn run() -> Result<()> {
-    build()?;
+    build_program("toolbooth")?;
     let place = target().join("smoke");
     let _ = std::fs::remove_dir_all(&place);
     std::fs::create_dir_all(&place)?;

@@ -62,7 +62,8 @@ async fn main() {
         catalogue: None,
         ledger: Arc::clone(&ledger) as _,
         reads: None,
-        executors: Executors::default().with(AdapterId::Local("shop".into()), Arc::clone(&orders) as _),
+        executors: Executors::default()
+            .with(AdapterId::Local("shop".into()), Arc::clone(&orders) as _),
         clock: Arc::new(clock),
         ids: Arc::new(SystemIds),
         shapes: Default::default(),

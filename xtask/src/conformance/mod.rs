@@ -16,7 +16,7 @@ use anyhow::{Result, bail, ensure};
 use self::baseline::Baseline;
 use self::process::Server;
 use self::suite::Outcome;
-use crate::run::{build, repository, target};
+use crate::run::{build_program, repository, target};
 use crate::setup::{self, ConformanceSuite};
 
 const REVISIONS: [&str; 2] = ["2026-07-28", "2025-11-25"];
@@ -75,7 +75,7 @@ pub fn run(words: &[&str]) -> Result<()> {
     let wanted = Wanted::parse(words)?;
     let environment = setup::set_up()?;
     let Some(suite) = setup::conformance_suite()? else { return Ok(()) };
-    build()?;
+    build_program("toolbooth")?;
     let run = Run {
         suite,
         baseline: Baseline::read(&repository().join(baseline::PATH))?,

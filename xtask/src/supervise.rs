@@ -1,0 +1,159 @@
+//! Runs a command within a time limit, and kills every process that it started when the limit ends.
+//!
+//! Finds processes in `/proc`: by their parents, and by the variable [`MARK`] in their environment.
+//! A process that has left both behind is not found.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal};
+
+/// The variable that marks the processes of one supervised command.
+pub const MARK: &str = "XTASK_MARK";
+
+const POLL_MIN: Duration = Duration::from_millis(1);
+const POLL_MAX: Duration = Duration::from_millis(20);
+
+/// Waits for a child; `None` if it still runs after `limit`.
+pub fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let began = Instant::now();
+    let mut pause = POLL_MIN;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if began.elapsed() >= limit {
+            return Ok(None);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(POLL_MAX);
+    }
+}
+
+/// Runs a command. Returns its exit status; `None` if `limit` ended it.
+///
+/// `mark` is unique to the command. At the limit, kills the command, its descendants, and all
+/// processes that carry the mark.
+pub fn run_within(
+    command: &mut Command,
+    mark: &str,
+    limit: Duration,
+) -> Result<Option<ExitStatus>> {
+    let mut child = command
+        .env(MARK, mark)
+        .spawn()
+        .with_context(|| format!("{command:?} cannot be started"))?;
+    let status = wait_within(&mut child, limit)?;
+    if status.is_none() {
+        // A killed process may have started others meanwhile, so the search is repeated.
+        for _ in 0..10 {
+            let mut ids = descendants(child.id());
+            ids.extend(marked(mark));
+            ids.remove(&std::process::id());
+            if ids.is_empty() {
+                break;
+            }
+            ids.into_iter().for_each(kill);
+            std::thread::sleep(POLL_MAX);
+        }
+        let _ = child.kill();
+        child.wait()?;
+    }
+    Ok(status)
+}
+
+/// Kills a process; ignores one that has ended.
+pub fn kill(id: u32) {
+    if let Some(id) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+        let _ = rustix::process::kill_process(id, Signal::KILL);
+    }
+}
+
+/// The live processes whose environment has this mark.
+pub fn marked(mark: &str) -> BTreeSet<u32> {
+    let wanted = format!("{MARK}={mark}");
+    ids()
+        .filter(|id| {
+            let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+        })
+        .collect()
+}
+
+/// The command line of a process, for messages.
+pub fn command_line(id: u32) -> String {
+    let words = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&words).replace('\0', " ").trim().to_owned()
+}
+
+/// All live processes.
+fn ids() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir(Path::new("/proc")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The parent of a process.
+fn parent(id: u32) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The name in parentheses may have spaces and parentheses of its own.
+    text.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// A process and all processes below it.
+fn descendants(id: u32) -> BTreeSet<u32> {
+    let parents: Vec<(u32, u32)> = ids().filter_map(|id| Some((id, parent(id)?))).collect();
+    let mut found = BTreeSet::from([id]);
+    loop {
+        let before = found.len();
+        for (id, parent) in &parents {
+            if found.contains(parent) {
+                found.insert(*id);
+            }
+        }
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_ends_the_command_and_all_that_it_started() {
+        let file = std::env::temp_dir().join(format!("xtask-limit-{}", std::process::id()));
+        // One process stays below the shell; the other one has lost its parent.
+        let script = format!(
+            "sleep 600 & echo $! > {0}; (sleep 600 & echo $! >> {0}); echo done >> {0}; wait",
+            file.display()
+        );
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]);
+        let mark = format!("limit-{}", std::process::id());
+        let waiting = std::thread::spawn(move || {
+            run_within(&mut command, &mark, Duration::from_secs(2)).unwrap()
+        });
+        assert!(waiting.join().unwrap().is_none());
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let ids: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        assert_eq!((ids.len(), text.lines().last()), (2, Some("done")), "{text}");
+        let lives = |id: u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+            stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+        };
+        assert!(!ids.iter().any(|id| lives(*id)), "{ids:?}");
+    }
+
+    #[test]
+    fn a_command_that_ends_gives_its_status() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exit 3"]);
+        let status = run_within(&mut command, "status", Duration::from_secs(600)).unwrap();
+        assert_eq!(status.and_then(|status| status.code()), Some(3));
+    }
+}

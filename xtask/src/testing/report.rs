@@ -1,0 +1,125 @@
+//! The end of a run of tests: the slowest tests, what failed, what is flaky, and the counts.
+
+use super::runner::Outcome;
+use crate::steps;
+
+const SLOWEST: usize = 10;
+/// Failed tests whose output is printed; of all others only the names.
+const SHOWN_MAX: usize = 3;
+/// Lines of output of all shown tests together.
+const LINES_MAX: usize = 24;
+/// Longest line of a test's output, in characters.
+const LINE_CHARS_MAX: usize = 400;
+
+/// How the tests ended.
+#[derive(Default)]
+pub struct Report {
+    pub passed: usize,
+    pub skipped: usize,
+    pub failed: Vec<Outcome>,
+    /// Failed tests that passed when they ran again, with the number of tries.
+    pub flaky: Vec<(Outcome, usize)>,
+    /// Numbers of doc tests that passed and that failed.
+    pub doc_tests: Option<(usize, usize)>,
+    times: Vec<(f64, String)>,
+}
+
+impl Report {
+    pub fn add(&mut self, outcome: Outcome) {
+        self.times.push((outcome.seconds, outcome.test.name()));
+        if outcome.failure.is_none() {
+            self.passed += 1;
+        } else {
+            self.failed.push(outcome);
+        }
+    }
+
+    fn doc_tests_failed(&self) -> usize {
+        self.doc_tests.map_or(0, |(_, failed)| failed)
+    }
+
+    /// Whether the run succeeds.
+    pub fn holds(&self, flaky_max: usize) -> bool {
+        self.failed.is_empty() && self.doc_tests_failed() == 0 && self.flaky.len() <= flaky_max
+    }
+
+    /// Prints the report. The line with the counts is the last.
+    pub fn print(&self, flaky_max: usize) {
+        steps::begin_report();
+        let mut times: Vec<&(f64, String)> = self.times.iter().collect();
+        times.sort_by(|one, other| other.0.total_cmp(&one.0));
+        for (seconds, name) in times.iter().take(SLOWEST) {
+            println!("{seconds:8.1} s  {name}");
+        }
+        let shown = self.failed.len().min(SHOWN_MAX);
+        for outcome in self.failed.iter().take(shown) {
+            tell_failure(outcome, LINES_MAX / shown.max(1));
+        }
+        for outcome in self.failed.iter().skip(shown).take(SLOWEST) {
+            println!("FAILED {}", outcome.test.name());
+        }
+        for (outcome, tries) in &self.flaky {
+            let why = outcome.failure.as_deref().unwrap_or_default();
+            println!("FLAKY {} (passed at try {tries}; {why})", outcome.test.name());
+        }
+        if self.flaky.len() > flaky_max {
+            println!("{} tests are flaky, at most {flaky_max} may be", self.flaky.len());
+        }
+        if self.doc_tests_failed() > 0 {
+            println!("FAILED doc tests: {}", self.doc_tests_failed());
+        }
+        let passed =
+            self.passed + self.flaky.len() + self.doc_tests.map_or(0, |(passed, _)| passed);
+        let failed = self.failed.len() + self.doc_tests_failed();
+        println!("{passed} passed, {failed} failed, {} skipped", self.skipped);
+    }
+}
+
+/// Prints a failed test: how it ended, the end of its output, and how it is repeated.
+pub fn tell_failure(outcome: &Outcome, lines_max: usize) {
+    println!(
+        "FAILED {}: {} after {:.1} s",
+        outcome.test.name(),
+        outcome.failure.as_deref().unwrap_or_default(),
+        outcome.seconds
+    );
+    let text = std::fs::read(&outcome.log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines = telling(&text);
+    for line in lines.iter().skip(lines.len().saturating_sub(lines_max)) {
+        println!("  | {}", line.chars().take(LINE_CHARS_MAX).collect::<String>());
+    }
+    println!("  log:    {}", outcome.log.display());
+    println!("  repeat: cargo xtask test '{}'", outcome.test.name());
+}
+
+/// The lines of a test's output that tell something.
+fn telling(text: &str) -> Vec<&str> {
+    const SAID_BY_THE_RUNNER: [&str; 6] =
+        ["running ", "failures:", "test result:", "note: run with", "---- ", "    "];
+    let is_of_runner = |line: &str| SAID_BY_THE_RUNNER.iter().any(|start| line.starts_with(start));
+    let trimmed = text.lines().map(str::trim_end);
+    trimmed.filter(|line| !line.is_empty() && !is_of_runner(line)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_test_runner_says_is_left_out() {
+        let text = "\nrunning 1 test\ntest a ... FAILED\n\nfailures:\n\n---- a stdout ----\n\nthread 'a' panicked at x.rs:1:2:\nit broke\nnote: run with `RUST_BACKTRACE=1`\n\nfailures:\n    a\n\ntest result: FAILED. 0 passed; 1 failed;\n";
+        assert_eq!(
+            telling(text),
+            ["test a ... FAILED", "thread 'a' panicked at x.rs:1:2:", "it broke"]
+        );
+    }
+
+    #[test]
+    fn a_few_flaky_tests_are_told_and_more_fail_the_run() {
+        let mut report = Report::default();
+        assert!(report.holds(3));
+        report.doc_tests = Some((3, 1));
+        assert!(!report.holds(3));
+    }
+}

@@ -1,0 +1,168 @@
+//! Runs tests in processes of their own, as many at a time as there are processors.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::binaries::Binary;
+use crate::run::target;
+use crate::supervise;
+
+/// How long processes of a test may take to end after the test.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// Groups of tests that count or change what belongs to the whole machine: mounts, control groups,
+/// networks, processes. No other test runs beside a group. Beginnings of [`Test::name`].
+const ALONE: [&str; 5] = [
+    "toolbooth-launcher::escapes ",
+    "toolbooth-launcher::lives ",
+    "toolbooth-adapters::networks ",
+    "toolbooth-adapters::processes ",
+    "toolbooth-tests::gateway contained::",
+];
+
+/// One test function.
+#[derive(Debug, Clone)]
+pub struct Test {
+    pub binary: Arc<Binary>,
+    pub function: String,
+}
+
+impl Test {
+    /// Its name in messages and filters: package, target and function.
+    pub fn name(&self) -> String {
+        format!("{}::{} {}", self.binary.package, self.binary.target, self.function)
+    }
+
+    /// The place in [`ALONE`] of its group; `None` if it may run beside any other test.
+    pub fn group(&self) -> Option<usize> {
+        let name = self.name();
+        ALONE.iter().position(|start| name.starts_with(start))
+    }
+
+    /// Where its output goes; removed if it passes.
+    fn log(&self) -> PathBuf {
+        let name = self.name().replace("::", "-").replace([' ', '/'], "-");
+        target().join("ci/tests").join(format!("{name}.log"))
+    }
+}
+
+/// How a test ended.
+#[derive(Debug)]
+pub struct Outcome {
+    pub test: Test,
+    pub seconds: f64,
+    /// Why it failed.
+    pub failure: Option<String>,
+    /// The file with its output, if it failed.
+    pub log: PathBuf,
+}
+
+impl Outcome {
+    /// Prints one line.
+    pub fn tell(&self) {
+        let word = if self.failure.is_none() { "ok" } else { "FAILED" };
+        println!("{word:6} {:7.2} s  {}", self.seconds, self.test.name());
+    }
+}
+
+/// Runs one test, with its output in its log.
+pub fn run_one(test: &Test, limit: Duration) -> Result<Outcome> {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let path = test.log();
+    std::fs::create_dir_all(path.parent().context("a folder")?)?;
+    let output = File::create(&path).with_context(|| format!("{}", path.display()))?;
+    let errors = output.try_clone()?;
+    let mut command = Command::new(&test.binary.path);
+    command
+        .args(["--exact", &test.function])
+        .current_dir(&test.binary.folder)
+        .env("CARGO_MANIFEST_DIR", &test.binary.folder)
+        .env("CARGO_PKG_NAME", &test.binary.package)
+        // Backtraces of tests hide what they say.
+        .env_remove("RUST_BACKTRACE")
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(errors);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let mark = format!("test-{}-{number}", std::process::id());
+    let began = Instant::now();
+    let ended = supervise::run_within(&mut command, &mark, limit)?;
+    let seconds = began.elapsed().as_secs_f64();
+    let mut failure = match ended {
+        Some(status) if status.success() => None,
+        Some(status) => Some(format!("ended with {status}")),
+        None => Some(format!("did not end within {} s", limit.as_secs())),
+    };
+    // A program that ran no test succeeds too.
+    if failure.is_none() && !String::from_utf8_lossy(&std::fs::read(&path)?).contains(" 1 passed") {
+        failure = Some("ran no test".to_owned());
+    }
+    if let Some(left) = left_behind(&mark) {
+        failure = failure.or(Some(format!("left processes behind: {left}")));
+    }
+    if failure.is_none() {
+        std::fs::remove_file(&path)?;
+    }
+    Ok(Outcome { test: test.clone(), seconds, failure, log: path })
+}
+
+/// The processes of a test that still run after it, which are killed.
+fn left_behind(mark: &str) -> Option<String> {
+    let began = Instant::now();
+    loop {
+        let left = supervise::marked(mark);
+        if left.is_empty() {
+            return None;
+        }
+        if began.elapsed() >= END_LIMIT {
+            let lines: Vec<String> = left.iter().map(|id| supervise::command_line(*id)).collect();
+            left.into_iter().for_each(supervise::kill);
+            return Some(lines.join("; "));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Runs all tests, group after group, and calls `ended` as each ends.
+pub fn run_all(tests: &[Test], limit: Duration, mut ended: impl FnMut(Outcome)) -> Result<()> {
+    let mut rest = tests;
+    while let Some(first) = rest.first() {
+        let group = first.group();
+        let count = rest.iter().take_while(|test| test.group() == group).count();
+        let (now, later) = rest.split_at(count);
+        run_group(now, limit, &mut ended)?;
+        rest = later;
+    }
+    Ok(())
+}
+
+fn run_group(tests: &[Test], limit: Duration, ended: &mut impl FnMut(Outcome)) -> Result<()> {
+    let slots = std::thread::available_parallelism().map_or(2, usize::from);
+    let queue = Mutex::new(tests.iter());
+    let (tell, outcomes) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..slots {
+            let (queue, tell) = (&queue, tell.clone());
+            scope.spawn(move || {
+                loop {
+                    let next = queue.lock().map(|mut queue| queue.next());
+                    let Ok(Some(test)) = next else { return };
+                    if tell.send(run_one(test, limit)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(tell);
+        for outcome in outcomes {
+            ended(outcome?);
+        }
+        Ok(())
+    })
+}
