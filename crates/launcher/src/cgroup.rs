@@ -22,13 +22,18 @@ const CPU_QUOTA_US_MIN: u64 = 1_000;
 const PREFIX: &str = "toolbooth-";
 /// Maximum number of attempts to remove a folder: it is busy while its last process is being
 /// reaped.
-const REMOVAL_TRIES: u32 = 200;
+const REMOVAL_TRIES: u32 = 1_000;
 /// Pause between two attempts.
 const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
 
 /// A cgroup that is removed when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Cgroup(PathBuf, Option<CpuShare>);
+pub(crate) struct Cgroup {
+    folder: PathBuf,
+    share: Option<CpuShare>,
+    /// The cgroups that this process was in before it entered this one.
+    before: Vec<PathBuf>,
+}
 
 /// A folder in the `cpu` hierarchy, which is a separate one in cgroup v1.
 #[derive(Debug)]
@@ -41,9 +46,9 @@ impl Cgroup {
         let name = format!("{PREFIX}{}-{}", std::process::id(), crate::sys::nanoseconds());
         let folder = parent.join(name);
         fs::create_dir(&folder)?;
-        let mut cgroup = Self(folder, None);
+        let mut cgroup = Self { folder, share: None, before: Vec::new() };
         let bytes = limits.memory_bytes.unwrap_or(u64::MAX).to_string();
-        if cgroup.0.join("memory.max").exists() {
+        if cgroup.folder.join("memory.max").exists() {
             cgroup.write("memory.max", &bytes)?;
             // Kernels without swap do not have this file.
             let _ = cgroup.write("memory.swap.max", "0");
@@ -54,31 +59,37 @@ impl Cgroup {
         if let Some(percent) = limits.cpu_percent {
             let quota = percent.saturating_mul(CPU_PERIOD_US / 100).max(CPU_QUOTA_US_MIN);
             // The quota is best effort: without the controller it is not set.
-            if cgroup.0.join("cpu.max").exists() {
+            if cgroup.folder.join("cpu.max").exists() {
                 let _ = cgroup.write("cpu.max", &format!("{quota} {CPU_PERIOD_US}"));
             } else {
-                cgroup.1 = CpuShare::make(&cgroup.0, quota).ok();
+                cgroup.share = CpuShare::make(&cgroup.folder, quota).ok();
             }
         }
         Ok(cgroup)
     }
 
     fn write(&self, file: &str, text: &str) -> io::Result<()> {
-        fs::write(self.0.join(file), text)
+        fs::write(self.folder.join(file), text)
     }
 
     /// Moves a process into the cgroup.
     pub(crate) fn take_in(&self, pid: Pid) -> io::Result<()> {
         let pid = pid.as_raw_nonzero().to_string();
-        if let Some(share) = &self.1 {
+        if let Some(share) = &self.share {
             let _ = fs::write(share.0.join("cgroup.procs"), &pid);
         }
         self.write("cgroup.procs", &pid)
     }
 
+    /// Moves this process into the cgroup, until the cgroup is dropped.
+    pub(crate) fn enter(&mut self) -> io::Result<()> {
+        self.before = own_folders().into_iter().map(|(_, folder)| folder).collect();
+        self.take_in(rustix::process::getpid())
+    }
+
     /// Whether the kernel ended a process of the cgroup because of its memory.
     pub(crate) fn has_run_out(&self) -> bool {
-        let told = |file: &str| fs::read_to_string(self.0.join(file)).unwrap_or_default();
+        let told = |file: &str| fs::read_to_string(self.folder.join(file)).unwrap_or_default();
         let counts = [told("memory.events"), told("memory.oom_control")].concat();
         counts
             .lines()
@@ -91,15 +102,9 @@ impl CpuShare {
     fn make(memory: &Path, quota_us: u64) -> io::Result<Self> {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let name = memory.file_name().ok_or_else(missing)?;
-        let text = fs::read_to_string("/proc/self/cgroup")?;
-        let own = text.lines().find_map(|line| {
-            let mut parts = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (parts.next()?, parts.next()?);
-            let rules = controllers.split(',').any(|controller| controller == "cpu");
-            let root = Path::new("/sys/fs/cgroup").join(controllers);
-            rules.then(|| root.join(path.trim_start_matches('/')))
-        });
-        let parent = own.ok_or_else(missing)?;
+        let has_cpu = |controllers: &str| controllers.split(',').any(|name| name == "cpu");
+        let own = own_folders().into_iter().find(|(controllers, _)| has_cpu(controllers));
+        let (_, parent) = own.ok_or_else(missing)?;
         sweep(&parent);
         let share = Self(parent.join(name));
         fs::create_dir(&share.0)?;
@@ -107,6 +112,18 @@ impl CpuShare {
         fs::write(share.0.join("cpu.cfs_quota_us"), quota_us.to_string())?;
         Ok(share)
     }
+}
+
+/// The cgroups that this process is in, with the controllers of each; cgroup v2 names none.
+fn own_folders() -> Vec<(String, PathBuf)> {
+    let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let folder = |line: &str| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        let root = Path::new("/sys/fs/cgroup").join(controllers);
+        Some((controllers.to_owned(), root.join(path.trim_start_matches('/'))))
+    };
+    text.lines().filter_map(folder).collect()
 }
 
 /// Removes a folder whose last process is being reaped.
@@ -129,7 +146,12 @@ impl Drop for CpuShare {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        remove(&self.0);
+        // A cgroup that has a process cannot be removed.
+        for folder in &self.before {
+            let own = rustix::process::getpid().as_raw_nonzero().to_string();
+            let _ = fs::write(folder.join("cgroup.procs"), own);
+        }
+        remove(&self.folder);
     }
 }
 

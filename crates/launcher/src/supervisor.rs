@@ -148,13 +148,13 @@ fn carry_out(run: &Run, stdin: OwnedFd, control: &OwnedFd) -> Result<Report, Fai
         let (child, cgroup) = start_first(run, sandbox_spec, stdin, folder, control, tell)?;
         return Ok(watch(run, child, Child::First, told, cgroup.as_ref(), control));
     }
-    let cgroup = match enclosed {
+    let mut cgroup = match enclosed {
         Some(sandbox_spec) => make_cgroup(sandbox_spec)?,
         None => None,
     };
-    if let Some(cgroup) = &cgroup {
+    if let Some(cgroup) = &mut cgroup {
         // The program inherits the cgroup. The launcher counts too, but uses little memory.
-        at("entering the cgroup", cgroup.take_in(rustix::process::getpid()))?;
+        at("entering the cgroup", cgroup.enter())?;
     }
     let mut tell = tell;
     let started = init::start_program(run, &run.env, &stdin, None, folder, &mut tell)?;

@@ -192,6 +192,35 @@ if child:
         }
         Ok(())
     }),
+    ("a cgroup is removed with its program, with and without namespaces", |who| {
+        let whole = sandbox_spec(who, &primitives(who));
+        let Some(parent) = whole.cgroup.clone() else {
+            // An ordinary user may have none.
+            eprintln!("SKIPPED: no cgroup can be made as {who:?}");
+            return Ok(());
+        };
+        let mut bare = whole.clone();
+        // Without a namespace of its own, the program shares the launcher's cgroup.
+        bare.primitives.retain(|primitive| *primitive == Primitive::MemoryCgroup);
+        for mut own in [whole, bare] {
+            own.limits.memory_bytes = Some(256 << 20);
+            let mut launched =
+                launch(who, &Order::Run(Box::new(shell("sleep 0.2; exit 4", Some(own)))));
+            launched.until_started();
+            let launcher = launched.started.unwrap();
+            let prefix = format!("toolbooth-{launcher}-");
+            let folders = || -> Vec<String> {
+                let entries = std::fs::read_dir(&parent).unwrap().flatten();
+                let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+                names.filter(|name| name.starts_with(&prefix)).collect()
+            };
+            equal(&folders().len(), &1)?;
+            expect(launched.end(), &Report::Exit(4))?;
+            until("the launcher is gone", || !Path::new(&format!("/proc/{launcher}")).exists());
+            equal(&folders(), &Vec::new())?;
+        }
+        Ok(())
+    }),
     ("nobody outlives the lifeline", |who| {
         for contained in [true, false] {
             let own = contained.then(|| sandbox_spec(who, &primitives(who)));
