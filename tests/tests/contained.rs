@@ -8,9 +8,10 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use toolbooth_tests::waiting::until;
 use toolbooth_tests::{Place, binary, request};
 
 /// A server of the legacy era whose tools answer, hang or exit.
@@ -120,14 +121,6 @@ fn count(path: impl AsRef<Path>, prefix: &str, depth: u32) -> usize {
     entries.flatten().map(of).sum()
 }
 
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_secs(60), "never: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Descriptors and threads of a process.
 fn weight(pid: u32) -> (usize, usize) {
     let count =
@@ -185,8 +178,8 @@ fn a_thousand_calls_with_faults_leave_nothing() {
     place.write("toolbooth.toml", &format!("{SCRIPTS}{servers}")).write("server.py", SERVER).write(
         "tools.registry.json",
         &registry(&[
-            tool("in.run", "sh", "untrusted", 10_000, None),
-            tool("free.run", "sh", "trusted", 10_000, None),
+            tool("in.run", "sh", "untrusted", 100_000, None),
+            tool("free.run", "sh", "trusted", 100_000, None),
             tool("in.slow", "sh", "untrusted", 400, None),
             tool("free.slow", "sh", "trusted", 400, None),
         ]),

@@ -6,9 +6,9 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 use std::sync::mpsc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
+use toolbooth_tests::waiting::CEILING;
 use toolbooth_tests::{Gateway, Place};
 
 const CALL: &str = r#"{"toolId":"calculator","args":{"expression":"6*7"}}"#;
@@ -255,7 +255,7 @@ fn bodies_that_stay_half_sent_are_held_within_one_budget() {
     }
     // The budget has room for two of them, so that at least ten are refused.
     for _ in 0..10 {
-        let answer = answered.recv_timeout(Duration::from_secs(60)).expect("a refusal");
+        let answer = answered.recv_timeout(CEILING).expect("a refusal");
         let answer = parsed(&answer);
         assert_problem(&answer, 503, "overloaded", "over the budget");
         assert!(answer.head.contains("\r\nretry-after: 1"), "{}", answer.head);
@@ -378,7 +378,7 @@ fn wait_until_stopped(process: u32) {
     let began = std::time::Instant::now();
     let threads = format!("/proc/{process}/task");
     while !std::fs::read_dir(&threads).unwrap().all(|thread| stopped(thread.unwrap().path())) {
-        assert!(began.elapsed() < Duration::from_secs(60), "it does not stop");
+        assert!(began.elapsed() < CEILING, "it does not stop");
         std::thread::yield_now();
     }
 }

@@ -35,6 +35,9 @@ use toolbooth_contracts::{
     ToolContract, ToolOutput,
 };
 
+/// A time limit that no test reaches.
+const FAR_MS: u64 = 100_000;
+
 fn launcher() -> Launcher {
     Launcher::of_this_program(None)
 }
@@ -157,12 +160,12 @@ async fn until(mut done: impl FnMut() -> bool) {
     panic!("never");
 }
 
-fn source(script: &str) -> CommandSource {
+fn source(script: &str, timeout_ms: u64) -> CommandSource {
     let tools = CommandTools {
         name: "test".into(),
         discover: shell(script),
         call: shell(script),
-        discover_timeout: Duration::from_millis(700),
+        discover_timeout: Duration::from_millis(timeout_ms),
         listing_bytes_max: 10_000,
         error_text: ErrorText::Safe,
         sandbox: None,
@@ -173,7 +176,7 @@ fn source(script: &str) -> CommandSource {
 
 async fn both_forms_of_declarations_are_read() {
     let script = r#"echo '[{"name":"a","parametersJsonSchema":{"type":"object"}},{"functionDeclarations":[{"name":"b","description":"d"}]},{"x":1},{"name":"-rf"}]'; echo noise >&2"#;
-    let listing = source(script).list().await.unwrap();
+    let listing = source(script, FAR_MS).list().await.unwrap();
     let names: Vec<&str> = listing.tools.iter().map(|tool| tool.name.as_str()).collect();
     assert_eq!(names, ["a", "b"]);
     assert_eq!(listing.problems.len(), 2, "{:?}", listing.problems);
@@ -189,7 +192,8 @@ async fn bad_commands_get_errors_that_name_them() {
         ("sleep 60", "did not answer"),
         ("printf '\\377'", "no JSON"),
     ] {
-        let error = source(script).list().await.unwrap_err().to_string();
+        let timeout_ms = if expected == "did not answer" { 700 } else { FAR_MS };
+        let error = source(script, timeout_ms).list().await.unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains("sh -c"), "{script}: {error}");
     }
 }
@@ -235,14 +239,13 @@ async fn each_limit_has_its_word_and_its_code() {
     let executor = scripts(TrustLevels::default());
     // Only the limit under test can be reached: the others leave room for a slow machine.
     let limits = |wall_ms: u64| json!({"limits": {"wallMs": wall_ms, "cpuS": 1, "memoryMb": 48, "stdoutBytes": 1000}});
-    const FAR: u64 = 100_000;
     for (script, wall_ms, word, code, safe) in [
         ("sleep 600", 1_500, "timeout", ErrorCode::Timeout, None),
-        ("while :; do :; done", FAR, "timeout", ErrorCode::Timeout, None),
-        ("yes", FAR, "output-limit", ErrorCode::ResultTooLarge, None),
+        ("while :; do :; done", FAR_MS, "timeout", ErrorCode::Timeout, None),
+        ("yes", FAR_MS, "output-limit", ErrorCode::ResultTooLarge, None),
         (
             "for i in 1 2 3 4; do (head -c 30000000 /dev/zero | tail | sleep 1) & done; wait; exit 1",
-            FAR,
+            FAR_MS,
             "memory-limit",
             ErrorCode::AdapterFailed,
             Some("memory"),
@@ -264,7 +267,7 @@ async fn each_limit_has_its_word_and_its_code() {
         assert!(error.safe.is_none_or(|told| told.contains(safe.unwrap_or_default())));
     }
     let call =
-        dispatch(contract("t.t", "sandbox", Some(limits(FAR))), &json!({"script": "exit 3"}));
+        dispatch(contract("t.t", "sandbox", Some(limits(FAR_MS))), &json!({"script": "exit 3"}));
     let output = execute(&executor, call).await.unwrap();
     assert!(output.is_error && text(&output).contains("exit code 3"), "{output:?}");
 }
@@ -600,8 +603,8 @@ async fn handlers_of_both_languages_answer() {
 
 async fn cancelled_after(run: impl Future<Output = Outcome>, cancel: CancelHandle) -> Outcome {
     tokio::pin!(run);
-    // By then the worker has the call: starting takes less.
-    match tokio::time::timeout(Duration::from_millis(700), &mut run).await {
+    // The worker is there already, so that it has the call by then.
+    match tokio::time::timeout(Duration::from_secs(3), &mut run).await {
         Ok(outcome) => outcome,
         Err(_) => {
             cancel.cancel();

@@ -62,7 +62,7 @@ fn an_ended_session_is_gone_and_its_calls_are_cancelled() {
 
 #[test]
 fn idle_sessions_end_and_busy_ones_do_not() {
-    let (place, stage) = staged("[http]\nsession_idle_ms = 100\n");
+    let (place, stage) = staged("[http]\nsession_idle_ms = 2000\n");
     let gateway = place.serve();
     let calling = Session::begin(&gateway);
     let sent = calling.post(&waiting("long"));
@@ -73,7 +73,7 @@ fn idle_sessions_end_and_busy_ones_do_not() {
     let idle = Session::begin(&gateway);
     // A ping uses the session, so pings are further apart than the time that it may be idle.
     until("an idle session ends", || {
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(2_500));
         idle.ping() == 404
     });
     assert_eq!((calling.ping(), listening.ping()), (200, 200), "they began before and are in use");
@@ -82,7 +82,7 @@ fn idle_sessions_end_and_busy_ones_do_not() {
     stream.hang_up();
     for session in [calling, listening] {
         until("a session ends that was busy", || {
-            std::thread::sleep(Duration::from_millis(300));
+            std::thread::sleep(Duration::from_millis(2_500));
             session.ping() == 404
         });
     }

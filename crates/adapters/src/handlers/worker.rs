@@ -25,7 +25,9 @@ use crate::text::plain;
 /// Bytes of one answer.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 /// How long an interpreter may take to load a file.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a worker that has closed its output may take to end, so that it is told how.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the mark at the end of a call's words may take after its answer.
 const MARK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -274,7 +276,7 @@ impl Worker {
 
     /// How a worker ended that gives no answer any more, and what it printed last.
     async fn last_words(&mut self) -> (Option<Ended>, String) {
-        let ended = tokio::time::timeout(Duration::from_millis(500), self.running.ended()).await;
+        let ended = tokio::time::timeout(SETTLE_TIMEOUT, self.running.ended()).await;
         let ended = ended.ok();
         let how = match &ended {
             Some(Ended::Exit(code)) => format!("exit: the worker ended with code {code}"),

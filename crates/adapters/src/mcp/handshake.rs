@@ -19,7 +19,7 @@ use super::wire::{self, Era, Greeting};
 /// How long a child may be silent on the modern era's first question, before the legacy one is
 /// tried. Servers of that era may not answer what they do not know. At most half of the time that
 /// connecting may take.
-const CHILD_PATIENCE: Duration = Duration::from_secs(2);
+const CHILD_PATIENCE: Duration = Duration::from_secs(4);
 /// As [`CHILD_PATIENCE`], over HTTP, where every request has an answer of its own.
 const HTTP_PATIENCE: Duration = Duration::from_secs(8);
 

@@ -32,7 +32,7 @@ const READ_BYTES: usize = 64 << 10;
 /// How long a server may take to end once its input is closed, and then once it is asked to.
 const END_GRACE: Duration = Duration::from_secs(2);
 /// How long a child whose output has ended may take to end itself, so that it is told how.
-const SETTLE_TIMEOUT: Duration = Duration::from_millis(300);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the next line of a child that has ended may take, and how many are read; a grandchild
 /// may hold the pipe open.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);

@@ -33,7 +33,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long the doors wait for sources of which nothing is known; clients are told of later ones.
 /// They do not wait for sources whose tools are known from the lock or from pins.
-const START_PATIENCE: Duration = Duration::from_secs(5);
+const START_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Asynchronous calls that `serve` runs at once, where nothing is said.
 const WORKERS: usize = 4;
