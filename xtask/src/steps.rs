@@ -1,13 +1,14 @@
-//! Runs steps one after another, each as a process of its own with a limit and a log.
+//! Runs steps, each as a process of its own with a limit and a log.
 //!
-//! A step is a command of this program, so that it can be repeated alone. Steps that do not need
-//! a failed step still run. The output of a step is in `target/ci/STEP.log`; at the end stand the
+//! A step is a command of this program, so that it can be repeated alone. There are two lanes; a
+//! step waits for those that it needs. Steps that do not need a failed step still run. The output of a step is in `target/ci/STEP.log`; at the end stand the
 //! times, the reports of the steps, and the end of the log of each failed step.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -30,6 +31,8 @@ pub struct Step<'a> {
     pub limit_s: u64,
     /// Names of steps without which this one cannot run.
     pub needs: &'a [&'a str],
+    /// Whether it runs in the second lane, beside the other steps.
+    pub beside: bool,
 }
 
 /// Begins the report of a step: what is printed after it is shown at the end of the run.
@@ -48,32 +51,31 @@ fn log(step: &Step<'_>) -> PathBuf {
     target().join("ci").join(format!("{}.log", step.name.replace(' ', "-")))
 }
 
-/// Runs the steps. Fails at the end if a step failed.
-pub fn run(steps: &[Step<'_>]) -> Result<()> {
+/// Runs the steps, those of each lane in order, both lanes at once, within `limit` together.
+///
+/// # Errors
+/// At the end, if a step failed.
+pub fn run(steps: &[Step<'_>], limit: Option<Duration>) -> Result<()> {
     std::fs::create_dir_all(target().join("ci"))?;
     // Read before a build replaces the file.
     let program = std::env::current_exe()?;
     let began = Instant::now();
-    let mut failed: BTreeSet<&str> = BTreeSet::new();
-    let mut all = Vec::new();
-    for step in steps {
-        println!("==> {}", step.name);
-        let done = match step.needs.iter().find(|needed| failed.contains(*needed)) {
-            Some(needed) => {
-                let failure = Some(format!("not run, because `{needed}` failed"));
-                Done { step, seconds: 0.0, failure }
-            }
-            None => run_one(step, &program)?,
-        };
-        match &done.failure {
-            None => println!("    {:.0} s", done.seconds),
-            Some(failure) => {
-                failed.insert(step.name);
-                println!("    FAILED after {:.0} s: {failure}", done.seconds);
-            }
-        }
-        all.push(done);
-    }
+    let ended = Ended::default();
+    let run = Run {
+        program,
+        until: limit.map(|limit| began + limit),
+        // Where packages are fetched first, nothing else may need the registry.
+        offline: steps.iter().any(|step| step.words == ["fetch"]),
+    };
+    let all: Vec<Done<'_>> = std::thread::scope(|scope| {
+        let lanes = [false, true].map(|beside| {
+            let (run, ended) = (&run, &ended);
+            let own = steps.iter().filter(move |step| step.beside == beside);
+            scope.spawn(move || own.map(|step| in_turn(step, steps, run, ended)).collect())
+        });
+        let lanes = lanes.map(|lane| lane.join().unwrap_or_default());
+        lanes.into_iter().flat_map(|lane: Vec<Done<'_>>| lane).collect()
+    });
     println!("==> times");
     for done in &all {
         println!("{:8.0} s  {}", done.seconds, done.step.name);
@@ -88,32 +90,95 @@ pub fn run(steps: &[Step<'_>]) -> Result<()> {
         println!("==> FAILED: {}", done.step.name);
         tell(done, lines_max.saturating_sub(3));
     }
-    if !failures.is_empty() {
+    if !failures.is_empty() || all.len() != steps.len() {
         let names: Vec<&str> = failures.iter().map(|done| done.step.name).collect();
-        bail!("{} of {} steps failed: {}", failures.len(), all.len(), names.join(", "));
+        bail!("{} of {} steps failed: {}", failures.len(), steps.len(), names.join(", "));
     }
     println!("everything holds, {:.1} min", began.elapsed().as_secs_f64() / 60.0);
     Ok(())
 }
 
-fn run_one<'a>(step: &'a Step<'a>, program: &Path) -> Result<Done<'a>> {
+/// What the steps of one run share.
+struct Run {
+    program: PathBuf,
+    /// When the run is over.
+    until: Option<Instant>,
+    offline: bool,
+}
+
+/// Which steps have ended, and whether they succeeded.
+#[derive(Default)]
+struct Ended {
+    steps: Mutex<BTreeMap<String, bool>>,
+    changed: Condvar,
+}
+
+impl Ended {
+    /// Waits until the steps have ended; returns the first that failed.
+    fn first_failed<'a>(&self, names: &[&'a str]) -> Option<&'a str> {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        while !names.iter().all(|name| steps.contains_key(*name)) {
+            steps = self.changed.wait(steps).unwrap_or_else(PoisonError::into_inner);
+        }
+        names.iter().find(|name| steps.get(**name) == Some(&false)).copied()
+    }
+
+    fn add(&self, name: &str, succeeded: bool) {
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        steps.insert(name.to_owned(), succeeded);
+        self.changed.notify_all();
+    }
+}
+
+/// Runs a step once those that it needs have ended. Steps that are not among `all` count as done.
+fn in_turn<'a>(step: &'a Step<'a>, all: &[Step<'_>], run: &Run, ended: &Ended) -> Done<'a> {
+    let known = |name: &&str| all.iter().any(|step| step.name == *name);
+    let needs: Vec<&str> = step.needs.iter().copied().filter(|name| known(name)).collect();
+    let done = match ended.first_failed(&needs) {
+        Some(needed) => {
+            let failure = Some(format!("not run, because `{needed}` failed"));
+            Done { step, seconds: 0.0, failure }
+        }
+        None => {
+            println!("==> {}", step.name);
+            run_one(step, run).unwrap_or_else(|error| {
+                let failure = Some(format!("{error:#}"));
+                Done { step, seconds: 0.0, failure }
+            })
+        }
+    };
+    match &done.failure {
+        None => println!("    {}: {:.0} s", step.name, done.seconds),
+        Some(failure) => {
+            println!("    {}: FAILED after {:.0} s: {failure}", step.name, done.seconds);
+        }
+    }
+    ended.add(step.name, done.failure.is_none());
+    done
+}
+
+fn run_one<'a>(step: &'a Step<'a>, run: &Run) -> Result<Done<'a>> {
     let path = log(step);
     let output = File::create(&path).with_context(|| format!("{}", path.display()))?;
     let errors = output.try_clone()?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(&run.program);
     command
         .args(step.words)
         .current_dir(repository())
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(errors);
+    if run.offline && step.words != ["fetch"] {
+        command.env("CARGO_NET_OFFLINE", "true");
+    }
     let began = Instant::now();
     let mark = format!("step-{}-{}", std::process::id(), step.name);
-    let limit = Duration::from_secs(step.limit_s);
+    let own = Duration::from_secs(step.limit_s);
+    let limit = run.until.map_or(own, |until| own.min(until.saturating_duration_since(began)));
     let failure = match supervise::run_within(&mut command, &mark, limit)? {
         Some(status) if status.success() => None,
         Some(status) => Some(format!("ended with {status}")),
-        None => Some(format!("did not end within its limit of {} s", step.limit_s)),
+        None => Some(format!("did not end within its limit of {} s", limit.as_secs())),
     };
     Ok(Done { step, seconds: began.elapsed().as_secs_f64(), failure })
 }
@@ -158,8 +223,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_step_waits_for_what_it_needs_and_is_left_out_where_that_failed() {
+        let ended = Ended::default();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| ended.first_failed(&["one", "two"]));
+            ended.add("one", true);
+            ended.add("two", false);
+            assert_eq!(waiting.join().unwrap(), Some("two"));
+        });
+        assert_eq!(ended.first_failed(&["one"]), None);
+        let needs = &["two", "unknown"];
+        let step = Step { name: "three", words: &[], limit_s: 1, needs, beside: false };
+        let two = Step { name: "two", ..step };
+        let run = Run { program: "/no/such/program".into(), until: None, offline: false };
+        let done = in_turn(&step, &[two, step], &run, &ended);
+        assert_eq!(done.failure.as_deref(), Some("not run, because `two` failed"));
+    }
+
+    #[test]
     fn a_report_is_the_end_of_the_log() {
-        const STEP: Step<'_> = Step { name: "test of reports", words: &[], limit_s: 1, needs: &[] };
+        const STEP: Step<'_> =
+            Step { name: "test of reports", words: &[], limit_s: 1, needs: &[], beside: false };
         std::fs::create_dir_all(target().join("ci")).unwrap();
         for (text, expected) in [
             ("one\ntwo\n", vec![]),

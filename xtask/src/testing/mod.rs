@@ -59,11 +59,11 @@ pub fn run(filter: &str) -> Result<()> {
 
 /// Runs a failed test alone; returns at which try it passed.
 fn again(failure: &Outcome) -> Result<Option<usize>> {
-    for number in 1..=AGAIN_MAX {
+    for number in 2..=1 + AGAIN_MAX {
         println!("again, alone: {}", failure.test.name());
-        let outcome = runner::run_one(&failure.test, TEST_LIMIT)?;
+        let outcome = runner::run_one(&failure.test, number, TEST_LIMIT)?;
         if outcome.failure.is_none() {
-            return Ok(Some(number + 1));
+            return Ok(Some(number));
         }
     }
     Ok(None)

@@ -8,6 +8,8 @@ const SLOWEST: usize = 10;
 const SHOWN_MAX: usize = 3;
 /// Lines of output of all shown tests together.
 const LINES_MAX: usize = 24;
+/// Lines of output of one flaky test.
+const FLAKY_LINES_MAX: usize = 6;
 /// Longest line of a test's output, in characters.
 const LINE_CHARS_MAX: usize = 400;
 
@@ -59,6 +61,7 @@ impl Report {
             println!("FAILED {}", outcome.test.name());
         }
         for (outcome, tries) in &self.flaky {
+            tell_output(outcome, FLAKY_LINES_MAX);
             let why = outcome.failure.as_deref().unwrap_or_default();
             println!("FLAKY {} (passed at try {tries}; {why})", outcome.test.name());
         }
@@ -83,6 +86,12 @@ pub fn tell_failure(outcome: &Outcome, lines_max: usize) {
         outcome.failure.as_deref().unwrap_or_default(),
         outcome.seconds
     );
+    tell_output(outcome, lines_max);
+    println!("  repeat: cargo xtask test '{}'", outcome.test.name());
+}
+
+/// Prints the end of a test's output, and where the whole is.
+fn tell_output(outcome: &Outcome, lines_max: usize) {
     let text = std::fs::read(&outcome.log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines = telling(&text);
@@ -90,7 +99,6 @@ pub fn tell_failure(outcome: &Outcome, lines_max: usize) {
         println!("  | {}", line.chars().take(LINE_CHARS_MAX).collect::<String>());
     }
     println!("  log:    {}", outcome.log.display());
-    println!("  repeat: cargo xtask test '{}'", outcome.test.name());
 }
 
 /// The lines of a test's output that tell something.

@@ -1,4 +1,4 @@
-//! Runs tests in processes of their own, as many at a time as there are processors.
+//! Runs tests in processes of their own, two at a time for each processor.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -45,10 +45,12 @@ impl Test {
         ALONE.iter().position(|start| name.starts_with(start))
     }
 
-    /// Where its output goes; removed if it passes.
-    fn log(&self) -> PathBuf {
-        let name = self.name().replace("::", "-").replace([' ', '/'], "-");
-        target().join("ci/tests").join(format!("{name}.log"))
+    /// Where the output of a try goes; removed if it passes.
+    fn log(&self, number: usize) -> PathBuf {
+        let name = self.name().replace("::", "-");
+        let name = name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "-");
+        let number = if number == 1 { String::new() } else { format!(".{number}") };
+        target().join("ci/tests").join(format!("{name}{number}.log"))
     }
 }
 
@@ -71,10 +73,10 @@ impl Outcome {
     }
 }
 
-/// Runs one test, with its output in its log.
-pub fn run_one(test: &Test, limit: Duration) -> Result<Outcome> {
+/// Runs one test, with its output in the log of this try, which counts from 1.
+pub fn run_one(test: &Test, number: usize, limit: Duration) -> Result<Outcome> {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
-    let path = test.log();
+    let path = test.log(number);
     std::fs::create_dir_all(path.parent().context("a folder")?)?;
     let output = File::create(&path).with_context(|| format!("{}", path.display()))?;
     let errors = output.try_clone()?;
@@ -89,8 +91,7 @@ pub fn run_one(test: &Test, limit: Duration) -> Result<Outcome> {
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(errors);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let mark = format!("test-{}-{number}", std::process::id());
+    let mark = format!("test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
     let began = Instant::now();
     let ended = supervise::run_within(&mut command, &mark, limit)?;
     let seconds = began.elapsed().as_secs_f64();
@@ -143,7 +144,10 @@ pub fn run_all(tests: &[Test], limit: Duration, mut ended: impl FnMut(Outcome)) 
 }
 
 fn run_group(tests: &[Test], limit: Duration, ended: &mut impl FnMut(Outcome)) -> Result<()> {
-    let slots = std::thread::available_parallelism().map_or(2, usize::from);
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
+    // Most tests wait for other processes half of their time. Tests that run alone are not mixed.
+    let alone = tests.first().is_some_and(|test| test.group().is_some());
+    let slots = if alone { processors } else { 2 * processors };
     let queue = Mutex::new(tests.iter());
     let (tell, outcomes) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -153,7 +157,7 @@ fn run_group(tests: &[Test], limit: Duration, ended: &mut impl FnMut(Outcome)) -
                 loop {
                     let next = queue.lock().map(|mut queue| queue.next());
                     let Ok(Some(test)) = next else { return };
-                    if tell.send(run_one(test, limit)).is_err() {
+                    if tell.send(run_one(test, 1, limit)).is_err() {
                         return;
                     }
                 }
