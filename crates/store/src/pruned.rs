@@ -2,6 +2,8 @@
 //!
 //! Doc: records.md#retention
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::Value;
 use toolbooth_audit::checkpoint::Checkpoint;
@@ -20,6 +22,8 @@ pub(crate) struct Told {
     receipt_id: Option<String>,
     #[serde(default)]
     receipt_digest: Option<String>,
+    #[serde(default)]
+    facts: Option<Value>,
 }
 
 impl Told {
@@ -31,6 +35,18 @@ impl Told {
     /// Whether the event is older than `before` and of a kind that pruning may remove.
     pub(crate) fn may_go(&self, before: &str) -> bool {
         self.time.as_str() < before && !pruning::stays(self.event)
+    }
+
+    /// Whether the event is a checkpoint that names the end of one of these logs, which have ended:
+    /// writers and sizes. Nothing else vouches for that end.
+    pub(crate) fn names_end(&self, ended: &BTreeMap<String, u64>) -> bool {
+        let heads = self.facts.as_ref().filter(|_| self.event == AuditEventKind::Checkpoint);
+        let heads = heads.and_then(|facts| facts.get("heads")?.as_array());
+        heads.into_iter().flatten().any(|head| {
+            let writer = head.get("writer").and_then(Value::as_str).unwrap_or_default();
+            let size = head.get("size").and_then(Value::as_u64);
+            ended.get(writer).is_some_and(|end| Some(*end) == size)
+        })
     }
 
     /// The id of the receipt that the event accounts for.

@@ -239,3 +239,30 @@ async fn a_damaged_log_holds_up_no_other() {
     assert!(report.problems.iter().all(|problem| problem.writer == "one"), "{report:?}");
     assert!(!report.ok);
 }
+
+/// The end of a log is named by a checkpoint of the next one, which is pruned later.
+#[tokio::test]
+async fn the_end_of_a_log_stays_named_when_the_next_log_is_pruned() {
+    let folder = tempfile::tempdir().unwrap();
+    for (writer, calls) in [("one", 5), ("two", 600), ("three", 1)] {
+        let ledger = open(folder.path(), writer);
+        for n in 0..calls {
+            call(&ledger, &format!("{writer}-{n}"), IdempotencyMode::None, (1, 2)).await;
+            if n % 100 == 0 {
+                checkpoint(&ledger, 3).await;
+            }
+        }
+        ledger.close(moment(4)).await.unwrap();
+    }
+    let ledger = open(folder.path(), "four");
+    sound(&ledger).await;
+    for kind in ALL {
+        prune(&ledger, &[kind], 9, 10).await;
+        sound(&ledger).await;
+    }
+    assert!(!ledger.gone_page(None, 100).await.unwrap().is_empty(), "events are gone");
+    ledger.close(moment(11)).await.unwrap();
+    let ledger = open(folder.path(), "five");
+    prune(&ledger, &ALL, 12, 13).await;
+    sound(&ledger).await;
+}

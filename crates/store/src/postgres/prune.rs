@@ -2,8 +2,9 @@
 //!
 //! Doc: records.md#retention
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::merkle::{Hash, leaf_hash};
@@ -200,10 +201,17 @@ impl Session {
     ) -> Result<(), Failure> {
         let client = self.client();
         let named = self.named_places(writer).await?;
+        let sql = "SELECT writer, size FROM writers WHERE named";
+        let rows = client.query(sql, &[]).await.map_err(failed)?;
+        let ended = |row: &Row| (row.get(0), row.get::<_, i64>(1).unsigned_abs());
+        let ended: BTreeMap<String, u64> = rows.iter().map(ended).collect();
         let stays = |text: &str, seq: u64, has_log: bool, has_receipt: bool| {
             let told = pruned::Told::of(text).filter(|told| told.may_go(before));
             told.is_none_or(|told| {
-                named.contains(&seq) || has_log || (has_receipt && told.receipt().is_some())
+                named.contains(&seq)
+                    || told.names_end(&ended)
+                    || has_log
+                    || (has_receipt && told.receipt().is_some())
             })
         };
         let pieces = self.pieces(writer, (from, to), stays).await?;

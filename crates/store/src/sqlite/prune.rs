@@ -251,11 +251,14 @@ impl Transaction<'_> {
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
         let named = self.named_places(writer)?;
+        let sql = "SELECT writer, size FROM writers WHERE named";
+        let ended: Vec<(String, i64)> = self.all(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let ended = ended.into_iter().map(|(own, size)| (own, size.unsigned_abs())).collect();
         let mut stays = |at: i64, text: &str| -> Result<bool, Failure> {
             let Some(told) = pruned::Told::of(text).filter(|told| told.may_go(before)) else {
                 return Ok(true);
             };
-            if named.contains(&split(at).1.unsigned_abs()) {
+            if named.contains(&split(at).1.unsigned_abs()) || told.names_end(&ended) {
                 return Ok(true);
             }
             let log = "SELECT 1 FROM agent_logs WHERE place = ?1";
