@@ -1,6 +1,4 @@
 //! HTTP endpoints against servers on loopback: requests, answers, bounds, and where they may go.
-#![cfg(feature = "endpoint")]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -161,7 +159,6 @@ async fn execute(
     (outcome, execution_log)
 }
 
-#[tokio::test]
 async fn a_template_asks_and_its_answer_is_data() {
     let server = Server::start(|_| json_reply(&json!({"n": 12_345_678_901_234_567_890_u64})));
     let template = RequestTemplate::parse(
@@ -191,7 +188,6 @@ async fn a_template_asks_and_its_answer_is_data() {
     assert_eq!((seen.len(), server.connections.load(Ordering::SeqCst)), (3, 1));
 }
 
-#[tokio::test]
 async fn operations_of_a_document_are_asked() {
     let server = Server::start(|_| json_reply(&json!({"ok": true})));
     let document = json!({"openapi": "3.0.3", "paths": {"/pets/{id}": {"get": {"parameters": [
@@ -208,7 +204,6 @@ async fn operations_of_a_document_are_asked() {
     assert_eq!((error.code, error.effect), (ErrorCode::NotConfigured, Effect::NotStarted));
 }
 
-#[tokio::test]
 async fn failures_are_told_with_the_problems_title() {
     for (status, effect) in [
         ("422 Unprocessable", Effect::NotStarted),
@@ -228,7 +223,6 @@ async fn failures_are_told_with_the_problems_title() {
     }
 }
 
-#[tokio::test]
 async fn escapes_hide_no_secret() {
     for (status, escaped) in [("200 OK", true), ("400 Bad", true), ("200 OK", false)] {
         let server = Server::start(move |_| {
@@ -283,7 +277,6 @@ fn post(url: &str) -> Plan {
     Plan::Template(Box::new(RequestTemplate::parse(method.as_deref(), url, &[], None).unwrap()))
 }
 
-#[tokio::test]
 async fn a_post_that_was_refused_before_its_body_was_taken_has_not_started() {
     let large = json!({ "text": "x".repeat(8 << 20) });
     for status in ["413 Content Too Large", "401 Unauthorized", "429 Too Many Requests"] {
@@ -334,7 +327,6 @@ fn mcp_server(status: Arc<Mutex<&'static str>>) -> Server {
 }
 
 #[cfg(feature = "mcp")]
-#[tokio::test]
 async fn a_server_that_did_not_take_a_call_has_not_started_it() {
     use toolbooth_adapters::launcher::Launcher;
     use toolbooth_adapters::mcp::{McpServer, Reach, ServerSettings};
@@ -364,7 +356,6 @@ async fn a_server_that_did_not_take_a_call_has_not_started_it() {
     upstream.close().await;
 }
 
-#[tokio::test]
 async fn what_is_no_answer_is_told() {
     type Case = (&'static str, Vec<u8>, ErrorCode, Effect);
     let cases: [Case; 4] = [
@@ -405,7 +396,6 @@ async fn what_is_no_answer_is_told() {
     assert_eq!((error.code, error.effect), (ErrorCode::AdapterFailed, Effect::NotStarted));
 }
 
-#[tokio::test]
 async fn responses_are_bounded_as_they_are_decompressed() {
     // Ten megabytes of zeroes in ten kilobytes, made by the same library that reads it.
     let bomb: Vec<u8> = {
@@ -425,7 +415,6 @@ async fn responses_are_bounded_as_they_are_decompressed() {
     assert_eq!(call(&endpoint, json!({})).await.0.unwrap_err().code, ErrorCode::ResultTooLarge);
 }
 
-#[tokio::test]
 async fn redirects_are_followed_only_where_that_is_allowed() {
     let target = Server::start(|_| json_reply(&json!({"arrived": true})));
     let to = target.url("/there");
@@ -470,7 +459,6 @@ fn resolver(answers: &[&[&str]]) -> (Resolver, Arc<AtomicUsize>) {
     (resolver, asked)
 }
 
-#[tokio::test]
 async fn a_name_that_leads_inside_is_refused_and_noted() {
     for inside in ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fd00::1", "::ffff:10.0.0.1"]
     {
@@ -493,7 +481,6 @@ async fn a_name_that_leads_inside_is_refused_and_noted() {
     assert_eq!(call(&endpoint, json!({})).await.0.unwrap_err().code, ErrorCode::SandboxDenied);
 }
 
-#[tokio::test]
 async fn a_name_that_changes_its_meaning_is_asked_once() {
     // Judged as one address, it must not be connected to as another.
     let server = Server::start(|_| json_reply(&json!({"inside": true})));
@@ -509,7 +496,6 @@ async fn a_name_that_changes_its_meaning_is_asked_once() {
     assert_eq!((asked.load(Ordering::SeqCst), server.seen().len()), (1, 0));
 }
 
-#[tokio::test]
 async fn a_redirect_inside_is_refused() {
     let inner = Server::start(|_| json_reply(&json!({"inside": true})));
     let to = inner.url("/");
@@ -617,7 +603,6 @@ const SPELLINGS: &[&str] = &[
     "①②⑦.0.0.1",
 ];
 
-#[tokio::test]
 async fn no_spelling_of_an_inner_address_passes() {
     assert!(SPELLINGS.len() >= 60);
     let endpoint = |host: &str| {
@@ -642,8 +627,7 @@ async fn no_spelling_of_an_inner_address_passes() {
     }
 }
 
-#[test]
-fn public_addresses_pass() {
+async fn public_addresses_pass() {
     for text in [
         "1.1.1.1",
         "93.184.215.14",
@@ -655,4 +639,24 @@ fn public_addresses_pass() {
     ] {
         assert_eq!(refusal(text.parse().unwrap()), None, "{text}");
     }
+}
+
+/// The tests of this module.
+pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+    trials!["endpoints";
+        a_template_asks_and_its_answer_is_data,
+        operations_of_a_document_are_asked,
+        failures_are_told_with_the_problems_title,
+        escapes_hide_no_secret,
+        a_post_that_was_refused_before_its_body_was_taken_has_not_started,
+        a_server_that_did_not_take_a_call_has_not_started_it,
+        what_is_no_answer_is_told,
+        responses_are_bounded_as_they_are_decompressed,
+        redirects_are_followed_only_where_that_is_allowed,
+        a_name_that_leads_inside_is_refused_and_noted,
+        a_name_that_changes_its_meaning_is_asked_once,
+        a_redirect_inside_is_refused,
+        no_spelling_of_an_inner_address_passes,
+        public_addresses_pass,
+    ]
 }

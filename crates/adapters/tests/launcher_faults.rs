@@ -1,13 +1,12 @@
 //! One fault at each step of the launcher's protocol, by a launcher that fails there on purpose: an
 //! order that may have arrived leaves an unknown effect, everything before it none.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use serde_json::json;
 use toolbooth_adapters::CommandLine;
 use toolbooth_adapters::command::{CallLine, CommandExecutor, CommandSettings, ErrorText};
@@ -173,8 +172,9 @@ fn call(launcher: &Path) -> (Expected, bool) {
     ((error.code, error.effect), effect.exists())
 }
 
-fn tried(step: &'static str, expected: Expected, folder: &Path) -> Result<(), Failed> {
-    let launcher = folder.join(step);
+fn tried(step: &'static str, expected: Expected) -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let launcher = folder.path().join(step);
     std::os::unix::fs::symlink(std::env::current_exe()?, &launcher)?;
     let (concluded, effect) = call(&launcher);
     if concluded != expected {
@@ -186,18 +186,23 @@ fn tried(step: &'static str, expected: Expected, folder: &Path) -> Result<(), Fa
     Ok(())
 }
 
-fn main() {
+/// Becomes the launcher that fails at the step by whose name it was started, if there is one.
+pub(crate) fn entry() {
     let mut words = std::env::args();
-    let name = words.next().map(PathBuf::from).unwrap();
-    if words.next().is_some_and(|word| word == toolbooth_launcher::WORD) {
-        return fail(name.file_name().unwrap().to_str().unwrap());
+    let Some(name) = words.next().map(PathBuf::from) else { return };
+    let name = name.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_step = STEPS.iter().any(|(step, _)| *step == name);
+    if is_step && words.next().is_some_and(|word| word == toolbooth_launcher::WORD) {
+        fail(name);
+        std::process::exit(0);
     }
-    let folder: &'static tempfile::TempDir = Box::leak(Box::new(tempfile::tempdir().unwrap()));
-    let trials = STEPS
-        .iter()
-        .map(|(step, expected)| Trial::test(*step, || tried(step, *expected, folder.path())))
-        .collect();
-    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
-    let _ = std::fs::remove_dir_all(folder.path());
-    conclusion.exit()
+}
+
+/// The tests of this module.
+pub(crate) fn trials() -> Vec<Trial> {
+    let trial = |(step, expected): &(&'static str, Expected)| {
+        let (step, expected) = (*step, *expected);
+        Trial::test(format!("launcher_faults::{step}"), move || tried(step, expected))
+    };
+    STEPS.iter().map(trial).collect()
 }

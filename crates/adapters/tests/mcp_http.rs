@@ -1,6 +1,4 @@
 //! An upstream server over streamable HTTP that misbehaves: sessions, eras, streams and their ends.
-#![cfg(feature = "mcp")]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -251,7 +249,6 @@ async fn ask(server: &McpServer, ask: Ask) -> Result<Value, UpstreamError> {
     server.request(ask, &Caller::local(), conversation).await
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_answers_nonsense_is_asked_in_the_legacy_way() {
     type Nonsense = fn(&Value, &mut Answer);
     let all: [(&str, Nonsense); 11] = [
@@ -287,7 +284,6 @@ async fn a_server_that_answers_nonsense_is_asked_in_the_legacy_way() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_modern_server_that_refuses_is_not_asked_in_the_legacy_way() {
     let served = Served::start(|request, answer| {
         answer.refuse("400 Bad Request", request.id(), -32_021, "it wants sampling");
@@ -327,7 +323,6 @@ fn sessions(unknown: fn(&Request, &mut Answer)) -> (Served, Arc<Mutex<HashSet<St
     (served, known)
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_a_server_forgot_is_begun_anew() {
     let answers: [fn(&Request, &mut Answer); 3] = [
         |_, answer| answer.whole("404 Not Found", "", "gone"),
@@ -357,7 +352,6 @@ async fn a_session_that_a_server_forgot_is_begun_anew() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_sent_on_a_new_session_once() {
     let served = Served::start(|request, answer| match request.method() {
         "initialize" => {
@@ -375,7 +369,6 @@ async fn a_call_is_sent_on_a_new_session_once() {
     server.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_server_of_another_era_in_its_place_is_greeted_anew() {
     let is_modern = Arc::new(AtomicBool::new(true));
     let era = Arc::clone(&is_modern);
@@ -400,7 +393,6 @@ async fn a_server_of_another_era_in_its_place_is_greeted_anew() {
     server.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
     // What is answered, and whether it is in a stream.
     type Body = (Vec<u8>, bool);
@@ -462,7 +454,6 @@ async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
     assert_eq!(served.seen("initialize").len(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn forty_slow_calls_run_at_once() {
     let all_there = Arc::new(Barrier::new(40));
     let served = Served::start(move |request, answer| match request.method() {
@@ -489,7 +480,6 @@ async fn call_all(server: &Arc<McpServer>, count: usize) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn calls_beyond_the_bound_wait_for_a_place() {
     const AT_ONCE: usize = 256;
     let running = Arc::new((Mutex::new((0usize, 0usize)), Condvar::new()));
@@ -514,7 +504,6 @@ async fn calls_beyond_the_bound_wait_for_a_place() {
     assert_eq!(running.0.lock().unwrap().1, AT_ONCE);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_breaks_leaves_the_effect_unknown() {
     let served = Served::start(|request, answer| match request.method() {
         "tools/call" => {
@@ -533,7 +522,6 @@ async fn a_stream_that_breaks_leaves_the_effect_unknown() {
     assert_eq!(served.seen("tools/call").len(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_stream_with_numbered_events_is_taken_up_again() {
     let posted: Arc<Mutex<Value>> = Arc::default();
     let served = Served::start(move |request, answer| match request.method() {
@@ -556,7 +544,6 @@ async fn a_stream_with_numbered_events_is_taken_up_again() {
     assert_eq!(served.seen("tools/call").len(), 1, "the request itself is not sent again");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_stream_belongs_to_its_request() {
     let served = Served::start(|request, answer| match request.method() {
         "tools/call" => {
@@ -604,7 +591,6 @@ async fn a_stream_belongs_to_its_request() {
     assert_eq!(tokens.len(), 8);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_modern_call_has_its_headers() {
     let served = Served::start(|request, answer| match request.method() {
         "tools/call" => answer.text(request.id(), "ok"),
@@ -628,7 +614,6 @@ async fn a_modern_call_has_its_headers() {
     assert!(served.seen("DELETE").is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_body_over_the_limit_costs_its_call_alone() {
     let big = Arc::new(AtomicUsize::new(1));
     let served = Served::start(move |request, answer| match request.method() {
@@ -645,7 +630,6 @@ async fn a_body_over_the_limit_costs_its_call_alone() {
     assert_eq!(call(&server).await.unwrap(), "ok");
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn what_a_legacy_server_says_by_itself_is_heard() {
     let served = Served::start(|request, answer| match request.method() {
         "" if request.verb == "GET" => {
@@ -668,7 +652,6 @@ async fn what_a_legacy_server_says_by_itself_is_heard() {
     server.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_subscription_is_opened_anew_before_the_one_before_ends() {
     let (opened, openings) = mpsc::channel::<Value>();
     let (ended, endings) = mpsc::channel::<Value>();
@@ -706,7 +689,6 @@ async fn a_subscription_is_opened_anew_before_the_one_before_ends() {
     assert_eq!(endings.recv().unwrap(), filters[1]);
 }
 
-#[tokio::test]
 async fn subscriptions_at_once_are_one_request() {
     let served = Served::start(|request, answer| match request.method() {
         "subscriptions/listen" => {
@@ -739,7 +721,6 @@ async fn subscriptions_at_once_are_one_request() {
     server.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_subscription_whose_stream_breaks_is_asked_again() {
     let times = AtomicUsize::new(0);
     let served = Served::start(move |request, answer| match request.method() {
@@ -766,7 +747,6 @@ async fn a_subscription_whose_stream_breaks_is_asked_again() {
     server.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_resource_that_is_not_accepted_is_refused() {
     let served = Served::start(|request, answer| match request.method() {
         "subscriptions/listen" => {
@@ -795,7 +775,6 @@ async fn a_resource_that_is_not_accepted_is_refused() {
     server.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_stream_says_that_a_modern_call_is_cancelled() {
     let (gone, leaving) = mpsc::channel();
     let (came, arriving) = mpsc::channel();
@@ -821,7 +800,6 @@ async fn the_end_of_a_stream_says_that_a_modern_call_is_cancelled() {
     assert!(served.seen("notifications/cancelled").is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn what_was_not_taken_is_not_started() {
     for (status, effect) in [
         ("400 Bad Request", Effect::NotStarted),
@@ -846,7 +824,6 @@ async fn what_was_not_taken_is_not_started() {
     assert_eq!(error.effect, Effect::NotStarted);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_server_speaks_for_itself_alone_and_asks_for_no_input() {
     let is_asking = Arc::new(AtomicBool::new(false));
     let asks = Arc::clone(&is_asking);
@@ -906,4 +883,31 @@ async fn a_server_speaks_for_itself_alone_and_asks_for_no_input() {
         assert_eq!(error, UpstreamError::Unreadable(told));
     }
     server.close().await;
+}
+
+/// The tests of this module.
+pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+    trials!["mcp_http";
+        a_server_that_answers_nonsense_is_asked_in_the_legacy_way,
+        a_modern_server_that_refuses_is_not_asked_in_the_legacy_way,
+        a_session_that_a_server_forgot_is_begun_anew,
+        a_call_is_sent_on_a_new_session_once,
+        a_server_of_another_era_in_its_place_is_greeted_anew,
+        an_answer_that_cannot_be_read_fails_its_call_at_once,
+        forty_slow_calls_run_at_once,
+        calls_beyond_the_bound_wait_for_a_place,
+        a_stream_that_breaks_leaves_the_effect_unknown,
+        a_stream_with_numbered_events_is_taken_up_again,
+        a_stream_belongs_to_its_request,
+        a_modern_call_has_its_headers,
+        a_body_over_the_limit_costs_its_call_alone,
+        what_a_legacy_server_says_by_itself_is_heard,
+        a_subscription_is_opened_anew_before_the_one_before_ends,
+        subscriptions_at_once_are_one_request,
+        a_subscription_whose_stream_breaks_is_asked_again,
+        a_resource_that_is_not_accepted_is_refused,
+        the_end_of_a_stream_says_that_a_modern_call_is_cancelled,
+        what_was_not_taken_is_not_started,
+        a_server_speaks_for_itself_alone_and_asks_for_no_input,
+    ]
 }

@@ -1,13 +1,9 @@
 //! An upstream server that is a child and misbehaves: what it costs, and whom.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
 
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
 use toolbooth_adapters::CommandLine;
 use toolbooth_adapters::launcher::Launcher;
@@ -419,17 +415,9 @@ async fn subscriptions_outlive_a_connection() {
     }
 }
 
-type Test = fn() -> Pin<Box<dyn Future<Output = ()>>>;
-
-macro_rules! tests {
-    ($($name:ident),+ $(,)?) => {
-        [$((stringify!($name), (|| Box::pin($name())) as Test)),+]
-    };
-}
-
-fn main() {
-    toolbooth_launcher::entry();
-    let tests = tests![
+/// The tests of this module.
+pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+    trials!["mcp_stdio";
         progress_arrives_in_order_with_its_last,
         an_answer_that_cannot_be_read_fails_its_call_at_once,
         a_line_over_the_limit_costs_its_call_alone,
@@ -444,15 +432,5 @@ fn main() {
         a_caller_of_its_own_hears_its_own_notices,
         what_is_no_call_is_asked,
         subscriptions_outlive_a_connection,
-    ];
-    let trials = tests.map(|(name, test)| {
-        Trial::test(name, move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            runtime.block_on(async {
-                tokio::time::timeout(Duration::from_secs(60), test()).await.map_err(|_| "it hangs")
-            })?;
-            Ok(())
-        })
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
+    ]
 }

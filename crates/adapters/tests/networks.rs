@@ -1,7 +1,5 @@
 //! The network of contained programs, among public, private, link-local and metadata hosts that are
 //! network namespaces of these tests' own: as root and as an ordinary user.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
-#![allow(clippy::print_stderr, clippy::print_stdout)]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -367,12 +365,13 @@ fn inside() {
     libtest_mimic::run(&arguments, trials.collect()).exit();
 }
 
-fn main() {
-    toolbooth_launcher::entry();
+/// Becomes what the tests start this program as: a host, or a part of the tests in a network of
+/// their own.
+pub(crate) fn entry() {
     let words: Vec<String> = std::env::args().collect();
     match words.get(1).map(String::as_str) {
-        Some(HOSTS) => return be_the_hosts(),
-        Some(TRY) => return try_all(&words[2..]),
+        Some(HOSTS) => be_the_hosts(),
+        Some(TRY) => try_all(&words[2..]),
         Some(INSIDE) if words.get(2).is_none() => {
             // This network belongs to the tests; both users are tried in it.
             let _hosts = set_up();
@@ -393,10 +392,15 @@ fn main() {
             }
             std::process::exit(i32::from(failed));
         }
-        Some(INSIDE) => return inside(),
-        _ => (),
+        Some(INSIDE) => inside(),
+        _ => return,
     }
-    let trial = Trial::test("networks_of_contained_programs", || {
+    std::process::exit(0);
+}
+
+/// The tests of this module.
+pub(crate) fn trials() -> Vec<Trial> {
+    let trial = Trial::test("networks::networks_of_contained_programs", || {
         let status = Command::new("unshare")
             .arg("--net")
             .arg(std::env::current_exe()?)
@@ -408,5 +412,5 @@ fn main() {
     if !root {
         eprintln!("SKIPPED: networks of one's own: the tests do not run as root");
     }
-    libtest_mimic::run(&Arguments::from_args(), vec![trial.with_ignored_flag(!root)]).exit();
+    vec![trial.with_ignored_flag(!root)]
 }

@@ -1,14 +1,11 @@
 //! Commands and handlers as they really run, below a launcher that is this very program.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, clippy::print_stderr)]
 
 use std::borrow::Cow;
 use std::future::Future;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Trial};
 use serde_json::{Value, json};
 use toolbooth_adapters::command::{
     CallLine, CommandExecutor, CommandSettings, CommandSource, CommandTemplate, CommandTools,
@@ -759,17 +756,9 @@ async fn callers_have_servers_and_credentials_of_their_own() {
     server.close().await;
 }
 
-type Test = fn() -> Pin<Box<dyn Future<Output = ()>>>;
-
-macro_rules! tests {
-    ($($name:ident),+ $(,)?) => {
-        [$((stringify!($name), (|| Box::pin($name())) as Test)),+]
-    };
-}
-
-fn main() {
-    toolbooth_launcher::entry();
-    let tests = tests![
+/// The tests of this module.
+pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+    trials!["processes";
         ends_are_told_apart,
         cancelling_ends_everything,
         both_forms_of_declarations_are_read,
@@ -788,17 +777,5 @@ fn main() {
         a_thousand_calls_share_few_workers,
         a_contract_that_asks_for_less_than_its_worker_has_is_told,
         callers_have_servers_and_credentials_of_their_own,
-    ];
-    let trials = tests.map(|(name, test)| {
-        Trial::test(name, move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-            runtime.block_on(async {
-                tokio::time::timeout(Duration::from_secs(120), test()).await.map_err(|_| "it hangs")
-            })?;
-            Ok(())
-        })
-    });
-    // One at a time: some count what runs below this process.
-    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    libtest_mimic::run(&arguments, trials.into()).exit();
+    ]
 }
