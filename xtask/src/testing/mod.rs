@@ -10,12 +10,12 @@ mod runner;
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Result, bail, ensure};
 
 use self::report::Report;
-use self::runner::{Outcome, Test};
+use self::runner::{Outcome, Settings, Test};
 use crate::setup;
 
 /// More flaky tests than these fail a run.
@@ -26,6 +26,8 @@ const AGAIN_MAX: usize = 2;
 const AGAIN_TESTS_MAX: usize = 12;
 /// Longest time of one test. The longest one takes a quarter of it on a slow machine.
 const TEST_LIMIT: Duration = Duration::from_secs(600);
+/// The seed of property tests where none is given: each run has the same cases.
+const SEED: u64 = 1;
 
 /// Sets up what tests need, builds, and runs the tests whose names contain `filter`.
 pub fn set_up_and_run(filter: &str) -> Result<()> {
@@ -38,7 +40,8 @@ pub fn run(filter: &str) -> Result<()> {
     let (tests, skipped) = selected(filter)?;
     let mut report = Report::default();
     report.skipped = skipped;
-    runner::run_all(&tests, TEST_LIMIT, |outcome| {
+    let settings = settings(SEED)?;
+    runner::run_all(&tests, &settings, |outcome| {
         outcome.tell();
         report.add(outcome);
     })?;
@@ -46,7 +49,7 @@ pub fn run(filter: &str) -> Result<()> {
     report.doc_tests = doc_tests;
     if report.failed.len() <= AGAIN_TESTS_MAX {
         for failure in std::mem::take(&mut report.failed) {
-            match again(&failure)? {
+            match again(&failure, &settings)? {
                 Some(tries) => report.flaky.push((failure, tries)),
                 None => report.failed.push(failure),
             }
@@ -58,15 +61,22 @@ pub fn run(filter: &str) -> Result<()> {
 }
 
 /// Runs a failed test alone; returns at which try it passed.
-fn again(failure: &Outcome) -> Result<Option<usize>> {
+fn again(failure: &Outcome, settings: &Settings) -> Result<Option<usize>> {
     for number in 2..=1 + AGAIN_MAX {
         println!("again, alone: {}", failure.test.name());
-        let outcome = runner::run_one(&failure.test, number, TEST_LIMIT)?;
+        let outcome = runner::run_one(&failure.test, number, settings)?;
         if outcome.failure.is_none() {
             return Ok(Some(number));
         }
     }
     Ok(None)
+}
+
+/// The settings of a run; the environment's seed goes before `seed`.
+fn settings(seed: u64) -> Result<Settings> {
+    let given = std::env::var(runner::SEED).ok();
+    let seed = given.map_or(Ok(seed), |given| given.parse())?;
+    Ok(Settings { limit: TEST_LIMIT, seed })
 }
 
 fn selected(filter: &str) -> Result<(Vec<Test>, usize)> {
@@ -76,7 +86,8 @@ fn selected(filter: &str) -> Result<(Vec<Test>, usize)> {
     Ok((tests, if filter.is_empty() { skipped } else { 0 }))
 }
 
-/// Runs all tests several times beside busy processes, without a second chance.
+/// Runs all tests several times beside busy processes, without a second chance. Each round has
+/// another seed for property tests.
 ///
 /// Prints the name and the number of failures of each test that failed.
 ///
@@ -89,8 +100,15 @@ pub fn flaky(words: &[&str]) -> Result<()> {
     let load: Vec<Busy> = (0..wanted.load).map(|_| Busy::start()).collect::<Result<_>>()?;
     let mut failures: BTreeMap<String, Vec<Outcome>> = BTreeMap::new();
     for round in 1..=wanted.rounds {
-        println!("round {round} of {}, beside {} busy processes", wanted.rounds, load.len());
-        runner::run_all(&tests, TEST_LIMIT, |outcome| {
+        let settings = settings(UNIX_EPOCH.elapsed()?.as_secs())?;
+        println!(
+            "round {round} of {}, beside {} busy processes, {}={}",
+            wanted.rounds,
+            load.len(),
+            runner::SEED,
+            settings.seed
+        );
+        runner::run_all(&tests, &settings, |outcome| {
             if outcome.failure.is_some() {
                 outcome.tell();
                 failures.entry(outcome.test.name()).or_default().push(outcome);

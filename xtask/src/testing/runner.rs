@@ -21,10 +21,21 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 const ALONE: [&str; 5] = [
     "toolbooth-launcher::escapes ",
     "toolbooth-launcher::lives ",
-    "toolbooth-adapters::networks ",
-    "toolbooth-adapters::processes ",
+    "toolbooth-adapters::adapters networks::",
+    "toolbooth-adapters::adapters processes::",
     "toolbooth-tests::gateway contained::",
 ];
+
+/// The variable with the seed of property tests.
+pub const SEED: &str = "PROPTEST_RNG_SEED";
+
+/// What all tests of a run have in common.
+pub struct Settings {
+    /// Longest time of one test.
+    pub limit: Duration,
+    /// The seed of property tests.
+    pub seed: u64,
+}
 
 /// One test function.
 #[derive(Debug, Clone)]
@@ -74,7 +85,7 @@ impl Outcome {
 }
 
 /// Runs one test, with its output in the log of this try, which counts from 1.
-pub fn run_one(test: &Test, number: usize, limit: Duration) -> Result<Outcome> {
+pub fn run_one(test: &Test, number: usize, settings: &Settings) -> Result<Outcome> {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let path = test.log(number);
     std::fs::create_dir_all(path.parent().context("a folder")?)?;
@@ -86,6 +97,7 @@ pub fn run_one(test: &Test, number: usize, limit: Duration) -> Result<Outcome> {
         .current_dir(&test.binary.folder)
         .env("CARGO_MANIFEST_DIR", &test.binary.folder)
         .env("CARGO_PKG_NAME", &test.binary.package)
+        .env(SEED, settings.seed.to_string())
         // Backtraces of tests hide what they say.
         .env_remove("RUST_BACKTRACE")
         .stdin(Stdio::null())
@@ -93,12 +105,12 @@ pub fn run_one(test: &Test, number: usize, limit: Duration) -> Result<Outcome> {
         .stderr(errors);
     let mark = format!("test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
     let began = Instant::now();
-    let ended = supervise::run_within(&mut command, &mark, limit)?;
+    let ended = supervise::run_within(&mut command, &mark, settings.limit)?;
     let seconds = began.elapsed().as_secs_f64();
     let mut failure = match ended {
         Some(status) if status.success() => None,
         Some(status) => Some(format!("ended with {status}")),
-        None => Some(format!("did not end within {} s", limit.as_secs())),
+        None => Some(format!("did not end within {} s", settings.limit.as_secs())),
     };
     // A program that ran no test succeeds too.
     if failure.is_none() && !String::from_utf8_lossy(&std::fs::read(&path)?).contains(" 1 passed") {
@@ -131,19 +143,19 @@ fn left_behind(mark: &str) -> Option<String> {
 }
 
 /// Runs all tests, group after group, and calls `ended` as each ends.
-pub fn run_all(tests: &[Test], limit: Duration, mut ended: impl FnMut(Outcome)) -> Result<()> {
+pub fn run_all(tests: &[Test], settings: &Settings, mut ended: impl FnMut(Outcome)) -> Result<()> {
     let mut rest = tests;
     while let Some(first) = rest.first() {
         let group = first.group();
         let count = rest.iter().take_while(|test| test.group() == group).count();
         let (now, later) = rest.split_at(count);
-        run_group(now, limit, &mut ended)?;
+        run_group(now, settings, &mut ended)?;
         rest = later;
     }
     Ok(())
 }
 
-fn run_group(tests: &[Test], limit: Duration, ended: &mut impl FnMut(Outcome)) -> Result<()> {
+fn run_group(tests: &[Test], settings: &Settings, ended: &mut impl FnMut(Outcome)) -> Result<()> {
     let processors = std::thread::available_parallelism().map_or(2, usize::from);
     // Most tests wait for other processes half of their time. Tests that run alone are not mixed.
     let alone = tests.first().is_some_and(|test| test.group().is_some());
@@ -157,7 +169,7 @@ fn run_group(tests: &[Test], limit: Duration, ended: &mut impl FnMut(Outcome)) -
                 loop {
                     let next = queue.lock().map(|mut queue| queue.next());
                     let Ok(Some(test)) = next else { return };
-                    if tell.send(run_one(test, 1, limit)).is_err() {
+                    if tell.send(run_one(test, 1, settings)).is_err() {
                         return;
                     }
                 }
