@@ -16,6 +16,7 @@ mod postgres;
 mod real_clients;
 mod records;
 mod registry;
+mod schedules;
 mod servers;
 mod tampering;
 mod torture;
