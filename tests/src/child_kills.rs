@@ -116,7 +116,7 @@ fn place(port: u16) -> Place {
     place
 }
 
-fn target(place: &Place, port: u16) -> (Running, u16) {
+fn target(place: &Place, port: u16) -> Running {
     let mut child = Running::start(
         Command::new("/usr/bin/python3")
             .args(["target.py", &port.to_string()])
@@ -127,8 +127,8 @@ fn target(place: &Place, port: u16) -> (Running, u16) {
     let mut line = String::new();
     let stdout = child.0.stdout.as_mut().expect("a pipe");
     BufReader::new(stdout).read_line(&mut line).expect("a line");
-    let port = line.trim().parse().expect("the target listens");
-    (child, port)
+    assert_eq!(line.trim(), port.to_string(), "the target listens");
+    child
 }
 
 /// Every process below `root`.
@@ -188,11 +188,10 @@ pub fn children(kills: u64, seed: u64) {
     println!(
         "children: kill -9 below a running gateway, {CLIENTS} clients, {kills} kills, seed {seed}"
     );
-    // The first target finds a free port, which all later ones use.
-    let (mut behind, port) = target(&place(0), 0);
-    behind.kill();
+    // All targets use one port, one after the other.
+    let port = crate::ports::free();
     let place = place(port);
-    let (mut behind, _) = target(&place, port);
+    let mut behind = target(&place, port);
     let gateway = place.serve();
     let stop = Arc::new(AtomicBool::new(false));
     let clients = load(&gateway.address, seed, &stop);
@@ -208,7 +207,7 @@ pub fn children(kills: u64, seed: u64) {
         if turn % 25 == 0 {
             behind.kill();
             targets += 1;
-            (behind, _) = target(&place, port);
+            behind = target(&place, port);
             continue;
         }
         let below = descendants(pid);

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 pub mod child_kills;
 pub mod mcp;
+pub mod ports;
 pub mod postgres;
 pub mod stage;
 pub mod torture;

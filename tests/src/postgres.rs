@@ -1,6 +1,5 @@
 //! Runs a PostgreSQL server for a test, on a free port and in a temporary folder.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -69,11 +68,12 @@ impl Postgres {
             .status()
             .expect("initdb runs");
         assert!(made.success(), "initdb ended with {made}");
-        let port = TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .expect("a free port")
-            .port();
-        let mut server = Self { folder, child: None, port, databases: AtomicUsize::new(0) };
+        let mut server = Self {
+            folder,
+            child: None,
+            port: crate::ports::free(),
+            databases: AtomicUsize::new(0),
+        };
         server.resume();
         Some(server)
     }

@@ -4,7 +4,6 @@
 //!
 //! Path: 7. Doc: execution.md#mcp-servers, execution.md#handlers
 
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
@@ -123,7 +122,7 @@ impl Drop for Server {
 #[test]
 fn a_legacy_server_over_streamable_http_is_called_and_called_again_after_its_restart() {
     let Some(npm) = set_up("npm") else { return };
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = toolbooth_tests::ports::free();
     let script = npm.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
     let start = || {
         let child = Command::new("node")

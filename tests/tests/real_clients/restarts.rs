@@ -84,8 +84,8 @@ fn a_server_that_dies_costs_the_calls_that_it_had() {
 #[test]
 fn a_gateway_over_http_may_start_again() {
     let Some(setup) = Setup::small() else { return };
-    let mut gateway = setup.place.serve();
-    let address = gateway.address.clone();
+    let address = format!("127.0.0.1:{}", toolbooth_tests::ports::free());
+    let mut gateway = setup.place.serve_at(&address, &[]);
     let sum = json!({ "expression": "6*7" });
     for (library, (mode, _)) in [
         ("mcp", LEGACY_MODE),

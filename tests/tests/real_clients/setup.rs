@@ -54,7 +54,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// Starts the fixture server of the conformance suite; port 0 is a free one.
+    /// Starts the fixture server of the conformance suite.
     pub(crate) fn start(node: &Path, port: u16, era: &str) -> Self {
         let mut child = Command::new(node)
             .arg(repository().join("tests/conformance/server.mjs"))
@@ -104,7 +104,8 @@ impl Setup {
     /// With `fixture` over HTTP; `era` names the eras that it supports.
     pub(crate) fn with_fixture(era: &str) -> Option<Self> {
         let mut setup = Self::small()?;
-        let fixture = Fixture::start(&setup.set_up.node, 0, era);
+        let port = toolbooth_tests::ports::free();
+        let fixture = Fixture::start(&setup.set_up.node, port, era);
         let server = format!("[servers.fixture]\nurl = \"{}\"\n", fixture.url);
         setup.fixture = Some(fixture);
         Some(setup.with(&server))

@@ -3,15 +3,16 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::supervise::wait_within;
+
 const START_MAX: Duration = Duration::from_secs(60);
 const STOP_MAX: Duration = Duration::from_secs(20);
-const POLL: Duration = Duration::from_millis(20);
 
 /// A server that listens. Dropping it ends it.
 pub struct Server {
@@ -65,7 +66,7 @@ impl Server {
             return;
         }
         let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
-        if !matches!(wait(&mut self.child, STOP_MAX), Ok(Some(_))) {
+        if !matches!(wait_within(&mut self.child, STOP_MAX), Ok(Some(_))) {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -75,20 +76,6 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-/// Waits for a process for at most `most`; `None` if it still runs.
-fn wait(child: &mut Child, most: Duration) -> Result<Option<ExitStatus>> {
-    let began = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if began.elapsed() >= most {
-            return Ok(None);
-        }
-        std::thread::sleep(POLL);
     }
 }
 
@@ -102,7 +89,7 @@ pub fn run_into(command: &mut Command, log: &Path, most: Duration) -> Result<()>
         .stderr(errors)
         .spawn()
         .with_context(|| format!("{command:?} cannot be started"))?;
-    let ended = wait(&mut child, most);
+    let ended = wait_within(&mut child, most);
     if !matches!(ended, Ok(Some(_))) {
         let _ = child.kill();
         let _ = child.wait();
