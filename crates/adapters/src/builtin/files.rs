@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_link_that_is_swapped_while_it_is_followed_leads_nowhere() {
-        use std::sync::atomic::{AtomicBool, Ordering};
+        use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
         let outside = tempfile::tempdir().unwrap();
         std::fs::write(outside.path().join("file"), "secret").unwrap();
         let root = tempfile::tempdir().unwrap();
@@ -296,21 +296,22 @@ mod tests {
         let away = outside.path().to_owned();
         std::os::unix::fs::symlink("inside", &link).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
-        let stopping = Arc::clone(&stop);
+        let swaps = Arc::new(AtomicU32::new(0));
+        let (stopping, swapped) = (Arc::clone(&stop), Arc::clone(&swaps));
         let swapper = std::thread::spawn(move || {
-            let mut swaps = 0u32;
             while !stopping.load(Ordering::Relaxed) {
-                let to = if swaps.is_multiple_of(2) { away.clone() } else { "inside".into() };
+                let is_even = swapped.load(Ordering::Relaxed).is_multiple_of(2);
+                let to = if is_even { away.clone() } else { "inside".into() };
                 std::os::unix::fs::symlink(to, &draft).unwrap();
                 std::fs::rename(&draft, &link).unwrap();
-                swaps += 1;
+                swapped.fetch_add(1, Ordering::Relaxed);
             }
-            swaps
         });
         let roots = Roots::open(&[root.path().to_owned()], &[]);
         let (mut read, mut refused) = (0, 0);
-        // Until both have been seen often, which says that the race was run.
-        while read < 500 || refused < 500 {
+        // Until both have been seen often, and the link was swapped often, which says that the race
+        // was run.
+        while read < 500 || refused < 500 || swaps.load(Ordering::Relaxed) <= 100 {
             match roots.read("link/file", 100) {
                 Ok(bytes) => {
                     assert_eq!(bytes, b"open");
@@ -321,6 +322,6 @@ mod tests {
             assert!(roots.list("link").map_or(true, |entries| entries.len() == 1));
         }
         stop.store(true, Ordering::Relaxed);
-        assert!(swapper.join().unwrap() > 100);
+        swapper.join().unwrap();
     }
 }
