@@ -18,6 +18,10 @@ use crate::order::Limits;
 const CPU_PERIOD_US: u64 = 100_000;
 /// The smallest quota that the kernel accepts, in microseconds.
 const CPU_QUOTA_US_MIN: u64 = 1_000;
+/// Where cgroups are mounted.
+pub(crate) const ROOT: &str = "/sys/fs/cgroup";
+/// The file with the processes of a cgroup.
+const PROCESSES: &str = "cgroup.procs";
 /// Prefix of the names of our folders.
 const PREFIX: &str = "toolbooth-";
 /// Maximum number of attempts to remove a folder: it is busy while its last process is being
@@ -69,21 +73,22 @@ impl Cgroup {
     }
 
     fn write(&self, file: &str, text: &str) -> io::Result<()> {
-        fs::write(self.folder.join(file), text)
+        put(&self.folder, file, text)
     }
 
     /// Moves a process into the cgroup.
     pub(crate) fn take_in(&self, pid: Pid) -> io::Result<()> {
         let pid = pid.as_raw_nonzero().to_string();
         if let Some(share) = &self.share {
-            let _ = fs::write(share.0.join("cgroup.procs"), &pid);
+            let _ = put(&share.0, PROCESSES, &pid);
         }
-        self.write("cgroup.procs", &pid)
+        self.write(PROCESSES, &pid)
     }
 
     /// Moves this process into the cgroup, until the cgroup is dropped.
     pub(crate) fn enter(&mut self) -> io::Result<()> {
-        self.before = own_folders().into_iter().map(|(_, folder)| folder).collect();
+        let own = own_folders().into_iter().map(|(_, folder)| folder);
+        self.before = own.filter(|folder| folder.join(PROCESSES).is_file()).collect();
         self.take_in(rustix::process::getpid())
     }
 
@@ -108,20 +113,29 @@ impl CpuShare {
         sweep(&parent);
         let share = Self(parent.join(name));
         fs::create_dir(&share.0)?;
-        fs::write(share.0.join("cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
-        fs::write(share.0.join("cpu.cfs_quota_us"), quota_us.to_string())?;
+        put(&share.0, "cpu.cfs_period_us", &CPU_PERIOD_US.to_string())?;
+        put(&share.0, "cpu.cfs_quota_us", &quota_us.to_string())?;
         Ok(share)
     }
 }
 
-/// The cgroups that this process is in, with the controllers of each; cgroup v2 names none.
-fn own_folders() -> Vec<(String, PathBuf)> {
+/// Writes a file of a cgroup. The kernel has made it: none is created where no cgroup is mounted.
+fn put(folder: &Path, file: &str, text: &str) -> io::Result<()> {
+    use std::io::Write;
+    fs::OpenOptions::new().write(true).open(folder.join(file))?.write_all(text.as_bytes())
+}
+
+/// The folders of the cgroups that this process is in, with the controllers of each; cgroup v2
+/// names none. Where a hierarchy is mounted elsewhere, its folder is not there.
+pub(crate) fn own_folders() -> Vec<(String, PathBuf)> {
     let text = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let folder = |line: &str| {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
-        let root = Path::new("/sys/fs/cgroup").join(controllers);
-        Some((controllers.to_owned(), root.join(path.trim_start_matches('/'))))
+        let (root, path) = (Path::new(ROOT), path.trim_start_matches('/'));
+        // An empty part would leave a slash at the end.
+        let parts = [controllers, path].into_iter().filter(|part| !part.is_empty());
+        Some((controllers.to_owned(), parts.fold(root.to_owned(), |at, part| at.join(part))))
     };
     text.lines().filter_map(folder).collect()
 }
@@ -149,7 +163,7 @@ impl Drop for Cgroup {
         // A cgroup that has a process cannot be removed.
         for folder in &self.before {
             let own = rustix::process::getpid().as_raw_nonzero().to_string();
-            let _ = fs::write(folder.join("cgroup.procs"), own);
+            let _ = put(folder, PROCESSES, &own);
         }
         remove(&self.folder);
     }

@@ -238,18 +238,14 @@ impl Client {
 /// memory limit may be made.
 #[must_use]
 pub fn own_cgroups() -> Vec<PathBuf> {
-    let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut folders = Vec::new();
-    for line in text.lines() {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
-        let path = path.trim_start_matches('/');
+    for (controllers, own) in crate::cgroup::own_folders() {
         if controllers.split(',').any(|name| name == "memory") {
-            folders.push(Path::new("/sys/fs/cgroup/memory").join(path));
+            folders.push(own);
         } else if controllers.is_empty() {
-            let own = Path::new("/sys/fs/cgroup").join(path);
             // A folder with processes of its own cannot bound folders beneath it.
-            folders.extend(own.parent().filter(|_| !path.is_empty()).map(Path::to_owned));
+            let is_root = own == Path::new(crate::cgroup::ROOT);
+            folders.extend(own.parent().filter(|_| !is_root).map(Path::to_owned));
             folders.push(own);
         }
     }

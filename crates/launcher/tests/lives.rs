@@ -199,6 +199,9 @@ if child:
             eprintln!("SKIPPED: no cgroup can be made as {who:?}");
             return Ok(());
         };
+        // Where no cgroup is mounted, nothing is written.
+        let mounted = || std::fs::read_dir("/sys/fs/cgroup").unwrap().count();
+        let before = mounted();
         let mut bare = whole.clone();
         // Without a namespace of its own, the program shares the launcher's cgroup.
         bare.primitives.retain(|primitive| *primitive == Primitive::MemoryCgroup);
@@ -218,6 +221,7 @@ if child:
             expect(launched.end(), &Report::Exit(4))?;
             until("the launcher is gone", || !Path::new(&format!("/proc/{launcher}")).exists());
             equal(&folders(), &Vec::new())?;
+            equal(&mounted(), &before)?;
         }
         Ok(())
     }),
