@@ -265,7 +265,7 @@ fn the_id_of_an_answered_request_is_free() {
     let place = Place::new();
     let gateway = place.serve();
     for mut peer in Peer::all(&place, &gateway) {
-        for round in 0..200 {
+        for round in 0..20 {
             let listed = peer.ask(7, "tools/list", json!({}));
             assert!(listed["result"].is_object(), "{} {round}: {listed}", peer.name());
             let called = peer.call(7, "calculator", json!({ "expression": "1+1" }));

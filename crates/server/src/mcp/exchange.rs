@@ -85,9 +85,19 @@ pub(super) async fn run(
     };
     // Notifications from before the answer are sent before it; later ones are dropped.
     say_rest(&outgoing, token.as_ref(), &counterpart).await;
-    // A client that has read the answer may use the id again.
+    send_answer(running, Answer::new(&id, answered), &outgoing).await;
+}
+
+/// Frees the id of a request, then sends its answer: a client that has read the answer may use the
+/// id again at once.
+pub(super) async fn send_answer(
+    running: Option<Running>,
+    answer: Answer,
+    outgoing: &mpsc::Sender<Outgoing>,
+) {
     drop(running);
-    let _ = outgoing.send(Outgoing::Answer(Answer::new(&id, answered))).await;
+    // Fails only if the client is gone.
+    let _ = outgoing.send(Outgoing::Answer(answer)).await;
 }
 
 /// Waits for the answer and drops the notifications before it.
@@ -140,4 +150,32 @@ async fn tell(outgoing: &mpsc::Sender<Outgoing>, method: &str, params: Value) {
     let message = codec::notification(method, Some(params));
     // Fails only if the client is gone.
     let _ = outgoing.send(Outgoing::Notice(message)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::in_flight::InFlight;
+    use super::*;
+
+    #[tokio::test]
+    async fn an_id_is_free_before_its_answer_is_taken() {
+        let (table, id) = (InFlight::default(), Id::of(&json!(7)).unwrap());
+        let running = table.begin(&id).unwrap();
+        assert!(table.begin(&id).is_err(), "it is in use");
+        let (outgoing, mut incoming) = mpsc::channel(1);
+        outgoing.send(Outgoing::Notice(Bytes::new())).await.unwrap();
+        let answer = Answer::new(&id, Ok(Value::Null.into()));
+        let sending = send_answer(Some(running), answer, &outgoing);
+        tokio::pin!(sending);
+        // The channel is full: the answer waits.
+        tokio::select! {
+            biased;
+            () = &mut sending => panic!("nobody has taken the notification"),
+            () = std::future::ready(()) => (),
+        }
+        assert!(table.begin(&id).is_ok());
+        assert!(matches!(incoming.recv().await, Some(Outgoing::Notice(_))));
+        sending.await;
+        assert!(matches!(incoming.recv().await, Some(Outgoing::Answer(_))));
+    }
 }

@@ -132,9 +132,7 @@ impl Session {
         match self.answer(door, &request, &meta).await {
             Some(answered) => {
                 let answer = Answer::new(&request.id, answered.map(Into::into));
-                // The id must be free before the client reads the answer.
-                drop(running);
-                let _ = outgoing.send(Outgoing::Answer(answer)).await;
+                exchange::send_answer(Some(running), answer, &outgoing).await;
             }
             None => {
                 let stop = running.stop.clone();
