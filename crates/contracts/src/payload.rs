@@ -63,6 +63,19 @@ impl ContentBlock {
         Ok(Self { json, kind: kind.map(own), text: text.map(own), has_meta })
     }
 
+    /// Reads a list of blocks where a reader stands.
+    ///
+    /// # Errors
+    /// As [`Reader::json`].
+    pub fn read_all(reader: &mut Reader<'_>) -> Result<Vec<Self>, JsonFault> {
+        let mut blocks = Vec::new();
+        reader.items(|reader| {
+            blocks.push(Self::read(reader)?);
+            Ok(())
+        })?;
+        Ok(blocks)
+    }
+
     /// A block of a tree.
     ///
     /// # Errors
@@ -262,13 +275,8 @@ mod tests {
     fn blocks_are_read_where_they_stand() {
         let text = r#"[{"type":"text","text":"a\u0062"}, { "text" : "c", "type" : "text" }]"#;
         let source = std::sync::Arc::new(text.to_owned());
-        let mut blocks = Vec::new();
         let mut reader = Reader::of_source(&source);
-        let read = |reader: &mut Reader<'_>| {
-            blocks.push(ContentBlock::read(reader)?);
-            Ok(())
-        };
-        reader.items(read).unwrap();
+        let blocks = ContentBlock::read_all(&mut reader).unwrap();
         let texts: Vec<_> = blocks.iter().map(|block| block.as_text().unwrap()).collect();
         assert_eq!(texts, ["ab", "c"]);
         assert_eq!(blocks[1].json().as_str(), r#"{"text":"c","type":"text"}"#);

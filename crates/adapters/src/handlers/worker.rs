@@ -367,11 +367,7 @@ fn returned(reader: &mut Reader<'_>) -> Result<ToolOutput, JsonFault> {
             let kind = reader.kind();
             match name.as_ref() {
                 "content" if kind == Kind::Array => {
-                    let blocks = payload.content.insert(Vec::new());
-                    reader.items(|reader| {
-                        blocks.push(ContentBlock::read(reader)?);
-                        Ok(())
-                    })?;
+                    payload.content = Some(ContentBlock::read_all(reader)?);
                 }
                 "structuredContent" => payload.structured_content = Some(reader.json()?),
                 "isError" => is_error = reader.json()?.as_str() == "true",

@@ -52,11 +52,7 @@ impl RpcResult {
                 let kind = reader.kind();
                 match name.as_ref() {
                     "content" if kind == Kind::Array => {
-                        let blocks = payload.content.insert(Vec::new());
-                        reader.items(|reader| {
-                            blocks.push(ContentBlock::read(reader)?);
-                            Ok(())
-                        })?;
+                        payload.content = Some(ContentBlock::read_all(reader)?);
                     }
                     // Not a list: stage 8 says so.
                     "content" => payload.content = Some(vec![ContentBlock::read(reader)?]),
