@@ -94,7 +94,8 @@ fn alone_path() -> std::path::PathBuf {
 fn alone_input() -> Result<String> {
     let root = repository();
     let mut paths = vec![root.join("Cargo.toml"), root.join("Cargo.lock")];
-    paths.extend(["xtask/boundaries.toml", "tests/Cargo.toml"].map(|path| root.join(path)));
+    let others = ["xtask/boundaries.toml", "tests/Cargo.toml", "examples/embed/Cargo.toml"];
+    paths.extend(others.map(|path| root.join(path)));
     for entry in std::fs::read_dir(root.join("crates"))? {
         paths.push(entry?.path().join("Cargo.toml"));
     }

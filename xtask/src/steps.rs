@@ -1,8 +1,9 @@
 //! Runs steps, each as a process of its own with a limit and a log.
 //!
 //! A step is a command of this program, so that it can be repeated alone. There are two lanes; a
-//! step waits for those that it needs. Steps that do not need a failed step still run. The output of a step is in `target/ci/STEP.log`; at the end stand the
-//! times, the reports of the steps, and the end of the log of each failed step.
+//! step waits for those that it needs. Steps that do not need a failed step still run. The output
+//! of a step is in `target/ci/STEP.log`. At the end stand the times, the reports of the steps, and
+//! the end of the log of each failed step.
 
 use std::collections::BTreeMap;
 use std::fs::File;

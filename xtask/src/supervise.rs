@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
 
-/// The variable that marks the processes of one supervised command.
-pub const MARK: &str = "XTASK_MARK";
+/// The variable with the marks of the supervised commands that a process belongs to, outermost
+/// first, separated by [`SEPARATOR`].
+const MARK: &str = "XTASK_MARK";
+const SEPARATOR: char = '/';
 
 const POLL_MIN: Duration = Duration::from_millis(1);
 const POLL_MAX: Duration = Duration::from_millis(20);
@@ -35,15 +37,16 @@ pub fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStat
 
 /// Runs a command. Returns its exit status; `None` if `limit` ended it.
 ///
-/// `mark` is unique to the command. At the limit, kills the command, its descendants, and all
-/// processes that carry the mark.
+/// `mark` is unique to the command and has no `/`. At the limit, kills the command, its
+/// descendants, and all processes that carry the mark.
 pub fn run_within(
     command: &mut Command,
     mark: &str,
     limit: Duration,
 ) -> Result<Option<ExitStatus>> {
+    let outer = std::env::var(MARK).unwrap_or_default();
     let mut child = command
-        .env(MARK, mark)
+        .env(MARK, format!("{outer}{SEPARATOR}{mark}"))
         .spawn()
         .with_context(|| format!("{command:?} cannot be started"))?;
     let status = wait_within(&mut child, limit)?;
@@ -74,13 +77,14 @@ pub fn kill(id: u32) {
 
 /// The live processes whose environment has this mark.
 pub fn marked(mark: &str) -> BTreeSet<u32> {
-    let wanted = format!("{MARK}={mark}");
-    ids()
-        .filter(|id| {
-            let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
-            environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
-        })
-        .collect()
+    let carries = |id: &u32| {
+        let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+        let environment = String::from_utf8_lossy(&environment);
+        let variables = environment.split('\0').filter_map(|variable| variable.split_once('='));
+        let mut marks = variables.filter(|(name, _)| *name == MARK).map(|(_, marks)| marks);
+        marks.any(|marks| marks.split(SEPARATOR).any(|own| own == mark))
+    };
+    ids().filter(carries).collect()
 }
 
 /// The command line of a process, for messages.
@@ -147,6 +151,23 @@ mod tests {
             stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
         };
         assert!(!ids.iter().any(|id| lives(*id)), "{ids:?}");
+    }
+
+    #[test]
+    fn a_process_belongs_to_each_command_around_it() {
+        let mark = |name: &str| format!("{name}-{}", std::process::id());
+        let mut command = Command::new("sleep");
+        let marks = format!("/{}/{}", mark("outer"), mark("inner"));
+        let mut child = command.arg("600").env(MARK, marks).spawn().unwrap();
+        // The environment appears a moment after the program was started.
+        while std::fs::read(format!("/proc/{}/environ", child.id())).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        let found = ["outer", "inner", "oute"].map(|name| marked(&mark(name)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let own = BTreeSet::from([child.id()]);
+        assert_eq!(found, [own.clone(), own, BTreeSet::new()]);
     }
 
     #[test]

@@ -37,9 +37,9 @@ pub fn set_up_and_run(filter: &str) -> Result<()> {
 
 /// Builds, and runs the tests whose names contain `filter`; doc tests only without a filter.
 pub fn run(filter: &str) -> Result<()> {
-    let (tests, skipped) = selected(filter)?;
+    let (tests, ignored) = selected(filter)?;
     let mut report = Report::default();
-    report.skipped = skipped;
+    report.ignored = ignored;
     let settings = settings(SEED)?;
     runner::run_all(&tests, &settings, |outcome| {
         outcome.tell();
@@ -80,10 +80,10 @@ fn settings(seed: u64) -> Result<Settings> {
 }
 
 fn selected(filter: &str) -> Result<(Vec<Test>, usize)> {
-    let (mut tests, skipped) = binaries::tests()?;
+    let (mut tests, ignored) = binaries::tests()?;
     tests.retain(|test| test.name().contains(filter));
     ensure!(!tests.is_empty(), "no test has `{filter}` in its name");
-    Ok((tests, if filter.is_empty() { skipped } else { 0 }))
+    Ok((tests, if filter.is_empty() { ignored } else { 0 }))
 }
 
 /// Runs all tests several times beside busy processes, without a second chance. Each round has

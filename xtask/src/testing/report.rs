@@ -8,6 +8,8 @@ const SLOWEST: usize = 10;
 const SHOWN_MAX: usize = 3;
 /// Lines of output of all shown tests together.
 const LINES_MAX: usize = 24;
+/// Tests that left something out and are named.
+const SKIPPED_MAX: usize = 10;
 /// Lines of output of one flaky test.
 const FLAKY_LINES_MAX: usize = 6;
 /// Longest line of a test's output, in characters.
@@ -17,7 +19,10 @@ const LINE_CHARS_MAX: usize = 400;
 #[derive(Default)]
 pub struct Report {
     pub passed: usize,
-    pub skipped: usize,
+    /// Number of tests that are ignored.
+    pub ignored: usize,
+    /// Tests that left something out on this machine, each with what.
+    pub skipped: Vec<(String, String)>,
     pub failed: Vec<Outcome>,
     /// Failed tests that passed when they ran again, with the number of tries.
     pub flaky: Vec<(Outcome, usize)>,
@@ -31,6 +36,8 @@ impl Report {
         self.times.push((outcome.seconds, outcome.test.name()));
         if outcome.failure.is_none() {
             self.passed += 1;
+            let name = outcome.test.name();
+            self.skipped.extend(outcome.skipped.map(|what| (name, what)));
         } else {
             self.failed.push(outcome);
         }
@@ -53,6 +60,12 @@ impl Report {
         for (seconds, name) in times.iter().take(SLOWEST) {
             println!("{seconds:8.1} s  {name}");
         }
+        for (name, what) in self.skipped.iter().take(SKIPPED_MAX) {
+            println!("SKIPPED in {name}: {what}");
+        }
+        if self.skipped.len() > SKIPPED_MAX {
+            println!("SKIPPED in {} tests", self.skipped.len());
+        }
         let shown = self.failed.len().min(SHOWN_MAX);
         for outcome in self.failed.iter().take(shown) {
             tell_failure(outcome, LINES_MAX / shown.max(1));
@@ -74,7 +87,7 @@ impl Report {
         let passed =
             self.passed + self.flaky.len() + self.doc_tests.map_or(0, |(passed, _)| passed);
         let failed = self.failed.len() + self.doc_tests_failed();
-        println!("{passed} passed, {failed} failed, {} skipped", self.skipped);
+        println!("{passed} passed, {failed} failed, {} skipped", self.ignored);
     }
 }
 
@@ -94,7 +107,7 @@ pub fn tell_failure(outcome: &Outcome, lines_max: usize) {
 fn tell_output(outcome: &Outcome, lines_max: usize) {
     let text = std::fs::read(&outcome.log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    let lines = telling(&text);
+    let lines = telling(&text, &outcome.test.function);
     for line in lines.iter().skip(lines.len().saturating_sub(lines_max)) {
         println!("  | {}", line.chars().take(LINE_CHARS_MAX).collect::<String>());
     }
@@ -102,10 +115,12 @@ fn tell_output(outcome: &Outcome, lines_max: usize) {
 }
 
 /// The lines of a test's output that tell something.
-fn telling(text: &str) -> Vec<&str> {
-    const SAID_BY_THE_RUNNER: [&str; 6] =
-        ["running ", "failures:", "test result:", "note: run with", "---- ", "    "];
-    let is_of_runner = |line: &str| SAID_BY_THE_RUNNER.iter().any(|start| line.starts_with(start));
+fn telling<'t>(text: &'t str, function: &str) -> Vec<&'t str> {
+    const SAID_BY_THE_RUNNER: [&str; 4] =
+        ["running 1 test", "failures:", "test result:", "note: run with"];
+    let is_of_runner = |line: &str| {
+        SAID_BY_THE_RUNNER.iter().any(|start| line.starts_with(start)) || line.trim() == function
+    };
     let trimmed = text.lines().map(str::trim_end);
     trimmed.filter(|line| !line.is_empty() && !is_of_runner(line)).collect()
 }
@@ -116,10 +131,10 @@ mod tests {
 
     #[test]
     fn what_the_test_runner_says_is_left_out() {
-        let text = "\nrunning 1 test\ntest a ... FAILED\n\nfailures:\n\n---- a stdout ----\n\nthread 'a' panicked at x.rs:1:2:\nit broke\nnote: run with `RUST_BACKTRACE=1`\n\nfailures:\n    a\n\ntest result: FAILED. 0 passed; 1 failed;\n";
+        let text = "\nrunning 1 test\nthread 'a' panicked at x.rs:1:2:\nit broke: [\n    1,\n]\nnote: run with `RUST_BACKTRACE=1`\ntest a ... FAILED\n\nfailures:\n\nfailures:\n    a\n\ntest result: FAILED. 0 passed; 1 failed;\n";
         assert_eq!(
-            telling(text),
-            ["test a ... FAILED", "thread 'a' panicked at x.rs:1:2:", "it broke"]
+            telling(text, "a"),
+            ["thread 'a' panicked at x.rs:1:2:", "it broke: [", "    1,", "]", "test a ... FAILED"]
         );
     }
 

@@ -72,6 +72,8 @@ pub struct Outcome {
     pub seconds: f64,
     /// Why it failed.
     pub failure: Option<String>,
+    /// What it has left out on this machine.
+    pub skipped: Option<String>,
     /// The file with its output, if it failed.
     pub log: PathBuf,
 }
@@ -93,7 +95,8 @@ pub fn run_one(test: &Test, number: usize, settings: &Settings) -> Result<Outcom
     let errors = output.try_clone()?;
     let mut command = Command::new(&test.binary.path);
     command
-        .args(["--exact", &test.function])
+        // The output of a test that passes tells what it has left out.
+        .args(["--exact", &test.function, "--nocapture"])
         .current_dir(&test.binary.folder)
         .env("CARGO_MANIFEST_DIR", &test.binary.folder)
         .env("CARGO_PKG_NAME", &test.binary.package)
@@ -112,8 +115,9 @@ pub fn run_one(test: &Test, number: usize, settings: &Settings) -> Result<Outcom
         Some(status) => Some(format!("ended with {status}")),
         None => Some(format!("did not end within {} s", settings.limit.as_secs())),
     };
+    let output = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
     // A program that ran no test succeeds too.
-    if failure.is_none() && !String::from_utf8_lossy(&std::fs::read(&path)?).contains(" 1 passed") {
+    if failure.is_none() && !output.contains("test result: ok. 1 passed") {
         failure = Some("ran no test".to_owned());
     }
     if let Some(left) = left_behind(&mark) {
@@ -122,7 +126,14 @@ pub fn run_one(test: &Test, number: usize, settings: &Settings) -> Result<Outcom
     if failure.is_none() {
         std::fs::remove_file(&path)?;
     }
-    Ok(Outcome { test: test.clone(), seconds, failure, log: path })
+    Ok(Outcome { test: test.clone(), seconds, failure, skipped: skipped(&output), log: path })
+}
+
+/// What a test says that it has left out.
+fn skipped(output: &str) -> Option<String> {
+    // The name of the test may stand before it on its line.
+    let said = output.lines().find_map(|line| line.split_once("SKIPPED: "));
+    said.map(|(_, what)| what.to_owned())
 }
 
 /// The processes of a test that still run after it, which are killed.
