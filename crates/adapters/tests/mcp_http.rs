@@ -721,6 +721,78 @@ async fn subscriptions_at_once_are_one_request() {
     server.close().await;
 }
 
+/// A server of one of the eras that answers whether it tells of changes when `ready` returns.
+fn server_that_tells(era: &'static str, ready: impl Fn() + Send + Sync + 'static) -> Served {
+    Served::start(move |request, answer| match request.method() {
+        "server/discover" if era == "modern" => answer.result(
+            request.id(),
+            json!({ "resultType": "complete", "supportedVersions": ["2026-07-28"], "ttlMs": 0,
+                "cacheScope": "private", "capabilities": { "tools": { "listChanged": true } } }),
+        ),
+        "subscriptions/listen" => {
+            ready();
+            answer.stream();
+            answer.event(
+                &json!({ "jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged",
+                "params": { "_meta": { "io.modelcontextprotocol/subscriptionId": request.id() },
+                    "notifications": request.body["params"]["notifications"] } }),
+            );
+            answer.until_gone();
+        }
+        "" if request.verb == "GET" => {
+            ready();
+            answer.stream();
+            answer.until_gone();
+        }
+        "tools/list" => {
+            answer.result(request.id(), json!({ "resultType": "complete", "tools": [] }))
+        }
+        "resources/list" => answer.result(request.id(), json!({ "resources": [] })),
+        "resources/templates/list" => {
+            answer.result(request.id(), json!({ "resourceTemplates": [] }));
+        }
+        _ => assert!(legacy(request, answer)),
+    })
+}
+
+async fn a_change_between_a_list_and_the_subscription_is_not_lost() {
+    for era in ["modern", "legacy"] {
+        // The server answers the subscription only after its list was read.
+        let (listed, ready) = mpsc::channel::<()>();
+        let ready = Mutex::new(ready);
+        let served = server_that_tells(era, move || {
+            let _ = ready.lock().unwrap().recv();
+        });
+        let server = served.server();
+        let changes = server.changes().unwrap();
+        server.list().await.unwrap();
+        assert_eq!(served.seen("tools/list").len(), 1, "{era}");
+        assert!(changes.try_recv().is_err(), "{era}: nothing is known yet");
+        listed.send(()).unwrap();
+        changes.recv().await.unwrap();
+        server.close().await;
+    }
+}
+
+async fn lists_are_read_once_a_server_tells_of_changes() {
+    for (era, asked) in [("modern", "subscriptions/listen"), ("legacy", "GET")] {
+        let served = server_that_tells(era, || ());
+        let server = served.server();
+        let changes = server.changes().unwrap();
+        server.list().await.unwrap();
+        let is = |one: &Request, what: &str| one.method() == what || one.verb == what;
+        let seen = served.seen.lock().unwrap().clone();
+        let at = |what: &str| seen.iter().position(|one| is(one, what));
+        // A loaded machine may take longer than lists wait; then they are read again.
+        assert!(
+            at(asked) < at("tools/list") || changes.recv().await.is_ok(),
+            "{era}: {:?}",
+            (at(asked), at("tools/list"))
+        );
+        server.close().await;
+    }
+}
+
 async fn a_subscription_whose_stream_breaks_is_asked_again() {
     let times = AtomicUsize::new(0);
     let served = Served::start(move |request, answer| match request.method() {
@@ -904,6 +976,8 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         what_a_legacy_server_says_by_itself_is_heard,
         a_subscription_is_opened_anew_before_the_one_before_ends,
         subscriptions_at_once_are_one_request,
+        a_change_between_a_list_and_the_subscription_is_not_lost,
+        lists_are_read_once_a_server_tells_of_changes,
         a_subscription_whose_stream_breaks_is_asked_again,
         a_resource_that_is_not_accepted_is_refused,
         the_end_of_a_stream_says_that_a_modern_call_is_cancelled,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use serde_json::{Map, Value};
+use tokio::sync::watch;
 use toolbooth_contracts::Conversation;
 use toolbooth_contracts::conversation::LogLevel;
 
@@ -26,6 +27,9 @@ use super::wire::{self, Era, Greeting};
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a server may take to set the level of its log lines.
 const LOG_LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long lists wait for the server's answer whether it tells of changes. After that they are
+/// read, and read again when it has answered.
+const LISTENING_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How messages travel.
 #[derive(Debug)]
@@ -92,6 +96,10 @@ pub(super) struct Channel {
     pub(super) speech: Speech,
     log_level: tokio::sync::Mutex<Option<LogLevel>>,
     session_is_over: AtomicBool,
+    /// Whether the server has answered if it tells of changes.
+    listening: watch::Sender<bool>,
+    /// Whether lists were read before it had.
+    listed_before: AtomicBool,
 }
 
 impl Channel {
@@ -102,6 +110,8 @@ impl Channel {
             speech,
             log_level: tokio::sync::Mutex::default(),
             session_is_over: AtomicBool::new(false),
+            listening: watch::Sender::new(false),
+            listed_before: AtomicBool::new(false),
         }
     }
 
@@ -276,6 +286,25 @@ impl Channel {
         self.cancel(id, "the subscription is over").await;
     }
 
+    /// The server has answered whether it tells of changes. Lists that were read before it had are
+    /// read again, since a change between the two was not told.
+    pub(super) fn note_listening(&self) {
+        self.listening.send_replace(true);
+        if self.listed_before.swap(false, Ordering::SeqCst) {
+            self.line.incoming.notifications.changes.note();
+        }
+    }
+
+    /// Waits a moment until the server has answered whether it tells of changes, before its lists
+    /// are read.
+    pub(super) async fn listening(&self) {
+        let mut listening = self.listening.subscribe();
+        let answered = listening.wait_for(|answered| *answered);
+        if tokio::time::timeout(LISTENING_TIMEOUT, answered).await.is_err() {
+            self.listed_before.store(true, Ordering::SeqCst);
+        }
+    }
+
     /// The server does not know the session any more: a next request begins with a new connection.
     pub(super) fn session_over(&self) {
         self.session_is_over.store(true, Ordering::Release);
@@ -291,7 +320,8 @@ impl Channel {
     pub(super) async fn hear(&self) -> Option<bool> {
         match (&self.line.transport, self.greeting.era) {
             (Transport::Http(http), Era::Legacy) => {
-                Some(http.hear(&self.speech, &self.line.incoming).await)
+                let answered = || self.note_listening();
+                Some(http.hear(&self.speech, &self.line.incoming, answered).await)
             }
             _ => None,
         }

@@ -355,11 +355,19 @@ impl Http {
     }
 
     /// Hears what a legacy server says by itself, as long as it offers that. Gives `true` where the
-    /// server does not know the session any more.
-    pub(super) async fn hear(&self, speech: &Speech, incoming: &Incoming) -> bool {
+    /// server does not know the session any more. `answered` is called after each time that the
+    /// server was asked for the stream.
+    pub(super) async fn hear(
+        &self,
+        speech: &Speech,
+        incoming: &Incoming,
+        answered: impl Fn(),
+    ) -> bool {
         let (mut last, mut pause, mut opened) = (None, REOPEN_FIRST, false);
         loop {
-            match self.open_stream(speech, last.as_deref()).await {
+            let stream = self.open_stream(speech, last.as_deref()).await;
+            answered();
+            match stream {
                 Ok(body) => {
                     opened = true;
                     let mut events = Events::new(body, MESSAGE_BYTES_MAX);

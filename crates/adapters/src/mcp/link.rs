@@ -218,6 +218,9 @@ impl Link {
                     channel.session_over();
                 }
             }));
+        } else {
+            // It tells of changes without being asked.
+            channel.note_listening();
         }
     }
 

@@ -78,6 +78,10 @@ struct Pager<'a> {
 /// Lists everything that a server offers.
 pub(super) async fn list(link: &Link, timeout: Duration) -> Result<Listing, SourceError> {
     let mut pager = Pager { link, timeout, bytes: 0, problems: Vec::new() };
+    if let Ok(connection) = link.connection().await {
+        // A change after the lists is told only by a server that was asked before.
+        connection.channel.listening().await;
+    }
     let tools = pager.all(&TOOLS).await;
     let connection = link.connection().await;
     let mut listing = Listing::default();

@@ -163,12 +163,15 @@ impl Subscriptions {
                     last.end(&channel).await;
                 }
                 self.accept(number, Ok(BTreeSet::new()));
+                channel.note_listening();
                 if collected(&mut wanted).await.is_err() {
                     return;
                 }
                 continue;
             };
-            match OpenSubscription::open(&channel, params).await {
+            let opened = OpenSubscription::open(&channel, params).await;
+            channel.note_listening();
+            match opened {
                 Ok((standing, accepted)) => {
                     // What changes in between is told by both.
                     if let Some(before) = open.replace(standing) {
