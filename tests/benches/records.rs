@@ -493,7 +493,7 @@ async fn query() {
     let reads = SqliteReads::open(&file).expect("opens");
     let began = Instant::now();
     let none = LogFilter { tool: Some("none".into()), limit: 1, ..LogFilter::default() };
-    assert!(reads.agent_logs(none).await.expect("reads").is_empty());
+    assert!(reads.agent_logs(none).await.expect("reads").found.is_empty());
     let searched = size(&folder.path().join("lookup.db"));
     let took = began.elapsed().as_secs_f64();
     println!("taken in for searching in {took:.1} s ({searched} MiB)");
@@ -519,11 +519,13 @@ async fn query() {
             },
         ),
     ] {
-        asked(name, async || reads.agent_logs(logs(filter.clone())).await.expect("reads").len())
-            .await;
+        asked(name, async || {
+            reads.agent_logs(logs(filter.clone())).await.expect("reads").found.len()
+        })
+        .await;
     }
     let newest = EventFilter { limit: 2, ..EventFilter::default() };
-    let newest = reads.events(newest).await.expect("reads").remove(0).event.body;
+    let newest = reads.events(newest).await.expect("reads").found.remove(0).event.body;
     let (call, receipt) = (newest.call_id.expect("a call"), newest.receipt_id.expect("one"));
     for (name, filter) in [
         ("one call", EventFilter { call: Some(call.clone()), ..EventFilter::default() }),
@@ -545,7 +547,7 @@ async fn query() {
         ),
     ] {
         let of = || EventFilter { limit: 100, ..filter.clone() };
-        asked(name, async || reads.events(of()).await.expect("reads").len()).await;
+        asked(name, async || reads.events(of()).await.expect("reads").found.len()).await;
     }
     for (name, filter) in [
         ("receipts of a tool", ReceiptFilter { tool: text("tool.7"), ..ReceiptFilter::default() }),
@@ -563,7 +565,7 @@ async fn query() {
         ),
     ] {
         let of = || ReceiptFilter { limit: 100, ..filter.clone() };
-        asked(name, async || reads.receipts(of()).await.expect("reads").0.len()).await;
+        asked(name, async || reads.receipts(of()).await.expect("reads").found.len()).await;
     }
     for (name, prefix) in [
         ("the beginning of an id", &receipt[..13]),

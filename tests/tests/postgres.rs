@@ -90,7 +90,7 @@ async fn a_lost_replica_leaves_a_doubt_and_its_outcome_may_still_arrive() {
         first.settle(settlement(late, mode, Effect::Completed, None)).await.expect("is taken");
     assert_eq!(receipt.state, ClaimState::Succeeded);
     let call = EventFilter { call: Some("a".into()), limit: 9, ..EventFilter::default() };
-    let events = reads.events(call).await.expect("reads");
+    let events = reads.events(call).await.expect("reads").found;
     let kinds: Vec<&str> = events.iter().map(|placed| placed.event.body.event.as_str()).collect();
     for kind in ["TOOL_DISPATCHED", "TOOL_CALL_IN_DOUBT", "TOOL_SETTLED_LATE", "TOOL_EXECUTED"] {
         assert!(kinds.contains(&kind), "{kinds:?}");
@@ -250,7 +250,7 @@ async fn a_result_is_stored_once_and_either_record_is_kept_without_the_other() {
         let reads = PostgresReads::open(&url).await.expect("opens");
         let logs = async || {
             let filter = LogFilter { limit: 10, ..LogFilter::default() };
-            reads.agent_logs(filter).await.expect("reads")
+            reads.agent_logs(filter).await.expect("reads").found
         };
         let before = logs().await;
         assert!(before.iter().all(|log| log.output.is_some()), "{before:?}");
@@ -327,9 +327,9 @@ async fn a_database_of_the_first_version_is_brought_up_to_date() {
     let queued = CallQueue::queued(&ledger, "local", "queued").await.expect("reads");
     assert!(queued.is_some_and(|call| call.request == "{}" && call.queued_by.is_some()));
     let filter = EventFilter { call: Some("doubt".into()), limit: 10, ..EventFilter::default() };
-    assert_eq!(reads.events(filter).await.expect("reads").len(), 2);
+    assert_eq!(reads.events(filter).await.expect("reads").found.len(), 2);
     let filter = LogFilter { tool: Some("tool.one".into()), limit: 99, ..LogFilter::default() };
-    assert_eq!(reads.agent_logs(filter).await.expect("reads").len(), 7);
+    assert_eq!(reads.agent_logs(filter).await.expect("reads").found.len(), 7);
     sound(&reads).await;
     // Pruning continues from the point at which the earlier release stopped.
     ledger.checkpoint(Due::NOW, moment(201)).await.expect("signs");
@@ -413,7 +413,7 @@ async fn following_events_misses_none_while_replicas_write() {
     let expected = 3 * (1 + 120 + 2);
     while seen.len() < expected {
         let filter = EventFilter { after: Some(after), limit: 50, ..EventFilter::default() };
-        for placed in reads.events(filter).await.expect("reads") {
+        for placed in reads.events(filter).await.expect("reads").found {
             after = placed.place;
             assert!(seen.insert((placed.event.writer, placed.event.seq)), "none comes twice");
         }

@@ -22,7 +22,7 @@ use crate::ledger::{
 use crate::note::{self, Signer};
 use crate::proof::{self, Proof, ProofError};
 use crate::queue::{CallQueue, Enqueued, Heartbeat, QueueState, QueuedCall};
-use crate::reads::{EventFilter, LedgerReads, LogFilter, ReceiptFilter};
+use crate::reads::{EventFilter, LedgerReads, LogFilter, Page, ReceiptFilter};
 use crate::verify::{self, TrustAnchors};
 
 /// A moment, `n` milliseconds after the first of 2026.
@@ -348,28 +348,29 @@ pub async fn records_are_read_back_and_verify<L: Ledger + LedgerReads>(ledger: &
     ledger.note(vec![noted]).await.expect("is recorded");
 
     assert_eq!(ledger.receipt("receipt-v1").await.expect("reads").as_ref(), Some(&*receipt));
-    let (all, more) = ledger
+    let all = ledger
         .receipts(ReceiptFilter { limit: 10, ..ReceiptFilter::default() })
         .await
         .expect("reads");
-    assert_eq!((all, more), (vec![(*receipt).clone()], false));
+    assert_eq!(all, Page::of(vec![(*receipt).clone()]));
     let logs = ledger
         .agent_logs(LogFilter { error: Some(true), limit: 10, ..LogFilter::default() })
         .await
         .expect("reads");
-    assert_eq!(logs, [refused]);
+    assert_eq!(logs, Page::of(vec![refused]));
     let one = ledger.agent_log("log-v1").await.expect("reads").expect("is there");
     assert_eq!((one.receipt_id.as_deref(), one.attempt), (Some("receipt-v1"), 1));
     let events = ledger
         .events(EventFilter { call: Some("v1".into()), limit: 10, ..EventFilter::default() })
         .await
-        .expect("reads");
+        .expect("reads")
+        .found;
     let kinds: Vec<&str> = events.iter().map(|placed| placed.event.body.event.as_str()).collect();
     assert_eq!(kinds, ["TOOL_DISPATCHED", "TOOL_EXECUTED"]);
     let newest =
         ledger.events(EventFilter { limit: 1, ..EventFilter::default() }).await.expect("reads");
     assert_eq!(
-        newest.first().map(|placed| placed.event.body.event),
+        newest.found.first().map(|placed| placed.event.body.event),
         Some(AuditEventKind::RegistryLoaded)
     );
     let report = verify::store(ledger, TrustAnchors::default()).await.expect("reads");
@@ -490,7 +491,7 @@ pub async fn checkpoints_are_signed_and_proven<L: Ledger + LedgerReads>(ledger: 
     ledger.settle(settlement(claim, mode, Effect::Completed, None)).await.expect("settles");
     let second = ledger.checkpoint(Due::NOW, moment(3)).await.expect("answers").expect("is due");
     let started = ledger.events(EventFilter { limit: 100, ..EventFilter::default() }).await;
-    let key = started.expect("reads").first().and_then(|placed| {
+    let key = started.expect("reads").found.first().and_then(|placed| {
         let facts = placed.event.body.facts.as_ref()?;
         note::PublicKey::parse(facts.get("signingKey")?.as_str()?).ok()
     });

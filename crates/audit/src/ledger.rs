@@ -17,6 +17,7 @@ use toolbooth_contracts::{Effect, ErrorCode, Status};
 use crate::checkpoint::Due;
 use crate::claim::KeyRules;
 use crate::digest::Digester;
+use crate::reads::DamagedRow;
 
 /// A moment: as records write it, and to reckon with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +35,9 @@ pub enum LedgerError {
     /// Nothing was written, or nobody knows; nothing may be dispatched.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    /// A row of the store cannot be read, although the store answers.
+    #[error("the store is damaged: {0}")]
+    Damaged(DamagedRow),
     /// The claim is no longer this writer's.
     #[error("the claim has been taken over")]
     Stale,

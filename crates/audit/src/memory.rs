@@ -18,7 +18,7 @@ use crate::note::Signer;
 use crate::pruning::Gone;
 use crate::queue::{QueueState, QueuedCall, RawCall};
 use crate::reads::{
-    Accounted, EventFilter, FoundId, IdKind, Include, LedgerReads, LogFilter, MILESTONES,
+    Accounted, EventFilter, FoundId, IdKind, Include, LedgerReads, LogFilter, MILESTONES, Page,
     PlacedEvent, RawApproval, RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
 };
 use crate::recorder::{Recorder, Runner};
@@ -241,9 +241,9 @@ impl LedgerReads for Memory {
         Ok(stored.map(|stored| Receipt::clone(&stored.receipt)))
     }
 
-    async fn receipts(&self, filter: ReceiptFilter) -> Result<(Vec<Receipt>, bool), LedgerError> {
+    async fn receipts(&self, filter: ReceiptFilter) -> Result<Page<Receipt>, LedgerError> {
         let book = self.book();
-        let mut found: Vec<Receipt> = book
+        let found: Vec<Receipt> = book
             .receipts()
             .into_iter()
             .rev()
@@ -251,22 +251,22 @@ impl LedgerReads for Memory {
             .filter(|receipt| filter.fits(receipt))
             .take(filter.limit.saturating_add(1))
             .collect();
-        let more = found.len() > filter.limit;
-        found.truncate(filter.limit);
-        Ok((found, more))
+        let mut page = Page::of(found);
+        page.truncate(filter.limit);
+        Ok(page)
     }
 
     async fn agent_log(&self, id: &str) -> Result<Option<AgentLog>, LedgerError> {
         Ok(self.book().read_logs().find(|log| log.id == id))
     }
 
-    async fn agent_logs(&self, filter: LogFilter) -> Result<Vec<AgentLog>, LedgerError> {
+    async fn agent_logs(&self, filter: LogFilter) -> Result<Page<AgentLog>, LedgerError> {
         let book = self.book();
         let found = book.read_logs().filter(|log| filter.fits(log)).collect();
-        Ok(newest(found, filter.limit))
+        Ok(Page::of(newest(found, filter.limit)))
     }
 
-    async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {
+    async fn events(&self, filter: EventFilter) -> Result<Page<PlacedEvent>, LedgerError> {
         let book = self.book();
         let found = book
             .read_events()
@@ -276,14 +276,14 @@ impl LedgerReads for Memory {
             })
             .map(|((event, _), place)| PlacedEvent { place, event })
             .collect();
-        Ok(match filter.after {
+        Ok(Page::of(match filter.after {
             Some(_) => {
                 let mut found: Vec<PlacedEvent> = found;
                 found.truncate(filter.limit);
                 found
             }
             None => newest(found, filter.limit),
-        })
+        }))
     }
 
     async fn named(&self, prefix: &str, limit: usize) -> Result<Vec<FoundId>, LedgerError> {

@@ -190,7 +190,7 @@ async fn checkpoints(
 pub async fn inclusion(reads: &dyn LedgerReads, call_id: &str) -> Result<Proof, ProofError> {
     let filter =
         EventFilter { call: Some(call_id.to_owned()), limit: 100, ..EventFilter::default() };
-    let events = reads.events(filter).await?;
+    let events = reads.events(filter).await?.found;
     let Some(event) = events.iter().map(|placed| &placed.event).next_back() else {
         return Err(ProofError::Missing(format!("there is no event of a call `{call_id}`")));
     };

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use serde_json::{Map, Value, json};
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 use toolbooth_contracts::receipt::Receipt;
@@ -138,6 +139,92 @@ impl EventFilter {
     }
 }
 
+/// A row of the store that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, thiserror::Error)]
+#[error("table `{table}`, row {row} cannot be read: {reason}")]
+pub struct DamagedRow {
+    /// The table.
+    pub table: String,
+    /// The key of the row.
+    pub row: String,
+    /// Why it cannot be read.
+    pub reason: String,
+}
+
+/// What a query found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page<T> {
+    /// The records.
+    pub found: Vec<T>,
+    /// Whether more follow.
+    pub more: bool,
+    /// Rows that may belong to the answer and cannot be read; at most [`DAMAGED_MAX`].
+    pub damaged: Vec<DamagedRow>,
+}
+
+/// Most damaged rows that one page names.
+pub const DAMAGED_MAX: usize = 100;
+
+impl<T> Default for Page<T> {
+    fn default() -> Self {
+        Self { found: Vec::new(), more: false, damaged: Vec::new() }
+    }
+}
+
+impl<T> Page<T> {
+    /// A page of these records, of which none is damaged.
+    #[must_use]
+    pub fn of(found: Vec<T>) -> Self {
+        Self { found, ..Self::default() }
+    }
+
+    /// Adds a record if it passes; notes a row that cannot be read.
+    ///
+    /// # Errors
+    /// Every other [`LedgerError`].
+    pub fn add(
+        &mut self,
+        read: Result<T, LedgerError>,
+        passes: impl FnOnce(&T) -> bool,
+    ) -> Result<(), LedgerError> {
+        match read {
+            Ok(record) => self.found.extend(Some(record).filter(|record| passes(record))),
+            Err(LedgerError::Damaged(row)) => self.note([row]),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Notes rows that cannot be read, each once.
+    pub fn note(&mut self, rows: impl IntoIterator<Item = DamagedRow>) {
+        for row in rows {
+            if self.damaged.len() < DAMAGED_MAX && !self.damaged.contains(&row) {
+                self.damaged.push(row);
+            }
+        }
+    }
+
+    /// Cuts the page to so many records, and notes whether there were more.
+    pub fn truncate(&mut self, limit: usize) {
+        self.more = self.found.len() > limit;
+        self.found.truncate(limit);
+    }
+}
+
+impl<T: serde::Serialize> Page<T> {
+    /// The page as a document: the records under `name`, and the rows that cannot be read under
+    /// `damaged`, if there are any.
+    #[must_use]
+    pub fn document(&self, name: &str) -> Map<String, Value> {
+        let mut out = Map::new();
+        out.insert(name.to_owned(), json!(self.found));
+        if !self.damaged.is_empty() {
+            out.insert("damaged".to_owned(), json!(self.damaged));
+        }
+        out
+    }
+}
+
 /// What an id names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdKind {
@@ -256,32 +343,32 @@ pub trait LedgerReads: Send + Sync {
     /// One receipt.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`].
+    /// [`LedgerError::Unavailable`]; [`LedgerError::Damaged`] if its row cannot be read.
     async fn receipt(&self, receipt_id: &str) -> Result<Option<Receipt>, LedgerError>;
 
-    /// Receipts, newest first, and whether more follow.
+    /// Receipts, newest first.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
-    async fn receipts(&self, filter: ReceiptFilter) -> Result<(Vec<Receipt>, bool), LedgerError>;
+    async fn receipts(&self, filter: ReceiptFilter) -> Result<Page<Receipt>, LedgerError>;
 
     /// One agent log.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`].
+    /// [`LedgerError::Unavailable`]; [`LedgerError::Damaged`] if its row cannot be read.
     async fn agent_log(&self, id: &str) -> Result<Option<AgentLog>, LedgerError>;
 
     /// Agent logs, oldest first.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
-    async fn agent_logs(&self, filter: LogFilter) -> Result<Vec<AgentLog>, LedgerError>;
+    async fn agent_logs(&self, filter: LogFilter) -> Result<Page<AgentLog>, LedgerError>;
 
     /// Events, oldest first.
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`].
-    async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError>;
+    async fn events(&self, filter: EventFilter) -> Result<Page<PlacedEvent>, LedgerError>;
 
     /// Ids of calls and receipts that begin so, at most so many.
     ///
@@ -389,6 +476,8 @@ pub struct Unaccounted {
     pub keys: Vec<String>,
     /// Places that are listed as those of events about logs, where there is no event.
     pub milestones: Vec<String>,
+    /// Rows that pages leave out, since they cannot be read.
+    pub damaged: Vec<DamagedRow>,
 }
 
 /// The head of a writer's log.

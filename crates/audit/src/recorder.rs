@@ -22,8 +22,8 @@ use crate::note::Signer;
 use crate::pruning::Gone;
 use crate::queue::{CallQueue, Enqueued, Heartbeat, QueuedCall, RawCall, digest_of};
 use crate::reads::{
-    Accounted, EventFilter, FoundId, Include, LedgerReads, LogFilter, PlacedEvent, RawApproval,
-    RawEntry, ReceiptFilter, Unaccounted, WriterHead,
+    Accounted, EventFilter, FoundId, Include, LedgerReads, LogFilter, Page, PlacedEvent,
+    RawApproval, RawEntry, ReceiptFilter, Unaccounted, WriterHead,
 };
 use crate::room::Room;
 use crate::steps::{
@@ -253,7 +253,7 @@ impl<R: Runner> LedgerReads for Recorder<R> {
         self.runner.reads().receipt(receipt_id).await
     }
 
-    async fn receipts(&self, filter: ReceiptFilter) -> Result<(Vec<Receipt>, bool), LedgerError> {
+    async fn receipts(&self, filter: ReceiptFilter) -> Result<Page<Receipt>, LedgerError> {
         self.runner.reads().receipts(filter).await
     }
 
@@ -261,11 +261,11 @@ impl<R: Runner> LedgerReads for Recorder<R> {
         self.runner.reads().agent_log(id).await
     }
 
-    async fn agent_logs(&self, filter: LogFilter) -> Result<Vec<AgentLog>, LedgerError> {
+    async fn agent_logs(&self, filter: LogFilter) -> Result<Page<AgentLog>, LedgerError> {
         self.runner.reads().agent_logs(filter).await
     }
 
-    async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {
+    async fn events(&self, filter: EventFilter) -> Result<Page<PlacedEvent>, LedgerError> {
         self.runner.reads().events(filter).await
     }
 

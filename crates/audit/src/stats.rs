@@ -11,7 +11,7 @@ use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 
 use crate::LedgerReads;
 use crate::ledger::LedgerError;
-use crate::reads::EventFilter;
+use crate::reads::{DamagedRow, EventFilter, Page, PlacedEvent};
 
 /// Tools that are told one by one; calls of further ones are told together.
 const TOOLS_MAX: usize = 10_000;
@@ -117,7 +117,7 @@ fn percentile(counts: &Counts, share: f64) -> f64 {
     0.0
 }
 
-/// Counts the calls of a store that ended within a time.
+/// Counts the calls of a store that ended within a time; gives also the events that cannot be read.
 ///
 /// # Errors
 /// [`LedgerError::Unavailable`].
@@ -125,9 +125,9 @@ pub async fn of_store(
     reads: &dyn LedgerReads,
     since: Option<String>,
     until: Option<String>,
-) -> Result<Vec<ToolStats>, LedgerError> {
+) -> Result<(Vec<ToolStats>, Vec<DamagedRow>), LedgerError> {
     const PAGE: usize = 5_000;
-    let mut stats = Stats::default();
+    let (mut stats, mut damaged) = (Stats::default(), Page::<PlacedEvent>::default());
     let mut after = 0;
     loop {
         let filter = EventFilter {
@@ -138,9 +138,10 @@ pub async fn of_store(
             ..EventFilter::default()
         };
         let page = reads.events(filter).await?;
-        let Some(last) = page.last() else { return Ok(stats.finish()) };
+        damaged.note(page.damaged);
+        let Some(last) = page.found.last() else { return Ok((stats.finish(), damaged.damaged)) };
         after = last.place;
-        page.iter().for_each(|placed| stats.event(&placed.event));
+        page.found.iter().for_each(|placed| stats.event(&placed.event));
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use toolbooth_audit::ledger::Resolution;
-use toolbooth_audit::reads::{EventFilter, FoundId, LogFilter, PlacedEvent, ReceiptFilter};
+use toolbooth_audit::reads::{EventFilter, FoundId, LogFilter, Page, PlacedEvent, ReceiptFilter};
 use toolbooth_audit::verify::{self, TrustAnchors, VerifyReport};
 use toolbooth_audit::{LedgerError, LedgerReads};
 use toolbooth_contracts::agent_log::AgentLog;
@@ -44,14 +44,11 @@ impl Operations {
         self.reads.receipt(id).await
     }
 
-    /// Receipts, newest first, and whether more follow.
+    /// Receipts, newest first.
     ///
     /// # Errors
     /// As [`Operations::receipt`].
-    pub async fn receipts(
-        &self,
-        filter: ReceiptFilter,
-    ) -> Result<(Vec<Receipt>, bool), LedgerError> {
+    pub async fn receipts(&self, filter: ReceiptFilter) -> Result<Page<Receipt>, LedgerError> {
         self.reads.receipts(filter).await
     }
 
@@ -67,7 +64,7 @@ impl Operations {
     ///
     /// # Errors
     /// As [`Operations::receipt`].
-    pub async fn agent_logs(&self, filter: LogFilter) -> Result<Vec<AgentLog>, LedgerError> {
+    pub async fn agent_logs(&self, filter: LogFilter) -> Result<Page<AgentLog>, LedgerError> {
         self.reads.agent_logs(filter).await
     }
 
@@ -75,7 +72,7 @@ impl Operations {
     ///
     /// # Errors
     /// As [`Operations::receipt`].
-    pub async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {
+    pub async fn events(&self, filter: EventFilter) -> Result<Page<PlacedEvent>, LedgerError> {
         self.reads.events(filter).await
     }
 

@@ -191,9 +191,9 @@ async fn a_call_that_asks_waits_durably_and_without_a_slot() {
     });
     let question = counterpart.questions.recv().await.unwrap();
     assert_eq!(question.request["question"], "sure?");
-    let (receipts, _) =
+    let receipts =
         fixture.ledger.receipts(ReceiptFilter { limit: 9, ..Default::default() }).await.unwrap();
-    assert_eq!(receipts[0].state, ClaimState::AwaitingInput);
+    assert_eq!(receipts.found[0].state, ClaimState::AwaitingInput);
     // There is one slot, and the call that waits does not hold it.
     let other = ToolCall::new(CallRequest::new("shop.order", "{}").unwrap(), Caller::local());
     assert!(!fixture.proxy.call(other, Conversation::detached().0).await.is_error);
@@ -230,7 +230,7 @@ async fn payloads_are_kept_as_the_operator_says() {
         let result = fixture.proxy.call(call, Conversation::detached().0).await;
         let logs =
             fixture.ledger.agent_logs(LogFilter { limit: 1, ..Default::default() }).await.unwrap();
-        let log = serde_json::to_value(&logs[0]).unwrap();
+        let log = serde_json::to_value(&logs.found[0]).unwrap();
         assert_eq!(log["input"]["secret"].is_string(), input, "{log}");
         assert_eq!(log["input"]["digest"].is_string(), level == LogLevel::Digest, "{log}");
         assert_eq!(log["output"].is_null(), level == LogLevel::None, "{log}");

@@ -154,9 +154,9 @@ async fn call(proxy: &ToolProxy, request: CallRequest) -> ToolResult {
 async fn records(ledger: &MemoryLedger, call_id: &str) -> (Vec<AuditEvent>, Vec<AgentLog>) {
     let filter = EventFilter { call: Some(call_id.into()), limit: 100, ..EventFilter::default() };
     let events =
-        ledger.events(filter).await.unwrap().into_iter().map(|placed| placed.event).collect();
+        ledger.events(filter).await.unwrap().found.into_iter().map(|placed| placed.event).collect();
     let filter = LogFilter { call: Some(call_id.into()), limit: 100, ..LogFilter::default() };
-    (events, ledger.agent_logs(filter).await.unwrap())
+    (events, ledger.agent_logs(filter).await.unwrap().found)
 }
 
 /// Everything that must hold of a call that ended with `code`.
@@ -230,7 +230,7 @@ async fn a_flood_of_refusals_is_counted_and_its_inputs_are_cut() {
     }
     proxy.shut_down(Duration::from_secs(5)).await.unwrap();
     let filter = EventFilter { limit: 10_000, ..EventFilter::default() };
-    let events = ledger.events(filter).await.unwrap();
+    let events = ledger.events(filter).await.unwrap().found;
     let of = |events: &[PlacedEvent], folded: bool| -> Vec<AuditEvent> {
         let kind =
             events.iter().filter(|placed| placed.event.body.event == AuditEventKind::UnknownTool);
@@ -243,7 +243,7 @@ async fn a_flood_of_refusals_is_counted_and_its_inputs_are_cut() {
     assert_eq!(folded.len(), 1);
     assert_eq!(folded[0].body.facts.as_ref().unwrap()["folded"], 700);
     let logs =
-        ledger.agent_logs(LogFilter { limit: 10_000, ..LogFilter::default() }).await.unwrap();
+        ledger.agent_logs(LogFilter { limit: 10_000, ..LogFilter::default() }).await.unwrap().found;
     assert_eq!(logs.len(), 300);
     let kept = logs[0].input.as_ref().unwrap().tree();
     assert_eq!((&kept["omitted"], &kept["bytes"]), (&json!(true), &json!(100_011)));
@@ -506,7 +506,7 @@ async fn a_cancelled_call_is_settled_by_what_the_tool_says() {
             // The call is claimed once its dispatch is written.
             loop {
                 let filter = EventFilter { limit: 10, ..EventFilter::default() };
-                if ledger.events(filter).await.unwrap().len() > 1 {
+                if ledger.events(filter).await.unwrap().found.len() > 1 {
                     break;
                 }
                 tokio::task::yield_now().await;

@@ -378,9 +378,9 @@ impl Fixture {
 
     async fn records(&self) -> (Vec<EventBody>, Vec<AgentLog>) {
         let filter = EventFilter { limit: 1_000, ..EventFilter::default() };
-        let events = self.ledger.kept.events(filter).await.unwrap();
+        let events = self.ledger.kept.events(filter).await.unwrap().found;
         let logs = LogFilter { limit: 1_000, ..LogFilter::default() };
-        let logs = self.ledger.kept.agent_logs(logs).await.unwrap();
+        let logs = self.ledger.kept.agent_logs(logs).await.unwrap().found;
         let events = events.into_iter().map(|placed| placed.event.body);
         (events.filter(|event| event.tool_name.is_some()).collect(), logs)
     }
@@ -846,7 +846,7 @@ async fn without_a_record_the_answer_is_withheld() {
     fixture.ledger.away.store(false, Ordering::SeqCst);
     fixture.proxy.shut_down(Duration::from_secs(1)).await.unwrap();
     let filter = EventFilter { limit: 10, ..EventFilter::default() };
-    let events = fixture.ledger.kept.events(filter).await.unwrap();
+    let events = fixture.ledger.kept.events(filter).await.unwrap().found;
     let gap =
         events.iter().find(|placed| placed.event.body.event == AuditEventKind::AuditGap).unwrap();
     assert_eq!(gap.event.body.facts.as_ref().unwrap()["missed"], 3);

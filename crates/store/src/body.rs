@@ -2,9 +2,7 @@
 //!
 //! Doc: records.md#stores
 
-use toolbooth_audit::LedgerError;
-
-use crate::shorten;
+use crate::{Unreadable, shorten};
 
 /// Maximum bytes of an unpacked record; no written record is that large.
 const UNPACKED_MAX: usize = 256 << 20;
@@ -12,32 +10,29 @@ const UNPACKED_MAX: usize = 256 << 20;
 const ZSTD: u8 = 0x28;
 
 /// The text of a record from its columns `body` and `zbody`.
-pub(crate) fn unpack(text: String, packed: Option<Vec<u8>>) -> Result<String, LedgerError> {
+pub(crate) fn unpack(text: String, packed: Option<Vec<u8>>) -> Result<String, Unreadable> {
     match packed {
         None => Ok(text),
-        Some(_) if !text.is_empty() => Err(crate::corrupt("a record", &"it is there in two forms")),
+        Some(_) if !text.is_empty() => Err(Unreadable::of("it is there in two forms")),
         Some(packed) if packed.first() == Some(&ZSTD) => decompress(&packed),
         Some(short) => shorten::unpack(&short),
     }
 }
 
-fn decompress(packed: &[u8]) -> Result<String, LedgerError> {
+fn decompress(packed: &[u8]) -> Result<String, Unreadable> {
     let size = zstd::bulk::Decompressor::upper_bound(packed).unwrap_or(UNPACKED_MAX);
     if size > UNPACKED_MAX {
-        return Err(crate::corrupt("a record", &"it says that it is larger than any record"));
+        return Err(Unreadable::of("it says that it is larger than any record"));
     }
-    let bytes =
-        zstd::bulk::decompress(packed, size).map_err(|error| crate::corrupt("a record", &error))?;
-    String::from_utf8(bytes).map_err(|error| crate::corrupt("a record", &error))
+    let bytes = zstd::bulk::decompress(packed, size).map_err(Unreadable::of)?;
+    String::from_utf8(bytes).map_err(Unreadable::of)
 }
 
-/// Unpacks and parses a record; `what` names it in the error.
+/// Unpacks and parses a record.
 #[cfg(feature = "postgres")]
 pub(crate) fn read<T: serde::de::DeserializeOwned>(
-    what: &str,
     text: String,
     packed: Option<Vec<u8>>,
-) -> Result<T, LedgerError> {
-    let text = unpack(text, packed)?;
-    serde_json::from_str(&text).map_err(|error| crate::corrupt(what, &error))
+) -> Result<T, Unreadable> {
+    serde_json::from_str(&unpack(text, packed)?).map_err(Unreadable::of)
 }

@@ -15,7 +15,25 @@ mod shorten;
 pub mod sqlite;
 
 use toolbooth_audit::LedgerError;
+use toolbooth_audit::reads::DamagedRow;
 
-fn corrupt(what: &str, error: &impl std::fmt::Display) -> LedgerError {
-    LedgerError::Unavailable(format!("{what} in the store cannot be read: {error}"))
+/// Why a stored record cannot be read, without its place.
+#[derive(Debug)]
+struct Unreadable(String);
+
+impl Unreadable {
+    fn of(reason: impl std::fmt::Display) -> Self {
+        Self(reason.to_string())
+    }
+
+    /// The error, with the table and the key of the row.
+    fn at(self, table: &str, row: impl std::fmt::Display) -> LedgerError {
+        let (table, row) = (table.to_owned(), row.to_string());
+        LedgerError::Damaged(DamagedRow { table, row, reason: self.0 })
+    }
+}
+
+/// The error of a record that cannot be encoded.
+fn unwritable(error: impl std::fmt::Display) -> LedgerError {
+    LedgerError::Unavailable(format!("a record cannot be encoded: {error}"))
 }

@@ -10,8 +10,8 @@ use std::sync::LazyLock;
 
 use toolbooth_audit::LedgerError;
 
-use crate::corrupt;
 use crate::digits::{bytes, push_hex, push_uuid, uuid};
+use crate::{Unreadable, unwritable};
 
 /// First byte: the record follows unchanged.
 const PLAIN: u8 = 0;
@@ -190,8 +190,7 @@ pub(crate) fn pack(text: &str) -> Result<Vec<u8>, LedgerError> {
         return Ok(short);
     }
     let body = short.get(1..).unwrap_or_default();
-    let packed = zstd::bulk::compress(body, LEVEL)
-        .map_err(|error| corrupt("a record that is written", &error))?;
+    let packed = zstd::bulk::compress(body, LEVEL).map_err(unwritable)?;
     Ok([&[PACKED], packed.as_slice()].concat())
 }
 
@@ -268,8 +267,8 @@ fn split_at(at: usize, text: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// The text of a stored record, byte for byte.
-pub(crate) fn unpack(stored: &[u8]) -> Result<String, LedgerError> {
-    let damaged = |what: &str| corrupt("a record", &what);
+pub(crate) fn unpack(stored: &[u8]) -> Result<String, Unreadable> {
+    let damaged = |what: &str| Unreadable::of(what);
     let bytes = match stored.split_first() {
         Some((&PLAIN, text)) => text.to_vec(),
         Some((&SHORT, short)) => lengthen(short).ok_or_else(|| damaged("it is cut off"))?,
@@ -278,21 +277,17 @@ pub(crate) fn unpack(stored: &[u8]) -> Result<String, LedgerError> {
             if size > TEXT_MAX {
                 return Err(damaged("it says that it is larger than any record"));
             }
-            let short = zstd::bulk::decompress(packed, size)
-                .map_err(|error| corrupt("a record", &error))?;
+            let short = zstd::bulk::decompress(packed, size).map_err(Unreadable::of)?;
             lengthen(&short).ok_or_else(|| damaged("it is cut off"))?
         }
         _ => return Err(damaged("it is in no form that is known")),
     };
-    String::from_utf8(bytes).map_err(|error| corrupt("a record", &error))
+    String::from_utf8(bytes).map_err(Unreadable::of)
 }
 
-/// Decodes and parses a stored record; `what` names it in the error.
-pub(crate) fn read<T: serde::de::DeserializeOwned>(
-    what: &str,
-    stored: &[u8],
-) -> Result<T, LedgerError> {
-    serde_json::from_str(&unpack(stored)?).map_err(|error| corrupt(what, &error))
+/// Decodes and parses a stored record.
+pub(crate) fn read<T: serde::de::DeserializeOwned>(stored: &[u8]) -> Result<T, Unreadable> {
+    serde_json::from_str(&unpack(stored)?).map_err(Unreadable::of)
 }
 
 fn lengthen(short: &[u8]) -> Option<Vec<u8>> {

@@ -59,14 +59,14 @@ fn refusal(call: usize) -> Refusal {
 /// The numbers of agent logs of refusals and of calls.
 async fn logs(ledger: &SqliteLedger) -> (usize, usize) {
     let filter = LogFilter { limit: 100_000, ..LogFilter::default() };
-    let logs = ledger.agent_logs(filter).await.unwrap();
+    let logs = ledger.agent_logs(filter).await.unwrap().found;
     let refusals = logs.iter().filter(|log| log.receipt_id.is_none()).count();
     (refusals, logs.len() - refusals)
 }
 
 async fn receipts(ledger: &SqliteLedger) -> usize {
     let filter = ReceiptFilter { limit: 100_000, ..ReceiptFilter::default() };
-    ledger.receipts(filter).await.unwrap().0.len()
+    ledger.receipts(filter).await.unwrap().found.len()
 }
 
 async fn sound(ledger: &SqliteLedger) {

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use toolbooth_audit::conformance::{moment, request, settlement};
 use toolbooth_audit::ledger::{Claimed, Ledger};
 use toolbooth_audit::reads::{
-    EventFilter, FoundId, IdKind, LedgerReads, LogFilter, PlacedEvent, ReceiptFilter,
+    EventFilter, FoundId, IdKind, LedgerReads, LogFilter, Page, PlacedEvent, ReceiptFilter,
 };
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
@@ -135,7 +135,7 @@ fn expected(all: &[PlacedEvent], filter: &EventFilter) -> Vec<PlacedEvent> {
 
 async fn everything(ledger: &SqliteLedger) -> Vec<PlacedEvent> {
     let all = EventFilter { after: Some(0), limit: ALL, ..EventFilter::default() };
-    let all = ledger.events(all).await.unwrap();
+    let all = ledger.events(all).await.unwrap().found;
     assert!(all.windows(2).all(|two| two[0].place < two[1].place));
     all
 }
@@ -145,13 +145,13 @@ async fn events_are_found(ledger: &SqliteLedger) {
     assert!(all.len() > 9_000, "{}", all.len());
     for filter in filters() {
         let wanted = expected(&all, &filter);
-        assert_eq!(ledger.events(filter.clone()).await.unwrap(), wanted, "{filter:?}");
+        assert_eq!(ledger.events(filter.clone()).await.unwrap().found, wanted, "{filter:?}");
     }
 }
 
 async fn logs_are_found(ledger: &SqliteLedger) {
     let all = LogFilter { limit: ALL, ..LogFilter::default() };
-    let all = ledger.agent_logs(all).await.unwrap();
+    let all = ledger.agent_logs(all).await.unwrap().found;
     assert_eq!(all.len() as i64, ROUNDS * CALLS - 1);
     let none = LogFilter::default;
     for filter in [
@@ -164,14 +164,14 @@ async fn logs_are_found(ledger: &SqliteLedger) {
     ] {
         let mut wanted: Vec<_> = all.iter().filter(|log| filter.fits(log)).cloned().collect();
         wanted.drain(..wanted.len().saturating_sub(filter.limit));
-        assert_eq!(ledger.agent_logs(filter.clone()).await.unwrap(), wanted, "{filter:?}");
+        assert_eq!(ledger.agent_logs(filter.clone()).await.unwrap().found, wanted, "{filter:?}");
     }
     assert_eq!(ledger.agent_log("log-40").await.unwrap().unwrap().call_id, call_id(40));
 }
 
 async fn receipts_are_found(ledger: &SqliteLedger) {
     let all = ReceiptFilter { limit: ALL, ..ReceiptFilter::default() };
-    let (all, more) = ledger.receipts(all).await.unwrap();
+    let Page { found: all, more, .. } = ledger.receipts(all).await.unwrap();
     assert!(!more && all.len() as i64 == ROUNDS * CALLS);
     let none = ReceiptFilter::default;
     for filter in [
@@ -192,7 +192,7 @@ async fn receipts_are_found(ledger: &SqliteLedger) {
         let (mut found, mut after) = (Vec::new(), None);
         loop {
             let page = ReceiptFilter { limit: 7, after, ..filter.clone() };
-            let (page, more) = ledger.receipts(page).await.unwrap();
+            let Page { found: page, more, .. } = ledger.receipts(page).await.unwrap();
             after = page.last().map(|receipt| receipt.receipt_id.clone());
             found.extend(page);
             if !more {
@@ -274,9 +274,9 @@ async fn a_filter_finds_what_looking_through_everything_finds() {
         let reads = sqlite::SqliteReads::open(&folder.path().join(sqlite::DATABASE)).unwrap();
         let call = EventFilter { call: Some(call_id(4)), limit: 9, ..EventFilter::default() };
         let first = reads.events(call.clone()).await;
-        let second = reads.events(call).await.unwrap();
+        let second = reads.events(call).await.unwrap().found;
         assert_eq!(second.len(), 2, "{damage}");
-        assert!(first.is_err() || first.unwrap() == second, "{damage}");
+        assert!(first.is_err() || first.unwrap().found == second, "{damage}");
         drop(reads);
     }
     all_is_found(&open("two")).await;

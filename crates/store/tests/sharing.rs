@@ -33,6 +33,7 @@ async fn what_others_did_to_a_claim_is_seen_when_it_is_settled() {
         .events(filter)
         .await
         .unwrap()
+        .found
         .into_iter()
         .map(|placed| placed.event.body.event)
         .collect();
@@ -55,7 +56,7 @@ async fn searching_tells_the_newest_by_time_also_after_its_file_was_made_anew() 
     let newest = || async {
         let tool = Some("tool.one".to_owned());
         let filter = EventFilter { tool, limit: 3, ..EventFilter::default() };
-        let events = first.events(filter).await.unwrap();
+        let events = first.events(filter).await.unwrap().found;
         events.into_iter().map(|placed| placed.event.body.call_id.unwrap()).collect::<Vec<_>>()
     };
     assert_eq!(newest().await, ["c4", "c5", "c6"]);
@@ -66,10 +67,11 @@ async fn searching_tells_the_newest_by_time_also_after_its_file_was_made_anew() 
     let third = open(folder.path(), "three");
     let tool = Some("tool.one".to_owned());
     let filter = EventFilter { tool, limit: 3, ..EventFilter::default() };
-    let events = third.events(filter).await.unwrap();
+    let events = third.events(filter).await.unwrap().found;
     let calls: Vec<String> =
         events.into_iter().map(|placed| placed.event.body.call_id.unwrap()).collect();
     assert_eq!(calls, ["c4", "c5", "c6"]);
-    let logs = third.agent_logs(LogFilter { limit: 3, ..LogFilter::default() }).await.unwrap();
+    let logs =
+        third.agent_logs(LogFilter { limit: 3, ..LogFilter::default() }).await.unwrap().found;
     assert!(logs.is_empty());
 }

@@ -405,7 +405,7 @@ async fn a_result_is_stored_once_and_either_record_is_kept_without_the_other() {
         };
         assert_eq!(shared("= '03'"), 2, "both lack what their receipts have");
         let filter = || LogFilter { limit: 10, ..LogFilter::default() };
-        let before = ledger.agent_logs(filter()).await.unwrap();
+        let before = ledger.agent_logs(filter()).await.unwrap().found;
         assert!(before.iter().all(|log| log.output.is_some()), "{before:?}");
         let sound = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
         assert!(sound.ok, "{sound:?}");
@@ -414,7 +414,7 @@ async fn a_result_is_stored_once_and_either_record_is_kept_without_the_other() {
         match first {
             PruneKind::Receipts => {
                 assert_eq!(shared("<> '03'"), 2, "they have it back");
-                assert_eq!(ledger.agent_logs(filter()).await.unwrap(), before);
+                assert_eq!(ledger.agent_logs(filter()).await.unwrap().found, before);
             }
             _ => {
                 let again = request("again", IdempotencyMode::Keyed, &["k"], "args");
@@ -682,7 +682,7 @@ async fn events_of_a_writer_without_a_row_take_no_place_of_the_next_writer() {
     let ledger = open(folder.path(), "later");
     let events = ledger.events(EventFilter { limit: 1_000, ..EventFilter::default() }).await;
     let writers: std::collections::BTreeSet<String> =
-        events.unwrap().into_iter().map(|placed| placed.event.writer).collect();
+        events.unwrap().found.into_iter().map(|placed| placed.event.writer).collect();
     assert!(writers.contains("later") && writers.len() > removed, "{writers:?}");
 }
 
@@ -743,11 +743,11 @@ async fn a_database_of_the_second_version_is_brought_up_to_date() {
     assert_eq!(ledger.take(Vec::new()).await.unwrap().unwrap().call_id, "queued");
     // The migrated records can be read and searched.
     let filter = ReceiptFilter { limit: 100, ..ReceiptFilter::default() };
-    assert_eq!(ledger.receipts(filter).await.unwrap().0.len(), 9);
+    assert_eq!(ledger.receipts(filter).await.unwrap().found.len(), 9);
     let filter = EventFilter { call: Some("doubt".into()), limit: 10, ..EventFilter::default() };
-    assert_eq!(ledger.events(filter).await.unwrap().len(), 2);
+    assert_eq!(ledger.events(filter).await.unwrap().found.len(), 2);
     let filter = LogFilter { tool: Some("tool.one".into()), limit: 100, ..LogFilter::default() };
-    let logs = ledger.agent_logs(filter).await.unwrap();
+    let logs = ledger.agent_logs(filter).await.unwrap().found;
     assert_eq!(logs.len(), 12);
     let last = logs.last().unwrap();
     assert_eq!(ledger.agent_log(&last.id).await.unwrap().as_ref(), Some(last));

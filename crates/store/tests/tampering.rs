@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 use toolbooth_audit::conformance::{every_kind_of_row, moment};
+use toolbooth_audit::reads::{EventFilter, LedgerReads, LogFilter, ReceiptFilter};
 use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_store::sqlite::{self, DATABASE, SqliteOptions, SqliteReads, StoreFolder};
 
@@ -67,12 +68,13 @@ fn others(value: &Value) -> Vec<Value> {
             Value::Text("one".to_owned()),
             Value::Text("2099-01-01T00:00:00.000Z".to_owned()),
             Value::Text("queued".to_owned()),
+            Value::Text(String::new()),
         ],
         Value::Blob(bytes) => {
             let mut other = bytes.clone();
             let last = other.len() - 1;
             other[last] ^= 1;
-            vec![Value::Blob(other)]
+            vec![Value::Blob(other), Value::Blob(vec![0])]
         }
     };
     let all = changed.into_iter().chain([Value::Null]);
@@ -116,6 +118,14 @@ fn tamperings(connection: &Connection) -> Vec<Tampering> {
                     let what = format!("row {number} again, with {other:?} in {column}");
                     add("*", what, sql, doubled);
                 }
+                if matches!(row[at], Value::Text(_)) {
+                    let sql = format!(
+                        "UPDATE \"{table}\" SET \"{column}\" = CAST(x'61ff' AS TEXT) WHERE {is_row}"
+                    );
+                    let what =
+                        format!("row {number}: {:?} becomes bytes that are no text", row[at]);
+                    add(column, what, sql, row.clone());
+                }
             }
         }
     }
@@ -138,6 +148,7 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
     let all = tamperings(&connection);
     let place = tempfile::tempdir().unwrap();
     let (mut unseen, mut tried, mut covered) = (Vec::new(), 0, BTreeSet::new());
+    let mut blinded = Vec::new();
     for (number, tampering) in all.iter().enumerate() {
         let Tampering { table, column, what, sql, values } = tampering;
         let copy = place.path().join(format!("{number}.db"));
@@ -150,12 +161,14 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
         if changed.unwrap_or(0) > 0 {
             tried += 1;
             covered.insert((table.clone(), column.clone()));
-            let found = match SqliteReads::open(&copy) {
-                Ok(reads) => verify::store(&reads, known()).await.map(|report| !report.ok),
-                Err(_) => Ok(true),
-            };
-            if !found.unwrap_or(true) {
-                unseen.push((table.as_str(), column.as_str(), what.clone()));
+            let reads = SqliteReads::open(&copy).unwrap();
+            match verify::store(&reads, known()).await {
+                Ok(report) if report.ok => {
+                    unseen.push((table.as_str(), column.as_str(), what.clone()));
+                }
+                Ok(_) => (),
+                // Whatever is damaged, the rest can be verified.
+                Err(error) => blinded.push(format!("{table}.{column}: {what}: {error}")),
             }
         }
         for suffix in ["", "-wal", "-shm"] {
@@ -173,6 +186,7 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
         println!("{table}.{column}: {what}");
     }
     assert!(unseen.is_empty(), "{} of {tried} are not found", unseen.len());
+    assert!(blinded.is_empty(), "verification does not end: {blinded:#?}");
     for (table, columns) in tables(&connection) {
         for column in columns {
             let is = covered.contains(&(table.clone(), column.clone()));
@@ -180,6 +194,87 @@ async fn every_column_that_is_changed_and_every_row_that_is_added_or_removed_is_
         }
     }
     println!("{tried} tamperings");
+}
+
+/// Everything that is listed without a filter: how many records there are, and what is damaged.
+async fn listed(reads: &SqliteReads) -> ([usize; 3], Vec<String>) {
+    let receipts = reads.receipts(ReceiptFilter { limit: 100, ..Default::default() });
+    let receipts = receipts.await.unwrap();
+    let logs = reads.agent_logs(LogFilter { limit: 100, ..Default::default() }).await.unwrap();
+    let events = reads.events(EventFilter { limit: 100, ..Default::default() }).await.unwrap();
+    let counts = [receipts.found.len(), logs.found.len(), events.found.len()];
+    let damaged = receipts.damaged.into_iter().chain(logs.damaged).chain(events.damaged);
+    (counts, damaged.map(|row| format!("{} {}", row.table, row.row)).collect())
+}
+
+#[tokio::test]
+async fn damaged_rows_are_named_and_the_others_are_listed_and_verified() {
+    let folder = tempfile::tempdir().unwrap();
+    every_kind_of_row(async |writer, at| {
+        sqlite::open(folder.path(), writer, SqliteOptions::default(), &moment(at)).unwrap()
+    })
+    .await;
+    let original = folder.path().join(DATABASE);
+    let (all, none) = listed(&SqliteReads::open(&original).unwrap()).await;
+    assert!(none.is_empty() && all.iter().all(|count| *count > 2), "{all:?} {none:?}");
+    let connection = Connection::open(&original).unwrap();
+    let first = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    let event = first(
+        "SELECT min(place) FROM events WHERE place NOT IN (SELECT place FROM agent_logs)
+             AND place NOT IN (SELECT place FROM milestones)",
+    );
+    let log = first("SELECT min(place) FROM agent_logs");
+    let place = tempfile::tempdir().unwrap();
+    for (number, (damage, row, lost)) in [
+        (
+            "UPDATE receipts SET body = x'00' WHERE id = 'receipt-a'",
+            "receipts receipt-a".to_owned(),
+            0,
+        ),
+        (
+            "UPDATE open_receipts SET body = x'02' WHERE id = 'receipt-going'",
+            "receipts receipt-going".to_owned(),
+            0,
+        ),
+        (
+            "UPDATE tombstones SET body = x'' WHERE id = 'receipt-old'",
+            "receipts receipt-old".to_owned(),
+            0,
+        ),
+        (
+            &format!("UPDATE agent_logs SET body = x'01' WHERE place = {log}"),
+            format!("agent_logs {log}"),
+            1,
+        ),
+        (
+            &format!("UPDATE events SET body = x'01' WHERE place = {event}"),
+            format!("events {event}"),
+            2,
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let copy = place.path().join(format!("{number}.db"));
+        connection.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+        // What is searched was filled before.
+        std::fs::create_dir(place.path().join(format!("{number}"))).unwrap();
+        let own = place.path().join(format!("{number}")).join(DATABASE);
+        std::fs::rename(copy, &own).unwrap();
+        listed(&SqliteReads::open(&own).unwrap()).await;
+        assert_eq!(Connection::open(&own).unwrap().execute(damage, []).unwrap(), 1, "{damage}");
+        let reads = SqliteReads::open(&own).unwrap();
+        let (left, damaged) = listed(&reads).await;
+        assert!(damaged.contains(&row), "{damage}: {damaged:?}");
+        assert_eq!(left[lost], all[lost] - 1, "{damage}: {left:?} of {all:?}");
+        let report = verify::store(&reads, TrustAnchors::default()).await.unwrap();
+        assert!(!report.ok && report.events == verified(&original).await, "{damage}: {report:?}");
+    }
+}
+
+async fn verified(database: &std::path::Path) -> u64 {
+    let reads = SqliteReads::open(database).unwrap();
+    verify::store(&reads, TrustAnchors::default()).await.unwrap().events
 }
 
 #[tokio::test]

@@ -508,6 +508,9 @@ impl<'e> Records<'e> {
             let message = format!("{place} is said to be an event about a log, and is none");
             self.problems.add("changed", "", None, message);
         }
+        for row in &records.damaged {
+            self.problems.add("changed", "", None, row.to_string());
+        }
         for id in &records.receipts {
             let message = format!("no event accounts for receipt {id}");
             self.problems.add("receipt-unaccounted", "", None, message);

@@ -18,7 +18,7 @@ use crate::digest::of_record;
 use crate::ledger::LedgerError;
 use crate::pruning::Gone;
 use crate::queue::RawCall;
-use crate::reads::{EventFilter, Include, RawEntry, WriterHead};
+use crate::reads::{DamagedRow, EventFilter, Include, RawEntry, WriterHead};
 
 /// Events that are read at once.
 const PAGE: usize = 1_000;
@@ -87,6 +87,22 @@ impl Ends<'_> {
     }
 }
 
+/// A store that gives the same page again would keep verification from ending.
+fn progress<T: PartialEq + std::fmt::Debug>(
+    table: &str,
+    before: &Option<T>,
+    next: &Option<T>,
+) -> Result<(), LedgerError> {
+    if before.is_none() || before != next {
+        return Ok(());
+    }
+    Err(LedgerError::Damaged(DamagedRow {
+        table: table.to_owned(),
+        row: format!("{next:?}"),
+        reason: "the store gives the same page again".to_owned(),
+    }))
+}
+
 /// A log's pages one after the other.
 struct Pages<'r> {
     reads: &'r dyn LedgerReads,
@@ -100,9 +116,11 @@ impl<'r> Pages<'r> {
     }
 
     async fn next(&mut self) -> Result<Option<Vec<RawEntry>>, LedgerError> {
-        let page = self.reads.log_page(self.after.take(), PAGE, self.include).await?;
+        let page = self.reads.log_page(self.after.clone(), PAGE, self.include).await?;
         let Some(last) = page.last() else { return Ok(None) };
-        self.after = Some((last.writer.clone(), last.seq));
+        let next = Some((last.writer.clone(), last.seq));
+        progress("events", &self.after, &next)?;
+        self.after = next;
         Ok(Some(page))
     }
 }
@@ -122,9 +140,11 @@ impl<'r> GonePages<'r> {
 
     async fn fill(&mut self) -> Result<(), LedgerError> {
         if self.page.is_empty() && !self.ended {
-            let page = self.reads.gone_page(self.after.take(), PAGE).await?;
+            let page = self.reads.gone_page(self.after.clone(), PAGE).await?;
             self.ended = page.is_empty();
-            self.after = page.last().map(|(writer, part)| (writer.clone(), part.seq));
+            let next = page.last().map(|(writer, part)| (writer.clone(), part.seq));
+            progress("gone", &self.after, &next)?;
+            self.after = next;
             self.page.extend(page);
         }
         Ok(())
@@ -232,9 +252,11 @@ async fn both<A: Future, B: Future>(one: A, other: B) -> (A::Output, B::Output) 
 async fn approvals(reads: &dyn LedgerReads, records: &mut Records<'_>) -> Result<(), LedgerError> {
     let mut after = None;
     loop {
-        let page = reads.approval_page(after.take(), PAGE).await?;
+        let page = reads.approval_page(after.clone(), PAGE).await?;
         let Some(last) = page.last() else { return Ok(()) };
-        after = Some(last.id.clone());
+        let next = Some(last.id.clone());
+        progress("approvals", &after, &next)?;
+        after = next;
         page.iter().for_each(|raw| records.approval(raw));
     }
 }
@@ -243,9 +265,11 @@ async fn approvals(reads: &dyn LedgerReads, records: &mut Records<'_>) -> Result
 async fn calls(reads: &dyn LedgerReads, mut each: impl FnMut(&RawCall)) -> Result<(), LedgerError> {
     let mut after = None;
     loop {
-        let page = reads.call_page(after.take(), PAGE).await?;
+        let page = reads.call_page(after.clone(), PAGE).await?;
         let Some(last) = page.last() else { return Ok(()) };
-        after = Some((last.call.caller.clone(), last.call.call_id.clone()));
+        let next = Some((last.call.caller.clone(), last.call.call_id.clone()));
+        progress("queue", &after, &next)?;
+        after = next;
         page.iter().for_each(&mut each);
     }
 }
@@ -280,7 +304,7 @@ async fn events_of(
     const MOST: usize = 10_000;
     let filter = EventFilter { call: Some(call), limit: MOST, ..EventFilter::default() };
     let mut events: Vec<AuditEvent> =
-        reads.events(filter).await?.into_iter().map(|placed| placed.event).collect();
+        reads.events(filter).await?.found.into_iter().map(|placed| placed.event).collect();
     events.retain(|event| {
         event.body.receipt_id.as_deref() == Some(id) && event.body.receipt_digest.is_some()
     });
@@ -294,7 +318,12 @@ async fn is_accounted(
     id: &str,
     is_pruned: bool,
 ) -> Result<Option<bool>, LedgerError> {
-    let Some(receipt) = reads.receipt(id).await? else { return Ok(None) };
+    let receipt = match reads.receipt(id).await {
+        Ok(Some(receipt)) => receipt,
+        Ok(None) => return Ok(None),
+        Err(LedgerError::Damaged(_)) => return Ok(Some(false)),
+        Err(error) => return Err(error),
+    };
     // One that cannot be read accounts for nothing.
     let Ok(events) = events_of(reads, id, receipt.call_id.clone()).await else {
         return Ok(Some(false));

@@ -6,7 +6,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Path, Query, State};
 use axum::response::{IntoResponse, Json, Response};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 use toolbooth_contracts::Caller;
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_proxy::{LogFilter, Operations, OperationsError, ReceiptFilter};
@@ -75,10 +75,10 @@ pub(super) async fn receipts(
     let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
     let Receipts { tool, caller, call, state, after, .. } = query;
     match operations.receipts(ReceiptFilter { tool, caller, call, state, after, limit }).await {
-        Ok((receipts, more)) => {
-            let next = receipts.last().filter(|_| more).map(|receipt| receipt.receipt_id.clone());
-            let mut out = Map::new();
-            out.insert("receipts".to_owned(), json!(receipts));
+        Ok(page) => {
+            let last = page.found.last().filter(|_| page.more);
+            let next = last.map(|receipt| receipt.receipt_id.clone());
+            let mut out = page.document("receipts");
             out.extend(next.map(|next| ("next".to_owned(), Value::String(next))));
             Json(Value::Object(out)).into_response()
         }
@@ -161,7 +161,7 @@ pub(super) async fn agent_logs(
         limit,
     };
     match operations.agent_logs(filter).await {
-        Ok(logs) => Json(json!({ "logs": logs })).into_response(),
+        Ok(page) => Json(Value::Object(page.document("logs"))).into_response(),
         Err(error) => unavailable(&error),
     }
 }

@@ -14,19 +14,20 @@ use toolbooth_audit::working::WorkingSet;
 use toolbooth_audit::writer::Failure;
 
 use super::backend::{Parameters, Session, failed};
-use crate::{body, corrupt, pruned};
+use crate::{Unreadable, body, pruned, unwritable};
 
 /// The advisory lock of the replica that prunes events; the others skip the step meanwhile.
 const LOCK: i64 = 0x746f_6f6c_7072_756e;
 /// Maximum milestones that one step examines for a checkpoint.
 const CHECKPOINTS: i64 = 64;
 
-fn wrong(what: &str) -> Failure {
-    Failure::Refused(corrupt("a log that is to be pruned", &what))
+/// Why a step is refused: a row that it needs cannot be read.
+fn damaged(table: &str, row: impl std::fmt::Display, what: Unreadable) -> Failure {
+    Failure::Refused(what.at(table, row))
 }
 
 fn text_of(progress: &Progress) -> Result<String, LedgerError> {
-    serde_json::to_string(progress).map_err(|error| corrupt("a record", &error))
+    serde_json::to_string(progress).map_err(unwritable)
 }
 
 /// The parameters of `put_gone` for the removed subtrees of a log.
@@ -43,8 +44,8 @@ pub(super) fn adopted(
     writer: &str,
     log: &PrunedLog,
 ) -> Result<(Parameters<'static>, Parameters<'static>), LedgerError> {
-    let gone = pruned::parts(log)
-        .ok_or_else(|| corrupt("a writer", &"the beginning of a pruned log cannot be read"))?;
+    let what = "the beginning of a pruned log cannot be read";
+    let gone = pruned::parts(log).ok_or_else(|| Unreadable::of(what).at("writers", writer))?;
     let (done, peaks) = (log.size, log.peaks.clone());
     let progress = Progress { computed: done, peaks, sound: done, done };
     let progress: Parameters<'_> = vec![Box::new(writer.to_owned()), Box::new(text_of(&progress)?)];
@@ -120,7 +121,9 @@ impl Session {
         } else if let Some(signed) = self.next_checkpoint(writer, progress.sound, before).await? {
             let keep_all = |_: &str, _: u64, _: bool, _: bool| true;
             let pieces = self.pieces(writer, progress.ahead(signed.0), keep_all).await?;
-            progress.compute(&pieces, signed).map_err(wrong)?;
+            progress
+                .compute(&pieces, signed)
+                .map_err(|what| damaged("writers", writer, Unreadable::of(what)))?;
         } else {
             return Ok(false);
         }
@@ -148,7 +151,8 @@ impl Session {
         let given: [&(dyn ToSql + Sync); 3] = [&writer, &after.cast_signed(), &CHECKPOINTS];
         let mut newest = None;
         for row in self.client().query(sql, &given).await.map_err(failed)? {
-            let text = body::unpack(row.get(0), row.get(1)).map_err(Failure::Refused)?;
+            let text = body::unpack(row.get(0), row.get(1))
+                .map_err(|what| damaged("events", writer, what))?;
             match pruned::checkpoint(&text) {
                 Some((time, _)) if time.as_str() >= before => break,
                 Some((_, signed)) => newest = Some((signed.size, signed.root)),
@@ -170,8 +174,10 @@ impl Session {
         let sql = "SELECT seq, size, root FROM gone WHERE writer = $1 AND seq >= $2 AND seq < $3";
         let mut pieces = Vec::new();
         for row in self.client().query(sql, &given).await.map_err(failed)? {
-            let root = Hash::parse(row.get(2)).ok_or_else(|| wrong("what is gone is no hash"))?;
             let (seq, size): (i64, i64) = (row.get(0), row.get(1));
+            let root = Hash::parse(row.get(2)).ok_or_else(|| {
+                damaged("gone", format!("{writer} {seq}"), Unreadable::of("`root` is no hash"))
+            })?;
             let (seq, size) = (seq.unsigned_abs(), size.unsigned_abs());
             pieces.push(Piece::Gone(Gone { seq, size, root }));
         }
@@ -182,7 +188,8 @@ impl Session {
                    FROM events e WHERE e.writer = $1 AND e.seq >= $2 AND e.seq < $3";
         for row in self.client().query(sql, &given).await.map_err(failed)? {
             let seq = row.get::<_, i64>(0).unsigned_abs();
-            let text = body::unpack(row.get(1), row.get(2)).map_err(Failure::Refused)?;
+            let text = body::unpack(row.get(1), row.get(2))
+                .map_err(|what| damaged("events", format!("{writer} {seq}"), what))?;
             let stays = stays(&text, seq, row.get(3), row.get(4));
             pieces.push(Piece::Event(seq, leaf_hash(text.as_bytes()), stays));
         }

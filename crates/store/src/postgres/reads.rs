@@ -12,7 +12,7 @@ use toolbooth_audit::pruning::Gone;
 use toolbooth_audit::queue::RawCall;
 use toolbooth_audit::reads::{
     Accounted, EVENT_COLUMNS, EventFilter, FoundId, IdKind, Include, LOG_COLUMNS, LedgerReads,
-    LogFilter, PlacedEvent, RECEIPT_COLUMNS, RawApproval, RawEntry, RawRecord, ReceiptFilter,
+    LogFilter, Page, PlacedEvent, RECEIPT_COLUMNS, RawApproval, RawEntry, RawRecord, ReceiptFilter,
     Unaccounted, WriterHead,
 };
 use toolbooth_audit::working::CallName;
@@ -24,7 +24,7 @@ use super::rows::{call, head, log_text};
 use super::statements::{CALL, EVENT, HEAD, VOUCHED, VOUCHING};
 use super::{OpenError, clean, schema, unavailable};
 use crate::digits::{made_ms, uuid};
-use crate::{body, corrupt};
+use crate::{Unreadable, body};
 
 /// Read access to a store, without a writer.
 #[derive(Debug, Clone)]
@@ -83,8 +83,8 @@ fn shown_time(of: &str) -> String {
     format!(r#"to_char({of} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"#)
 }
 
-/// How many rows to fetch for `wanted` results. Rows that are filtered again need a larger page.
-fn page(wanted: usize, is_filtered: bool) -> usize {
+/// How many rows to fetch for `wanted` results. Rows that are filtered again need more of them.
+fn fetched(wanted: usize, is_filtered: bool) -> usize {
     if is_filtered { wanted.clamp(PAGE_MIN, PAGE_MAX) } else { wanted.min(PAGE_MAX) }
 }
 
@@ -92,13 +92,15 @@ fn page(wanted: usize, is_filtered: bool) -> usize {
 fn fitting(
     rows: &[Row],
     filter: &EventFilter,
-    found: &mut Vec<PlacedEvent>,
+    page: &mut Page<PlacedEvent>,
 ) -> Result<(), LedgerError> {
     for row in rows {
-        let event = body::read("an event", row.get(1), row.get(2))?;
-        if found.len() < filter.limit && filter.fits(&event) {
-            found.push(PlacedEvent { place: row.get::<_, i64>(0).unsigned_abs(), event });
-        }
+        let place = row.get::<_, i64>(0).unsigned_abs();
+        let event = body::read(row.get(1), row.get(2))
+            .map(|event| PlacedEvent { place, event })
+            .map_err(|damage| damage.at("events", format!("place {place}")));
+        let is_full = page.found.len() >= filter.limit;
+        page.add(event, |placed| !is_full && filter.fits(&placed.event))?;
     }
     Ok(())
 }
@@ -148,7 +150,7 @@ impl PostgresReads {
 }
 
 /// Columns of agent logs as [`log`] reads them.
-const LOG: &str = "l.body, l.zbody, l.shared, r.body, r.zbody";
+const LOG: &str = "l.body, l.zbody, l.shared, r.body, r.zbody, l.writer || ' ' || l.seq";
 /// Agent logs, joined with their events and receipts.
 const LOGS: &str = "agent_logs l JOIN events e ON e.writer = l.writer AND e.seq = l.seq
                     LEFT JOIN receipts r ON r.receipt_id = e.receipt_id";
@@ -167,12 +169,13 @@ const PLACES: u32 = 20;
 
 /// Reads an agent log, including the part that its receipt has.
 fn log(row: &Row) -> Result<AgentLog, LedgerError> {
-    let text = log_text_at(row, 0)?;
-    serde_json::from_str(&text).map_err(|error| corrupt("an agent log", &error))
+    let text = log_text_at(row, 0);
+    text.and_then(|text| serde_json::from_str(&text).map_err(Unreadable::of))
+        .map_err(|damage| damage.at("agent_logs", row.get::<_, String>(5)))
 }
 
 /// The text of an agent log whose columns, and those of its receipt, begin at column `at`.
-fn log_text_at(row: &Row, at: usize) -> Result<String, LedgerError> {
+fn log_text_at(row: &Row, at: usize) -> Result<String, Unreadable> {
     log_text((row.get(at), row.get(at + 1), row.get(at + 2)), || {
         let text: Option<String> = row.get(at + 3);
         text.map(|text| body::unpack(text, row.get(at + 4))).transpose()
@@ -211,11 +214,11 @@ impl PostgresReads {
         &self,
         filter: &EventFilter,
         (since, until): (&Option<String>, &Option<String>),
-        found: &mut Vec<PlacedEvent>,
+        page: &mut Page<PlacedEvent>,
     ) -> Result<(), LedgerError> {
         // The last row of the previous page.
         let mut last: Option<(String, i64, String, i64)> = None;
-        while found.len() < filter.limit {
+        while page.found.len() < filter.limit {
             let mut conditions = Conditions::of(filter);
             conditions.text("time >=", since.clone());
             conditions.text("time <", until.clone());
@@ -230,16 +233,16 @@ impl PostgresReads {
                 let given = format!("(${}, ${}, ${}, ${at})", at - 3, at - 2, at - 1);
                 conditions.sql.push(format!("(time, place, writer, seq) < {given}"));
             }
-            let page = page(filter.limit - found.len(), filter.caller.is_some());
+            let limit = fetched(filter.limit - page.found.len(), filter.caller.is_some());
             let sql = format!(
                 "SELECT place, body, zbody, time, writer, seq FROM events {}
-                 ORDER BY time DESC, place DESC, writer DESC, seq DESC LIMIT {page}",
+                 ORDER BY time DESC, place DESC, writer DESC, seq DESC LIMIT {limit}",
                 conditions.shown()
             );
             let rows = self.rows(&sql, &conditions).await?;
-            fitting(&rows, filter, found)?;
+            fitting(&rows, filter, page)?;
             match rows.last() {
-                Some(row) if rows.len() == page => {
+                Some(row) if rows.len() == limit => {
                     last = Some((row.get(3), row.get(0), row.get(4), row.get(5)));
                 }
                 _ => break,
@@ -253,10 +256,10 @@ impl PostgresReads {
         &self,
         filter: &EventFilter,
         after: u64,
-    ) -> Result<Vec<PlacedEvent>, LedgerError> {
-        let mut found = Vec::new();
+    ) -> Result<Page<PlacedEvent>, LedgerError> {
+        let mut page = Page::default();
         let (mut from, mut width) = (count(usize::try_from(after).unwrap_or(usize::MAX)), FOLLOWED);
-        while found.len() < filter.limit && from < i64::MAX {
+        while page.found.len() < filter.limit && from < i64::MAX {
             let to = from.saturating_add(width.saturating_mul(1 << PLACES));
             let mut conditions = Conditions::of(filter);
             conditions.text("time >=", filter.since.clone());
@@ -271,20 +274,20 @@ impl PostgresReads {
                 horizon("pg_snapshot_xmin"),
                 horizon("pg_snapshot_xmax")
             ));
-            let page = page(filter.limit - found.len(), filter.caller.is_some());
+            let limit = fetched(filter.limit - page.found.len(), filter.caller.is_some());
             let sql = format!(
                 "SELECT place, body, zbody FROM events {}
-                 ORDER BY place ASC, writer ASC, seq ASC LIMIT {page}",
+                 ORDER BY place ASC, writer ASC, seq ASC LIMIT {limit}",
                 conditions.shown()
             );
             let rows = self.rows(&sql, &conditions).await?;
-            fitting(&rows, filter, &mut found)?;
+            fitting(&rows, filter, &mut page)?;
             match rows.last() {
-                Some(row) if rows.len() == page => from = row.get(0),
+                Some(row) if rows.len() == limit => from = row.get(0),
                 _ => (from, width) = (to, width.saturating_mul(64)),
             }
         }
-        Ok(found)
+        Ok(page)
     }
 
     /// Asynchronous calls with the events that they name as accounting for them.
@@ -320,7 +323,8 @@ impl PostgresReads {
         ];
         let conditions = Conditions { sql: Vec::new(), values };
         let rows = self.rows(EVENT, &conditions).await?;
-        rows.first().map(|row| body::unpack(row.get(0), row.get(1))).transpose()
+        // One that cannot be unpacked accounts for nothing.
+        Ok(rows.first().map(|row| body::unpack(row.get(0), row.get(1)).unwrap_or_default()))
     }
 }
 
@@ -365,11 +369,12 @@ impl LedgerReads for PostgresReads {
         conditions.text("receipt_id =", Some(receipt_id.to_owned()));
         let sql = format!("SELECT body, zbody FROM receipts {}", conditions.shown());
         let rows = self.rows(&sql, &conditions).await?;
-        rows.first().map(|row| body::read("a receipt", row.get(0), row.get(1))).transpose()
+        let receipt = rows.first().map(|row| body::read(row.get(0), row.get(1))).transpose();
+        receipt.map_err(|damage| damage.at("receipts", receipt_id))
     }
 
-    async fn receipts(&self, filter: ReceiptFilter) -> Result<(Vec<Receipt>, bool), LedgerError> {
-        let mut found: Vec<Receipt> = Vec::new();
+    async fn receipts(&self, filter: ReceiptFilter) -> Result<Page<Receipt>, LedgerError> {
+        let mut page = Page::default();
         let mut after = filter.after.clone();
         loop {
             let mut conditions = Conditions::default();
@@ -381,26 +386,26 @@ impl LedgerReads for PostgresReads {
             conditions.text("tool =", filter.tool.clone());
             conditions.text("state =", filter.state.clone());
             conditions.text("receipt_id <", after.take());
-            let left = filter.limit.saturating_add(1) - found.len();
-            let page = page(left, filter.caller.is_some());
+            let left = filter.limit.saturating_add(1) - page.found.len();
+            let limit = fetched(left, filter.caller.is_some());
             let sql = format!(
                 "SELECT body, zbody, receipt_id FROM receipts {}
-                 ORDER BY receipt_id DESC LIMIT {page}",
+                 ORDER BY receipt_id DESC LIMIT {limit}",
                 conditions.shown(),
             );
             let rows = self.rows(&sql, &conditions).await?;
             for row in &rows {
-                let receipt: Receipt = body::read("a receipt", row.get(0), row.get(1))?;
-                found.extend(Some(receipt).filter(|receipt| filter.fits(receipt)));
+                let receipt = body::read(row.get(0), row.get(1))
+                    .map_err(|damage| damage.at("receipts", row.get::<_, String>(2)));
+                page.add(receipt, |receipt| filter.fits(receipt))?;
             }
             after = rows.last().map(|row| row.get(2));
-            if rows.len() < page || found.len() > filter.limit {
+            if rows.len() < limit || page.found.len() > filter.limit {
                 break;
             }
         }
-        let more = found.len() > filter.limit;
-        found.truncate(filter.limit);
-        Ok((found, more))
+        page.truncate(filter.limit);
+        Ok(page)
     }
 
     async fn agent_log(&self, id: &str) -> Result<Option<AgentLog>, LedgerError> {
@@ -423,17 +428,20 @@ impl LedgerReads for PostgresReads {
             at - 1
         ));
         let sql = format!("SELECT {LOG} FROM {LOGS} {}", conditions.shown());
+        let mut damaged = None;
         for row in &self.rows(&sql, &conditions).await? {
-            let log = log(row)?;
-            if log.id == id {
-                return Ok(Some(log));
+            match log(row) {
+                Ok(log) if log.id == id => return Ok(Some(log)),
+                Ok(_) => (),
+                // It may be the one that is meant.
+                Err(error) => damaged = damaged.or(Some(error)),
             }
         }
-        Ok(None)
+        damaged.map_or(Ok(None), Err)
     }
 
-    async fn agent_logs(&self, filter: LogFilter) -> Result<Vec<AgentLog>, LedgerError> {
-        let mut found: Vec<AgentLog> = Vec::new();
+    async fn agent_logs(&self, filter: LogFilter) -> Result<Page<AgentLog>, LedgerError> {
+        let mut page = Page::default();
         let parts = match filter.call {
             Some(_) => vec![(filter.since.clone(), filter.until.clone())],
             None => self.parts(&filter.since, &filter.until).await?,
@@ -441,7 +449,7 @@ impl LedgerReads for PostgresReads {
         for (since, until) in parts {
             // The last row of the previous page.
             let mut last: Option<(String, String, i64)> = None;
-            while found.len() < filter.limit {
+            while page.found.len() < filter.limit {
                 let mut conditions = Conditions::default();
                 conditions.text("e.tool =", filter.tool.clone());
                 conditions.text("e.agent =", filter.agent.clone());
@@ -459,30 +467,30 @@ impl LedgerReads for PostgresReads {
                     let given = format!("(${}, ${}, ${at})", at - 2, at - 1);
                     conditions.sql.push(format!("(l.time, l.writer, l.seq) < {given}"));
                 }
-                let page = filter.limit.clamp(PAGE_MIN, PAGE_MAX);
+                let limit = filter.limit.clamp(PAGE_MIN, PAGE_MAX);
                 let sql = format!(
                     "SELECT {LOG}, l.time, l.writer, l.seq FROM {LOGS} {}
-                     ORDER BY l.time DESC, l.writer DESC, l.seq DESC LIMIT {page}",
+                     ORDER BY l.time DESC, l.writer DESC, l.seq DESC LIMIT {limit}",
                     conditions.shown()
                 );
                 let rows = self.rows(&sql, &conditions).await?;
                 for row in &rows {
-                    found.extend(Some(log(row)?).filter(|log| filter.fits(log)));
+                    page.add(log(row), |log| filter.fits(log))?;
                 }
                 match rows.last() {
-                    Some(row) if rows.len() == page => {
-                        last = Some((row.get(5), row.get(6), row.get(7)));
+                    Some(row) if rows.len() == limit => {
+                        last = Some((row.get(6), row.get(7), row.get(8)));
                     }
                     _ => break,
                 }
             }
         }
-        found.truncate(filter.limit);
-        found.reverse();
-        Ok(found)
+        page.found.truncate(filter.limit);
+        page.found.reverse();
+        Ok(page)
     }
 
-    async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {
+    async fn events(&self, filter: EventFilter) -> Result<Page<PlacedEvent>, LedgerError> {
         if let Some(after) = filter.after {
             return self.following(&filter, after).await;
         }
@@ -490,12 +498,12 @@ impl LedgerReads for PostgresReads {
             Some(_) => vec![(filter.since.clone(), filter.until.clone())],
             None => self.parts(&filter.since, &filter.until).await?,
         };
-        let mut found = Vec::new();
+        let mut page = Page::default();
         for (since, until) in &parts {
-            self.part_of_events(&filter, (since, until), &mut found).await?;
+            self.part_of_events(&filter, (since, until), &mut page).await?;
         }
-        found.reverse();
-        Ok(found)
+        page.found.reverse();
+        Ok(page)
     }
 
     async fn named(&self, prefix: &str, limit: usize) -> Result<Vec<FoundId>, LedgerError> {
@@ -645,6 +653,8 @@ impl LedgerReads for PostgresReads {
             },
             keys: ids(self.rows(keys, &none).await?),
             milestones: Vec::new(),
+            // The server takes no text that is none.
+            damaged: Vec::new(),
         })
     }
 
@@ -685,7 +695,10 @@ impl LedgerReads for PostgresReads {
         after: Option<CallName>,
         limit: usize,
     ) -> Result<Vec<RawCall>, LedgerError> {
-        self.calls("(caller, call_id) > ($1, $2)", after.unwrap_or_default(), limit).await
+        // The first page begins with the least name there can be.
+        let which = if after.is_some() { ">" } else { ">=" };
+        let which = format!("(caller, call_id) {which} ($1, $2)");
+        self.calls(&which, after.unwrap_or_default(), limit).await
     }
 
     async fn healthy(&self) -> Result<(), LedgerError> {

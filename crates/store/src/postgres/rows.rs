@@ -25,7 +25,7 @@ use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 use super::backend::{Parameters, Session, failed};
 use super::clean;
 use crate::share::{self, Part};
-use crate::{body, corrupt, shorten};
+use crate::{Unreadable, body, shorten, unwritable};
 
 fn unreadable(error: LedgerError) -> Failure {
     Failure::Refused(error)
@@ -95,21 +95,36 @@ fn text_of(place: Option<&AuditPlace>) -> Option<String> {
 }
 
 fn stored(row: &Row, lost: bool) -> Result<Stored, Failure> {
-    let receipt: Receipt = body::read("a receipt", row.get(1), row.get(2)).map_err(unreadable)?;
+    let receipt: Receipt = body::read(row.get(1), row.get(2))
+        .map_err(|damage| unreadable(damage.at("receipts", row.get::<_, String>(3))))?;
     let runs = matches!(receipt.state, ClaimState::InFlight | ClaimState::AwaitingInput);
     let fence = row.get::<_, i64>(0).unsigned_abs();
     Ok(Stored { fence, owner_lost: runs && lost, receipt: receipt.into() })
 }
 
+/// A receipt among many: one that is damaged does not stop the others, and is logged; `audit verify`
+/// reports it too.
+fn readable(stored: Result<Stored, Failure>) -> Result<Option<Stored>, Failure> {
+    match stored {
+        Err(Failure::Refused(error @ LedgerError::Damaged(_))) => {
+            tracing::error!(%error, "a receipt is left as it is");
+            Ok(None)
+        }
+        stored => stored.map(Some),
+    }
+}
+
 /// The text of an event whose columns begin at column `at`; `None` if there is no event.
 fn event_text(row: &Row, at: usize) -> Result<Option<String>, Failure> {
     let text: Option<String> = row.get(at);
-    text.map(|text| body::unpack(text, row.get(at + 1))).transpose().map_err(unreadable)
+    let text = text.map(|text| body::unpack(text, row.get(at + 1))).transpose();
+    text.map_err(|damage| unreadable(damage.at("events", "that a record names")))
 }
 
 fn approval(row: &Row) -> Result<Approval, Failure> {
     let text: String = row.get(0);
-    serde_json::from_str(&text).map_err(|error| unreadable(corrupt("an approval", &error)))
+    serde_json::from_str(&text)
+        .map_err(|error| unreadable(Unreadable::of(error).at("approvals", "that a call needs")))
 }
 
 /// The number of an advisory lock. Names whose numbers collide only wait for each other.
@@ -210,7 +225,7 @@ impl Session {
         let mut spent = Vec::new();
         let mut found = HashMap::new();
         for row in rows(by_id) {
-            let mut stored = stored(row, row.get(3))?;
+            let mut stored = stored(row, row.get(4))?;
             stored.owner_lost &= stored.receipt.writer != writer;
             spent.extend(stored.receipt.approval_id.clone());
             found.insert(stored.receipt.receipt_id.clone(), stored);
@@ -286,7 +301,9 @@ impl Session {
         match survey {
             Survey::Lost => {
                 for row in self.ask(&s.lost_claims, &given![own]).await.map_err(failed)? {
-                    set.load_lost(stored(&row, true)?);
+                    if let Some(stored) = readable(stored(&row, true))? {
+                        set.load_lost(stored);
+                    }
                 }
             }
             Survey::AllHeads => {
@@ -301,7 +318,9 @@ impl Session {
             Survey::Prunable(before, limit) => {
                 let parameters = given![before, limited(limit)];
                 for row in self.ask(&s.prunable, &parameters).await.map_err(failed)? {
-                    set.load_prunable(stored(&row, false)?, row.get(4));
+                    if let Some(stored) = readable(stored(&row, false))? {
+                        set.load_prunable(stored, row.get(5));
+                    }
                 }
             }
             Survey::RemoveLogs(before, limit) => {
@@ -462,9 +481,11 @@ impl Session {
         }
         let mut receipts: HashMap<(String, i64), String> = HashMap::new();
         for row in self.ask(&s.ended_at, &given![ids]).await.map_err(failed)? {
-            let text = body::unpack(row.get(0), row.get(1)).map_err(unreadable)?;
-            let receipt: Receipt = serde_json::from_str(&text)
-                .map_err(|error| unreadable(corrupt("a receipt", &error)))?;
+            let damaged =
+                |damage: Unreadable| unreadable(damage.at("receipts", row.get::<_, String>(2)));
+            let text = body::unpack(row.get(0), row.get(1)).map_err(damaged)?;
+            let receipt: Receipt =
+                serde_json::from_str(&text).map_err(|error| damaged(Unreadable::of(error)))?;
             receipts.extend(receipt.audit_seq.map(|at| ((at.writer, number(at.seq)), text)));
         }
         let (writers, seqs): (Vec<String>, Vec<i64>) = receipts.keys().cloned().unzip();
@@ -479,6 +500,7 @@ impl Session {
                 // Damage in one log must not stop the pruning of other records; `audit verify`
                 // reports it.
                 Err(error) => {
+                    let error = error.at("agent_logs", format!("{writer} {seq}"));
                     tracing::error!(%error, "an agent log does not fit its receipt");
                     continue;
                 }
@@ -589,8 +611,8 @@ fn approval_columns<'a>(
     let mut columns: [Vec<Cow<'a, str>>; 7] = Default::default();
     for approval in approvals {
         let state = serde_json::to_value(approval.state).unwrap_or_default();
-        let text = serde_json::to_string(approval)
-            .map_err(|error| unreadable(corrupt("a record", &error)))?;
+        let text =
+            serde_json::to_string(approval).map_err(|error| unreadable(unwritable(error)))?;
         let values = [
             approval.approval_id.as_str().into(),
             clean(&approval.tool_id),
@@ -665,8 +687,8 @@ fn text_of_part(part: Part) -> String {
 /// text of its call's receipt.
 pub(super) fn log_text(
     (text, packed, shared): (String, Option<Vec<u8>>, Option<&str>),
-    receipt: impl FnOnce() -> Result<Option<String>, LedgerError>,
-) -> Result<String, LedgerError> {
+    receipt: impl FnOnce() -> Result<Option<String>, Unreadable>,
+) -> Result<String, Unreadable> {
     let rest = body::unpack(text, packed)?;
     let Some(shared) = shared else { return Ok(rest) };
     let numbers: Option<Vec<usize>> = shared.split(',').map(|text| text.parse().ok()).collect();
@@ -676,7 +698,7 @@ pub(super) fn log_text(
         }
         _ => None,
     };
-    whole.ok_or_else(|| corrupt("an agent log", &"its receipt lacks what it shares with it"))
+    whole.ok_or_else(|| Unreadable::of("its receipt lacks what it shares with it"))
 }
 
 fn call_columns(batch: &Batch) -> Parameters<'_> {

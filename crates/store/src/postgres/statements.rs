@@ -7,7 +7,7 @@ use tokio_postgres::{Client, Error, Statement};
 /// How long after its last renewal a writer counts as lost, as an SQL interval.
 const LOST: &str = "interval '15 seconds'";
 /// Columns of `receipts` that a stored receipt is read from.
-const RECEIPT: &str = "r.fence, r.body, r.zbody";
+const RECEIPT: &str = "r.fence, r.body, r.zbody, r.receipt_id";
 /// Columns of `writers` that a head is read from.
 pub(super) const HEAD: &str = "w.writer, w.size, w.last_leaf, w.root, w.pruned, w.started, w.stopped, \
                                w.named, w.checkpoint";
@@ -21,9 +21,16 @@ pub(super) const EVENT: &str = "SELECT body, zbody FROM events WHERE writer = $1
 /// Columns of the event that accounts for an approval.
 pub(super) const VOUCHING: &str = "v.body, v.zbody";
 /// Approvals `a`, joined with the events that they name.
-pub(super) const VOUCHED: &str = "approvals a LEFT JOIN events v
-     ON v.writer = a.body::json #>> '{auditSeq,writer}'
-         AND v.seq = (a.body::json #>> '{auditSeq,seq}')::bigint";
+///
+/// The place is found by its text: a cast of a body that is no JSON would fail the whole query. What
+/// the pattern lets through is a JSON string.
+pub(super) const VOUCHED: &str = r#"approvals a LEFT JOIN events v
+     ON v.writer = ('"' || substring(a.body FROM
+             '"auditSeq":\{"writer":"((?:[^"\\[:cntrl:]]|\\["\\/bfnrt])*)","seq":[0-9]{1,18}\}'
+         ) || '"')::json #>> '{}'
+         AND v.seq = substring(a.body FROM
+             '"auditSeq":\{"writer":"(?:[^"\\[:cntrl:]]|\\["\\/bfnrt])*","seq":([0-9]{1,18})\}'
+         )::bigint"#;
 
 macro_rules! statements {
     ($($name:ident = $sql:expr;)+) => {
@@ -100,7 +107,7 @@ statements! {
                        (SELECT writer, seq FROM agent_logs WHERE time < $1 LIMIT $2)
                    RETURNING writer, seq";
     // Receipts whose shared parts are written back into agent logs.
-    ended_at = "SELECT body, zbody FROM receipts WHERE receipt_id = ANY($1)";
+    ended_at = "SELECT body, zbody, receipt_id FROM receipts WHERE receipt_id = ANY($1)";
     shared_logs = "SELECT l.writer, l.seq, l.body, l.zbody, l.shared
                    FROM agent_logs l JOIN unnest($1::text[], $2::bigint[]) AS n (writer, seq)
                        ON n.writer = l.writer AND n.seq = l.seq

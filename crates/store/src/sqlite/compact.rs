@@ -2,6 +2,7 @@
 //!
 //! Doc: records.md#stores
 
+use data_encoding::HEXLOWER;
 use rusqlite::ToSql;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
 
@@ -22,6 +23,19 @@ impl<'t> Compact<'t> {
             (None, Some(digest)) => Self::Digest(digest),
             (None, None) => Self::Text(text),
         }
+    }
+}
+
+impl Compact<'_> {
+    /// The id or digest as text.
+    pub(super) fn text(&self) -> String {
+        let mut out = Vec::new();
+        match self {
+            Self::Id(id) => push_uuid(id, &mut out),
+            Self::Digest(digest) => push_hex(digest, &mut out),
+            Self::Text(text) => out.extend_from_slice(text.as_bytes()),
+        }
+        String::from_utf8_lossy(&out).into_owned()
     }
 }
 
@@ -49,6 +63,23 @@ impl FromSql for Name {
             _ => return Err(FromSqlError::InvalidType),
         }
         String::from_utf8(out).map(Self).map_err(FromSqlError::other)
+    }
+}
+
+/// Any value of a column as text, for reports: a value that no writer stores has to be named too.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Shown(pub(super) String);
+
+impl FromSql for Shown {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        Ok(Self(match (Name::column_result(value), value) {
+            (Ok(name), _) => name.0,
+            (_, ValueRef::Null) => String::new(),
+            (_, ValueRef::Integer(number)) => number.to_string(),
+            (_, ValueRef::Real(number)) => number.to_string(),
+            (_, ValueRef::Text(text)) => String::from_utf8_lossy(text).into_owned(),
+            (_, ValueRef::Blob(bytes)) => format!("x'{}'", HEXLOWER.encode(bytes)),
+        }))
     }
 }
 

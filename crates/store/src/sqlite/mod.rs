@@ -6,6 +6,7 @@ mod backend;
 mod carry;
 mod compact;
 mod folder;
+mod log_pages;
 mod lookup;
 mod maintenance;
 mod open;
@@ -21,7 +22,10 @@ pub use maintenance::{MaintenanceError, backup, restore, vacuum};
 pub use open::{Durability, Sqlite, SqliteLedger, SqliteOptions, open};
 pub use reads::SqliteReads;
 
+use rusqlite::ErrorCode;
 use toolbooth_audit::LedgerError;
+
+use crate::Unreadable;
 
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -130,10 +134,13 @@ fn unavailable(error: rusqlite::Error) -> LedgerError {
     LedgerError::Unavailable(error.to_string())
 }
 
-/// Makes an error that names the table and the row that cannot be read.
+/// Makes an error that names the table and the row, where the row itself cannot be read.
 fn unreadable_at(
     table: &'static str,
     row: impl std::fmt::Display,
 ) -> impl FnOnce(rusqlite::Error) -> LedgerError {
-    move |error| LedgerError::Unavailable(format!("table `{table}`, row {row}: {error}"))
+    move |error| match error.sqlite_error_code() {
+        None | Some(ErrorCode::DatabaseCorrupt) => Unreadable::of(error).at(table, row),
+        Some(_) => unavailable(error),
+    }
 }

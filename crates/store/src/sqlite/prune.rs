@@ -14,12 +14,12 @@ use toolbooth_audit::writer::Failure;
 use toolbooth_contracts::receipt::AuditPlace;
 
 use super::backend::{Transaction, failed};
-use super::compact::{Compact, Name};
+use super::compact::{Compact, Name, Shown};
 use super::lookup::split;
 use super::rows::{RECEIPT, json_text, receipt_row, unreadable};
 use super::schema::place;
 use super::{share, unavailable};
-use crate::{corrupt, pruned, shorten};
+use crate::{Unreadable, pruned, shorten};
 
 /// The members of an agent log that show when the call ended, and whether it was dispatched.
 #[derive(Deserialize)]
@@ -30,6 +30,11 @@ pub(super) struct Told {
     pub(super) receipt_id: Option<String>,
 }
 
+/// The text of the event at `place`.
+fn event_text(place: i64, body: &[u8]) -> Result<String, Failure> {
+    shorten::unpack(body).map_err(|damage| unreadable(damage.at("events", place)))
+}
+
 impl Transaction<'_> {
     /// Loads receipts that settled before `before`, at most `limit`, oldest claims first.
     pub(super) fn load_prunable(
@@ -38,7 +43,7 @@ impl Transaction<'_> {
         limit: usize,
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
-        let sql = "SELECT fence, body, EXISTS (SELECT 1 FROM keys WHERE receipt = r.id)
+        let sql = "SELECT fence, body, EXISTS (SELECT 1 FROM keys WHERE receipt = r.id), id
                    FROM receipts r ORDER BY id";
         let mut statement = self.connection.prepare_cached(sql).map_err(failed)?;
         let mut rows = statement.query([]).map_err(failed)?;
@@ -50,7 +55,9 @@ impl Transaction<'_> {
             && let Some(row) = rows.next().map_err(failed)?
         {
             let holds = row.get(2).map_err(failed)?;
-            let stored = self.stored(receipt_row(row).map_err(failed)?)?;
+            let id: Shown = row.get(3).map_err(failed)?;
+            let row = receipt_row(row).map_err(failed)?;
+            let Some(stored) = self.readable(&id.0, row)? else { continue };
             if stored.receipt.settled_at.as_deref().is_some_and(|settled| settled < before) {
                 set.load_prunable(stored, holds);
                 found += 1;
@@ -82,7 +89,7 @@ impl Transaction<'_> {
                     && let Some(row) = rows.next().map_err(failed)?
                 {
                     let body: Vec<u8> = row.get(1).map_err(failed)?;
-                    let told = self.told(&body)?;
+                    let told = self.told(row.get(0).map_err(failed)?, &body)?;
                     if told.timestamp.as_str() >= before {
                         break;
                     }
@@ -104,17 +111,20 @@ impl Transaction<'_> {
         Ok(removed as u64)
     }
 
-    /// Reads the members of an agent log that pruning needs.
-    pub(super) fn told(&self, log: &[u8]) -> Result<Told, Failure> {
-        let text = share::unpack(log, |id| {
+    /// Reads the members of the agent log at `place` that pruning needs.
+    pub(super) fn told(&self, place: i64, log: &[u8]) -> Result<Told, Failure> {
+        let text = share::unpack(log, place, |id| {
             let sql = "SELECT fence, body FROM receipts WHERE id = ?1";
             let row = self.connection.prepare_cached(sql).and_then(|mut statement| {
                 statement.query_row([Compact::of(id)], receipt_row).optional()
             });
-            row.map_err(unavailable)?.map(|(_, body)| shorten::unpack(&body)).transpose()
+            let damaged = |damage: Unreadable| damage.at("receipts", id);
+            let body = row.map_err(unavailable)?.map(|(_, body)| body);
+            body.map(|body| shorten::unpack(&body).map_err(damaged)).transpose()
         });
         let told = text.and_then(|text| {
-            serde_json::from_str(&text).map_err(|error| corrupt("an agent log", &error))
+            let damaged = |error| Unreadable::of(error).at("agent_logs", place);
+            serde_json::from_str(&text).map_err(damaged)
         });
         told.map_err(unreadable)
     }
@@ -163,7 +173,7 @@ impl Transaction<'_> {
             let pieces = self.pieces(no, progress.ahead(signed.0), &mut |_, _| Ok(true))?;
             progress
                 .compute(&pieces, signed)
-                .map_err(|what| unreadable(corrupt("a log that is to be pruned", &what)))?;
+                .map_err(|what| unreadable(Unreadable::of(what).at("writers", &writer)))?;
         } else {
             return Ok(false);
         }
@@ -193,13 +203,14 @@ impl Transaction<'_> {
         after: u64,
         before: &str,
     ) -> Result<Option<(u64, Hash)>, Failure> {
-        let sql = "SELECT body FROM milestones JOIN events USING (place)
+        let sql = "SELECT place, body FROM milestones JOIN events USING (place)
                    WHERE place > ?1 AND place < ?2 ORDER BY place LIMIT ?3";
         let ends = (place(no, after.cast_signed()), place(no + 1, 0), CHECKPOINTS);
-        let bodies: Vec<Vec<u8>> = self.all(sql, ends, |row| row.get(0))?;
+        let bodies: Vec<(i64, Vec<u8>)> =
+            self.all(sql, ends, |row| Ok((row.get(0)?, row.get(1)?)))?;
         let mut newest = None;
-        for body in bodies {
-            let text = shorten::unpack(&body).map_err(unreadable)?;
+        for (at, body) in bodies {
+            let text = event_text(at, &body)?;
             match pruned::checkpoint(&text) {
                 Some((time, _)) if time.as_str() >= before => break,
                 Some((_, signed)) => newest = Some((signed.size, signed.root)),
@@ -224,7 +235,7 @@ impl Transaction<'_> {
         let mut pieces = Vec::new();
         for (at, size, root) in gone {
             let root = Hash::parse(&root.0)
-                .ok_or_else(|| unreadable(corrupt("what is gone of a log", &"it is no hash")))?;
+                .ok_or_else(|| unreadable(Unreadable::of("`root` is no hash").at("gone", at)))?;
             let (seq, size) = (split(at).1.unsigned_abs(), size.unsigned_abs());
             pieces.push(Piece::Gone(Gone { seq, size, root }));
         }
@@ -232,7 +243,7 @@ impl Transaction<'_> {
         let events: Vec<(i64, Vec<u8>)> =
             self.all(sql, ends, |row| Ok((row.get(0)?, row.get(1)?)))?;
         for (at, body) in events {
-            let text = shorten::unpack(&body).map_err(unreadable)?;
+            let text = event_text(at, &body)?;
             let leaf = leaf_hash(text.as_bytes());
             pieces.push(Piece::Event(split(at).1.unsigned_abs(), leaf, stays(at, &text)?));
         }
@@ -303,8 +314,8 @@ impl Transaction<'_> {
         let sql = "SELECT no FROM writers WHERE writer = ?1";
         let no: Option<i64> = self.one(sql, [writer], |row| row.get(0))?;
         let (Some(no), Some(gone)) = (no, pruned::parts(log)) else {
-            let what = &"the beginning of a pruned log cannot be read";
-            return Err(unreadable(corrupt("a writer", what)));
+            let what = Unreadable::of("the beginning of a pruned log cannot be read");
+            return Err(unreadable(what.at("writers", writer)));
         };
         self.put_gone(no, &gone)?;
         let (done, peaks) = (log.size, log.peaks.clone());

@@ -10,28 +10,27 @@ use std::thread::JoinHandle;
 use async_channel::{Receiver, Sender};
 use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
-use serde::Deserialize;
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::merkle::Hash;
 use toolbooth_audit::pruning::Gone;
 use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_audit::reads::{
-    Accounted, EventFilter, FoundId, Include, LedgerReads, LogFilter, PlacedEvent, RawApproval,
-    RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
+    Accounted, DAMAGED_MAX, DamagedRow, EventFilter, FoundId, Include, LedgerReads, LogFilter,
+    Page, PlacedEvent, RawApproval, RawEntry, ReceiptFilter, Unaccounted, WriterHead,
 };
 use toolbooth_audit::working::CallName;
 use toolbooth_contracts::Status;
 use toolbooth_contracts::agent_log::AgentLog;
-use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
+use toolbooth_contracts::event::AuditEvent;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
-use super::compact::{Compact, Name};
+use super::compact::{Compact, Shown};
+use super::log_pages::{Naming, RawText, column, gone_page, log_page, writer_name};
 use super::lookup::{self, Lookup, Search};
 use super::open::BUSY;
-use super::rows::{CALL, HEAD, RECEIPT, call, head, receipt_row};
+use super::rows::{CALL, HEAD, RECEIPT, call, head_of, receipt_row};
 use super::schema::{SEQ_BITS, place};
 use super::{OpenError, schema, share, unavailable, unreadable_at};
-use crate::{corrupt, shorten};
+use crate::{Unreadable, shorten};
 
 /// Reader threads, each with its own connections.
 const READERS: usize = 2;
@@ -135,25 +134,25 @@ impl SqliteReads {
     }
 }
 
-fn limited(limit: usize) -> i64 {
+pub(super) fn limited(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
 /// The keys that a query selects.
-fn keys(
+pub(super) fn keys(
     connection: &Connection,
     sql: &str,
     of: Option<Compact<'_>>,
 ) -> Result<Vec<String>, LedgerError> {
     let mut statement = connection.prepare_cached(sql).map_err(unavailable)?;
     let found = statement
-        .query_map(rusqlite::params_from_iter(of), |row| row.get::<_, Name>(0))
+        .query_map(rusqlite::params_from_iter(of), |row| row.get::<_, Shown>(0))
         .map_err(unavailable)?;
     found.map(|key| Ok(key.map_err(unavailable)?.0)).collect()
 }
 
 /// The body of a record by its place.
-fn body(
+pub(super) fn body(
     connection: &Connection,
     table: &'static str,
     place: i64,
@@ -164,20 +163,28 @@ fn body(
         .map_err(unreadable_at(table, place))
 }
 
-const EVENT: &str = "events";
-const LOG: &str = "agent_logs";
+pub(super) const EVENT: &str = "events";
+pub(super) const LOG: &str = "agent_logs";
 
 fn receipt(connection: &Connection, id: &str) -> Result<Option<Receipt>, LedgerError> {
     let row = connection
         .prepare_cached(RECEIPT)
         .and_then(|mut statement| statement.query_row([Compact::of(id)], receipt_row).optional())
         .map_err(unavailable)?;
-    row.map(|(_, body)| shorten::read("a receipt", &body)).transpose()
+    row.map(|(_, body)| shorten::read(&body))
+        .transpose()
+        .map_err(|damage| damage.at("receipts", id))
 }
 
-/// Reads an agent log, including the part that it shares with its receipt.
-fn read_log(database: &Connection, stored: &[u8]) -> Result<AgentLog, LedgerError> {
-    let text = share::unpack(stored, |id| {
+/// Reads the event that is stored at `place`.
+fn read_event(place: i64, stored: &[u8]) -> Result<AuditEvent, LedgerError> {
+    shorten::read(stored).map_err(|damage| damage.at(EVENT, place))
+}
+
+/// Reads the agent log that is stored at `place`, including the part that it shares with its
+/// receipt.
+fn read_log(database: &Connection, place: i64, stored: &[u8]) -> Result<AgentLog, LedgerError> {
+    let text = share::unpack(stored, place, |id| {
         let sql = "SELECT body FROM receipts WHERE id = ?1";
         let body: Option<Vec<u8>> = database
             .prepare_cached(sql)
@@ -185,9 +192,10 @@ fn read_log(database: &Connection, stored: &[u8]) -> Result<AgentLog, LedgerErro
                 statement.query_row([Compact::of(id)], |row| row.get(0)).optional()
             })
             .map_err(unavailable)?;
-        body.map(|body| shorten::unpack(&body)).transpose()
+        let damaged = |damage: Unreadable| damage.at("receipts", id);
+        body.map(|body| shorten::unpack(&body).map_err(damaged)).transpose()
     })?;
-    serde_json::from_str(&text).map_err(|error| corrupt("an agent log", &error))
+    serde_json::from_str(&text).map_err(|error| Unreadable::of(error).at(LOG, place))
 }
 
 impl Reader {
@@ -212,7 +220,7 @@ impl Reader {
         lookup.search(search, |no, place| fits(database, no, place))
     }
 
-    fn agent_logs(&mut self, filter: &LogFilter) -> Result<Vec<AgentLog>, LedgerError> {
+    fn agent_logs(&mut self, filter: &LogFilter) -> Result<Page<AgentLog>, LedgerError> {
         let search = Search {
             tool: filter.tool.clone(),
             agent: filter.agent.clone(),
@@ -224,20 +232,20 @@ impl Reader {
             has_log: true,
             ..Search::default()
         };
-        let mut found: Vec<AgentLog> = Vec::new();
+        let mut page = Page::default();
         if filter.limit == 0 {
-            return Ok(found);
+            return Ok(page);
         }
         self.search(&search, |database, _, place| {
             let Some(body) = body(database, LOG, place)? else { return Ok(true) };
-            found.extend(Some(read_log(database, &body)?).filter(|log| filter.fits(log)));
-            Ok(found.len() < filter.limit)
+            page.add(read_log(database, place, &body), |log| filter.fits(log))?;
+            Ok(page.found.len() < filter.limit)
         })?;
-        found.reverse();
-        Ok(found)
+        page.found.reverse();
+        Ok(page)
     }
 
-    fn events(&mut self, filter: &EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {
+    fn events(&mut self, filter: &EventFilter) -> Result<Page<PlacedEvent>, LedgerError> {
         let search = Search {
             tool: filter.tool.clone(),
             agent: filter.agent.clone(),
@@ -250,32 +258,30 @@ impl Reader {
             after: filter.after.map(|after| i64::try_from(after).unwrap_or(i64::MAX)),
             ..Search::default()
         };
-        let mut found: Vec<PlacedEvent> = Vec::new();
+        let mut page = Page::default();
         if filter.limit == 0 {
-            return Ok(found);
+            return Ok(page);
         }
         self.search(&search, |database, no, place| {
             let Some(body) = body(database, EVENT, place)? else { return Ok(true) };
-            let event: AuditEvent = shorten::read("an event", &body)?;
-            if filter.fits(&event) {
-                found.push(PlacedEvent { place: no.unsigned_abs(), event });
-            }
-            Ok(found.len() < filter.limit)
+            let event = read_event(place, &body)
+                .map(|event| PlacedEvent { place: no.unsigned_abs(), event });
+            page.add(event, |placed| filter.fits(&placed.event))?;
+            Ok(page.found.len() < filter.limit)
         })?;
         if filter.after.is_none() {
-            found.reverse();
+            page.found.reverse();
         }
-        Ok(found)
+        Ok(page)
     }
 
-    fn receipts(&mut self, filter: &ReceiptFilter) -> Result<(Vec<Receipt>, bool), LedgerError> {
-        let mut found = match self.search_of(filter)? {
+    fn receipts(&mut self, filter: &ReceiptFilter) -> Result<Page<Receipt>, LedgerError> {
+        let mut page = match self.search_of(filter)? {
             Some(search) => self.searched_receipts(filter, &search)?,
             None => self.listed_receipts(filter)?,
         };
-        let more = found.len() > filter.limit;
-        found.truncate(filter.limit);
-        Ok((found, more))
+        page.truncate(filter.limit);
+        Ok(page)
     }
 
     /// The search for receipts by the events that name them. `None` if listing the receipts is as
@@ -317,18 +323,20 @@ impl Reader {
         &mut self,
         filter: &ReceiptFilter,
         search: &Search,
-    ) -> Result<Vec<Receipt>, LedgerError> {
-        let mut found: Vec<Receipt> = Vec::new();
+    ) -> Result<Page<Receipt>, LedgerError> {
+        let mut page = Page::default();
         let (lookup, database) = self.lookup()?;
         lookup.receipts(search, filter.after.as_deref(), |id| {
-            found.extend(receipt(database, id)?.filter(|receipt| filter.fits(receipt)));
-            Ok(found.len() <= filter.limit)
+            if let Some(receipt) = receipt(database, id).transpose() {
+                page.add(receipt, |receipt| filter.fits(receipt))?;
+            }
+            Ok(page.found.len() <= filter.limit)
         })?;
-        Ok(found)
+        Ok(page)
     }
 
-    fn listed_receipts(&self, filter: &ReceiptFilter) -> Result<Vec<Receipt>, LedgerError> {
-        let mut found: Vec<Receipt> = Vec::new();
+    fn listed_receipts(&self, filter: &ReceiptFilter) -> Result<Page<Receipt>, LedgerError> {
+        let mut page = Page::default();
         let tables = match filter.state.as_deref().and_then(ClaimState::parse) {
             Some(ClaimState::Succeeded | ClaimState::Failed) => &["receipts", "tombstones"][..],
             Some(_) => &["open_receipts"][..],
@@ -340,14 +348,15 @@ impl Reader {
         let mut statement = self.database.prepare_cached(&sql).map_err(unavailable)?;
         let after = filter.after.as_deref().map(Compact::of);
         let mut rows = statement.query([after]).map_err(unavailable)?;
-        while found.len() <= filter.limit
+        while page.found.len() <= filter.limit
             && let Some(row) = rows.next().map_err(unavailable)?
         {
-            let body: Vec<u8> = row.get(1).map_err(unavailable)?;
-            let receipt: Receipt = shorten::read("a receipt", &body)?;
-            found.extend(Some(receipt).filter(|receipt| filter.fits(receipt)));
+            let id: Shown = row.get(0).map_err(unavailable)?;
+            let body: Vec<u8> = row.get(1).map_err(unreadable_at("receipts", &id.0))?;
+            let receipt = shorten::read(&body).map_err(|damage| damage.at("receipts", &id.0));
+            page.add(receipt, |receipt| filter.fits(receipt))?;
         }
-        Ok(found)
+        Ok(page)
     }
 
     /// The search for an agent log by its id, near the creation time of a UUIDv7 (RFC 9562, 5.7).
@@ -365,13 +374,19 @@ impl Reader {
     }
 
     fn agent_log(&mut self, id: &str) -> Result<Option<AgentLog>, LedgerError> {
-        let mut found = None;
+        let (mut found, mut damaged) = (None, None);
         let near = self.near(id)?;
         for search in [near, Search { has_log: true, ..Search::default() }] {
             self.search(&search, |database, _, place| {
                 let Some(body) = body(database, LOG, place)? else { return Ok(true) };
-                let log: AgentLog = read_log(database, &body)?;
-                found = Some(log).filter(|log| log.id == id);
+                match read_log(database, place, &body) {
+                    Ok(log) => found = Some(log).filter(|log| log.id == id),
+                    // It may be the one that is meant.
+                    Err(error @ LedgerError::Damaged(_)) => {
+                        damaged = damaged.take().or(Some(error))
+                    }
+                    Err(error) => return Err(error),
+                }
                 Ok(found.is_none())
             })?;
             // A UUIDv7 that is not found near its creation time does not exist.
@@ -379,283 +394,11 @@ impl Reader {
                 break;
             }
         }
-        Ok(found)
-    }
-}
-
-/// The members of an event that name a receipt.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Naming {
-    #[serde(default)]
-    receipt_id: Option<String>,
-    #[serde(default)]
-    receipt_digest: Option<String>,
-    #[serde(default)]
-    event: String,
-}
-
-impl Naming {
-    /// Whether the event is a dispatch that accounts for its receipt; dispatches of earlier
-    /// versions do not.
-    fn is_dispatch(&self) -> bool {
-        self.event == AuditEventKind::ToolDispatched.as_str() && self.receipt_digest.is_some()
-    }
-}
-
-/// A page of a log that is being filled.
-struct Page<'d> {
-    database: &'d Connection,
-    include: Include,
-    limit: usize,
-    found: Vec<RawEntry>,
-}
-
-impl Page<'_> {
-    /// Adds the events of a writer from a sequence number on, up to the limit of the page.
-    fn add(&mut self, writer: &str, no: i64, from: i64) -> Result<(), LedgerError> {
-        let sql = match self.include {
-            Include::Milestones => {
-                "SELECT place, body FROM milestones JOIN events USING (place)
-                 WHERE place >= ?1 AND place < ?2 ORDER BY place LIMIT ?3"
-            }
-            Include::Records | Include::Events => {
-                "SELECT place, body FROM events
-                 WHERE place >= ?1 AND place < ?2 ORDER BY place LIMIT ?3"
-            }
-        };
-        let mut statement = self.database.prepare_cached(sql).map_err(unavailable)?;
-        let ends = (place(no, from), place(no + 1, 0), limited(self.limit - self.found.len()));
-        let mut rows = statement.query(ends).map_err(unavailable)?;
-        let mut next = place(no, from);
-        while let Some(row) = rows.next().map_err(unreadable_at(EVENT, next))? {
-            let (at, body): (i64, Vec<u8>) =
-                (row.get(0).map_err(unavailable)?, row.get(1).map_err(unavailable)?);
-            next = at + 1;
-            // A body that cannot be unpacked becomes an empty text, which matches no digest.
-            let bytes = shorten::unpack(&body).unwrap_or_default();
-            let mut entry = RawEntry {
-                writer: writer.to_owned(),
-                seq: lookup::split(at).1.unsigned_abs(),
-                bytes,
-                ..RawEntry::default()
-            };
-            if self.include == Include::Records {
-                self.records(at, &mut entry)?;
-            }
-            self.found.push(entry);
-        }
-        Ok(())
-    }
-
-    fn records(&self, at: i64, entry: &mut RawEntry) -> Result<(), LedgerError> {
-        let named: Option<Naming> = serde_json::from_str(&entry.bytes).ok();
-        let is_dispatch = named.as_ref().is_some_and(Naming::is_dispatch);
-        let log = body(self.database, LOG, at)?;
-        self.receipt(named.and_then(|named| named.receipt_id), is_dispatch, entry)?;
-        let receipt = entry.receipt.as_ref();
-        let given = |_: &str| Ok(receipt.map(|receipt| receipt.bytes.clone()));
-        entry.log = log.map(|body| RawRecord {
-            bytes: share::unpack(&body, given).unwrap_or_default(),
-            ..RawRecord::default()
-        });
-        Ok(())
-    }
-
-    /// Reads the receipt that an event names, with its columns and keys.
-    fn receipt(
-        &self,
-        id: Option<String>,
-        is_dispatch: bool,
-        entry: &mut RawEntry,
-    ) -> Result<(), LedgerError> {
-        let Some(id) = id else { return Ok(()) };
-        // The event that ends a dispatched call names the receipt again.
-        let sql = if is_dispatch { OPEN_RECEIPT } else { ANY_RECEIPT };
-        entry.receipt = self
-            .database
-            .prepare_cached(sql)
-            .and_then(|mut statement| {
-                statement
-                    .query_row([Compact::of(&id)], |row| {
-                        let body: Vec<u8> = row.get(0)?;
-                        let bytes = shorten::unpack(&body).unwrap_or_default();
-                        let said = |at: usize| column(row, at);
-                        let columns = vec![
-                            said(1)?,
-                            Some(id.clone()),
-                            said(2)?,
-                            said(3)?,
-                            said(4)?,
-                            said(5)?,
-                            None,
-                        ];
-                        Ok(RawRecord { columns, bytes, keys: Vec::new() })
-                    })
-                    .optional()
-            })
-            .map_err(unreadable_at("receipts", &id))?;
-        if let Some(receipt) = &mut entry.receipt {
-            let sql = "SELECT key FROM keys WHERE receipt = ?1";
-            receipt.keys = keys(self.database, sql, Some(Compact::of(&id)))?;
-        }
-        Ok(())
-    }
-}
-
-/// Selects the receipt of a claim that has not ended, with its columns.
-const OPEN_RECEIPT: &str =
-    "SELECT body, 'open', tool, state, writer, fence FROM open_receipts WHERE id = ?1";
-/// Selects any receipt, with its columns.
-const ANY_RECEIPT: &str =
-    "SELECT body, 'settled', NULL, NULL, NULL, fence FROM receipts WHERE id = ?1
-     UNION ALL SELECT body, 'open', tool, state, writer, fence FROM open_receipts WHERE id = ?1
-     UNION ALL SELECT body, 'pruned', NULL, NULL, NULL, fence FROM tombstones WHERE id = ?1";
-
-fn column(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<Option<String>> {
-    use rusqlite::types::ValueRef;
-    Ok(match row.get_ref(at)? {
-        ValueRef::Null => None,
-        ValueRef::Integer(number) => Some(number.to_string()),
-        ValueRef::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
-        _ => Some(String::new()),
-    })
-}
-
-/// Writers and their numbers in the order of names, from `writer` on.
-fn writers_from(
-    database: &Connection,
-    writer: &str,
-    limit: usize,
-) -> Result<Vec<(String, i64)>, LedgerError> {
-    database
-        .prepare_cached(
-            "SELECT writer, no FROM writers WHERE writer >= ?1 ORDER BY writer LIMIT ?2",
-        )
-        .and_then(|mut statement| {
-            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
-            statement.query_map((writer, limited(limit)), read)?.collect()
-        })
-        .map_err(unavailable)
-}
-
-/// Begins the names under which logs of unknown writers are paged; it sorts after every other name.
-const STRANGER: &str = "\u{10ffff}";
-
-/// The first number, from `from` on, of a writer that has events but no row.
-fn next_stranger(database: &Connection, from: i64) -> Result<Option<i64>, LedgerError> {
-    let mut from = from;
-    loop {
-        let next: Option<i64> = database
-            .prepare_cached("SELECT min(place) FROM events WHERE place >= ?1")
-            .and_then(|mut statement| statement.query_row([place(from, 0)], |row| row.get(0)))
-            .map_err(unavailable)?;
-        let Some(next) = next else { return Ok(None) };
-        let no = lookup::split(next).0;
-        let known: bool = database
-            .prepare_cached("SELECT EXISTS (SELECT 1 FROM writers WHERE no = ?1)")
-            .and_then(|mut statement| statement.query_row([no], |row| row.get(0)))
-            .map_err(unavailable)?;
-        if !known {
-            return Ok(Some(no));
-        }
-        from = no + 1;
-    }
-}
-
-fn log_page(
-    database: &Connection,
-    after: Option<(String, u64)>,
-    limit: usize,
-    include: Include,
-) -> Result<Vec<RawEntry>, LedgerError> {
-    /// Maximum writers that one query reads.
-    const WRITERS: usize = 256;
-    let (mut writer, seq) = after.unwrap_or_default();
-    let mut from = if writer.is_empty() {
-        0
-    } else {
-        limited(usize::try_from(seq).unwrap_or(usize::MAX)).saturating_add(1)
-    };
-    let mut page = Page { database, include, limit, found: Vec::new() };
-    while !writer.starts_with(STRANGER) && page.found.len() < limit {
-        let writers = writers_from(database, &writer, WRITERS)?;
-        for (name, no) in &writers {
-            let from = if *name == writer { from } else { 0 };
-            if page.found.len() < limit && from < (1 << SEQ_BITS) {
-                page.add(name, *no, from)?;
-            }
-        }
-        match writers.last() {
-            Some((last, _)) if writers.len() == WRITERS => {
-                writer.clone_from(last);
-                from = 1 << SEQ_BITS;
-            }
-            _ => {
-                STRANGER.clone_into(&mut writer);
-                from = 0;
-            }
+        match (found, damaged) {
+            (None, Some(damaged)) => Err(damaged),
+            (found, _) => Ok(found),
         }
     }
-    // Logs of writers without a row, which point to tampering.
-    let number = writer.strip_prefix(STRANGER).and_then(|no| no.parse().ok());
-    let mut next = number.unwrap_or_default();
-    while page.found.len() < limit {
-        let Some(no) = next_stranger(database, next)? else { break };
-        let from = if Some(no) == number { from } else { 0 };
-        if from < (1 << SEQ_BITS) {
-            page.add(&format!("{STRANGER}{no}"), no, from)?;
-        }
-        next = no + 1;
-    }
-    Ok(page.found)
-}
-
-/// Removed subtrees of logs, writer by writer; those of unknown writers come last.
-fn gone_page(
-    database: &Connection,
-    after: Option<(String, u64)>,
-    limit: usize,
-) -> Result<Vec<(String, Gone)>, LedgerError> {
-    let mut numbers: Vec<(String, i64)> = database
-        .prepare_cached("SELECT writer, no FROM writers ORDER BY writer")
-        .and_then(|mut statement| {
-            statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
-        })
-        .map_err(unavailable)?;
-    let sql = "SELECT DISTINCT place >> ?1 FROM gone
-               WHERE place >> ?1 NOT IN (SELECT no FROM writers) ORDER BY 1";
-    let strangers: Vec<i64> = database
-        .prepare_cached(sql)
-        .and_then(|mut statement| statement.query_map([SEQ_BITS], |row| row.get(0))?.collect())
-        .map_err(unavailable)?;
-    numbers.extend(strangers.into_iter().map(|no| (format!("{STRANGER}{no}"), no)));
-    let (writer, seq) = after.map_or((String::new(), -1), |(writer, seq)| {
-        (writer, i64::try_from(seq).unwrap_or(i64::MAX))
-    });
-    let mut found = Vec::new();
-    for (name, no) in numbers.into_iter().filter(|(name, _)| *name >= writer) {
-        let from = if name == writer { seq.saturating_add(1) } else { 0 };
-        if found.len() >= limit || from >= 1 << SEQ_BITS {
-            continue;
-        }
-        let sql = "SELECT place, size, root FROM gone
-                   WHERE place >= ?1 AND place < ?2 ORDER BY place LIMIT ?3";
-        let given = (place(no, from), place(no + 1, 0), limited(limit - found.len()));
-        let read = |row: &rusqlite::Row<'_>| {
-            let root: Name = row.get(2)?;
-            let seq = lookup::split(row.get(0)?).1.unsigned_abs();
-            // An invalid hash becomes zeros, which match no root.
-            let root = Hash::parse(&root.0).unwrap_or(Hash([0; 32]));
-            Ok((name.clone(), Gone { seq, size: row.get::<_, i64>(1)?.unsigned_abs(), root }))
-        };
-        let mut statement = database.prepare_cached(sql).map_err(unavailable)?;
-        let rows = statement.query_map(given, read).map_err(unreadable_at("gone", &name))?;
-        for row in rows {
-            found.push(row.map_err(unreadable_at("gone", &name))?);
-        }
-    }
-    Ok(found)
 }
 
 fn unaccounted(database: &Connection, known: &Accounted) -> Result<Unaccounted, LedgerError> {
@@ -686,7 +429,7 @@ fn unaccounted(database: &Connection, known: &Accounted) -> Result<Unaccounted, 
         .and_then(|mut statement| statement.query_map([], |row| row.get(0))?.collect())
         .map_err(unavailable)?;
     let milestones = places.iter().map(|place| format!("place {place}")).collect();
-    Ok(Unaccounted { logs, receipts, keys, milestones })
+    Ok(Unaccounted { logs, receipts, keys, milestones, damaged: unreadable_rows(database)? })
 }
 
 fn unaccounted_logs(
@@ -706,14 +449,15 @@ fn unaccounted_logs(
     while logs.len() < MOST
         && let Some(row) = rows.next().map_err(unavailable)?
     {
-        let writer: Option<String> = row.get(1).map_err(unavailable)?;
-        let seq = lookup::split(row.get(2).map_err(unavailable)?).1.unsigned_abs();
-        if writer.is_some_and(|writer| lacking.get(&writer).is_some_and(|size| seq < *size)) {
+        let writer: Option<Shown> = row.get(1).map_err(unavailable)?;
+        let at = row.get(2).map_err(unavailable)?;
+        let seq = lookup::split(at).1.unsigned_abs();
+        if writer.is_some_and(|writer| lacking.get(&writer.0).is_some_and(|size| seq < *size)) {
             continue;
         }
         let body: Vec<u8> = row.get(0).map_err(unavailable)?;
-        let log: Result<AgentLog, _> = read_log(database, &body);
-        logs.push(log.map_or_else(|_| "(unreadable)".to_owned(), |log| log.id));
+        let log = read_log(database, at, &body);
+        logs.push(log.map_or_else(|error| error.to_string(), |log| log.id));
     }
     Ok(logs)
 }
@@ -729,7 +473,7 @@ fn unaccounted_receipts(
     let numbers: HashMap<String, i64> = database
         .prepare_cached("SELECT writer, no FROM writers")
         .and_then(|mut statement| {
-            let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, Shown>(0)?.0, row.get(1)?));
             statement.query_map([], read)?.collect()
         })
         .map_err(unavailable)?;
@@ -740,9 +484,9 @@ fn unaccounted_receipts(
         while receipts.len() < MOST
             && let Some(row) = rows.next().map_err(unavailable)?
         {
-            let id: Name = row.get(0).map_err(unavailable)?;
-            let body: Vec<u8> = row.get(1).map_err(unavailable)?;
-            let receipt: Result<Receipt, _> = shorten::read("a receipt", &body);
+            let id: Shown = row.get(0).map_err(unavailable)?;
+            let body: Vec<u8> = row.get(1).map_err(unreadable_at("receipts", &id.0))?;
+            let receipt: Result<Receipt, _> = shorten::read(&body);
             let accounted = match receipt {
                 Ok(receipt) => {
                     let is = |at: &AuditPlace| {
@@ -776,23 +520,33 @@ fn is_accounted(
     let Some(no) = numbers.get(&at.writer) else { return Ok(false) };
     let seq = i64::try_from(at.seq).unwrap_or(i64::MAX);
     let Some(body) = body(database, EVENT, place(*no, seq))? else { return Ok(false) };
-    let named: Result<Naming, _> = shorten::read("an event", &body);
+    let named: Result<Naming, _> = shorten::read(&body);
     Ok(named.is_ok_and(|named| named.receipt_id.as_ref() == Some(&receipt.receipt_id)))
 }
 
-/// Asynchronous calls with the events that they name as accounting for them.
+/// Asynchronous calls with the events that they name as accounting for them. A row with a column
+/// that is no text is left out; [`unreadable_rows`] names it.
 fn calls(
     database: &Connection,
     which: &str,
-    name: CallName,
+    name: Option<CallName>,
     limit: usize,
 ) -> Result<Vec<RawCall>, LedgerError> {
     let sql = format!("SELECT {CALL} FROM queue WHERE {which} ORDER BY caller, call_id LIMIT ?3");
     let mut statement = database.prepare_cached(&sql).map_err(unavailable)?;
-    let read = |row: &rusqlite::Row<'_>| Ok((call(row)?, row.get(3)?));
-    let found = statement.query_map((name.0, name.1, limited(limit)), read);
-    let found: Vec<(QueuedCall, String)> =
-        found.and_then(Iterator::collect).map_err(unreadable_at("queue", "?"))?;
+    let read = |row: &rusqlite::Row<'_>| {
+        let at: Option<(RawText, RawText)> = Some((row.get(1)?, row.get(0)?));
+        let found: rusqlite::Result<(QueuedCall, String)> =
+            call(row).and_then(|call| Ok((call, row.get(3)?)));
+        Ok((at, found.ok()))
+    };
+    let raw = |text: String| RawText(text.into_bytes());
+    let name = name.map(|(caller, call_id)| (raw(caller), raw(call_id)));
+    let found = readable(name, limit, |name| {
+        let caller = name.as_ref().map(|name| &name.0);
+        let call_id = name.as_ref().map(|name| &name.1);
+        statement.query_map((caller, call_id, limited(limit)), read)?.collect()
+    })?;
     let event = |at: &Option<AuditPlace>| -> Result<Option<String>, LedgerError> {
         let Some(at) = at else { return Ok(None) };
         let sql = "SELECT no FROM writers WHERE writer = ?1";
@@ -825,13 +579,66 @@ fn approval_page(
                ORDER BY approval_id LIMIT ?2";
     let mut statement = database.prepare_cached(sql).map_err(unavailable)?;
     let read = |row: &rusqlite::Row<'_>| {
+        let at: RawText = row.get(0)?;
+        let id = at.text().map(str::to_owned);
         let columns = (2..7).map(|at| column(row, at)).collect::<Result<Vec<_>, _>>()?;
         let event: Option<Vec<u8>> = row.get(7)?;
         let event = event.and_then(|body| shorten::unpack(&body).ok());
-        Ok(RawApproval { id: row.get(0)?, bytes: row.get(1)?, columns, event })
+        let bytes = row.get::<_, Shown>(1)?.0;
+        Ok((Some(at), id.map(|id| RawApproval { id, bytes, columns, event })))
     };
-    let found = statement.query_map((after, limited(limit), SEQ_BITS), read);
-    found.and_then(Iterator::collect).map_err(unreadable_at("approvals", "?"))
+    readable(after.map(|id| RawText(id.into_bytes())), limit, |after| {
+        statement.query_map((after, limited(limit), SEQ_BITS), read)?.collect()
+    })
+}
+
+/// The next readable rows after a key. `read` returns the rows after a key with their keys, and
+/// `None` for each that cannot be read.
+fn readable<K, T>(
+    mut after: K,
+    limit: usize,
+    mut read: impl FnMut(&K) -> rusqlite::Result<Vec<(K, Option<T>)>>,
+) -> Result<Vec<T>, LedgerError> {
+    loop {
+        let rows = read(&after).map_err(unavailable)?;
+        let is_last = rows.len() < limit;
+        let mut found = Vec::new();
+        for (key, row) in rows {
+            found.extend(row);
+            after = key;
+        }
+        if is_last || !found.is_empty() {
+            return Ok(found);
+        }
+    }
+}
+
+/// Rows that pages leave out, since a text in them is none.
+fn unreadable_rows(database: &Connection) -> Result<Vec<DamagedRow>, LedgerError> {
+    let mut found = Vec::new();
+    for (table, columns) in
+        [("approvals", "approval_id, approval_id".to_owned()), ("queue", format!("place, {CALL}"))]
+    {
+        let sql = format!("SELECT {columns} FROM {table}");
+        let mut statement = database.prepare_cached(&sql).map_err(unavailable)?;
+        let count = statement.column_count();
+        let mut rows = statement.query([]).map_err(unavailable)?;
+        while found.len() < DAMAGED_MAX
+            && let Some(row) = rows.next().map_err(unavailable)?
+        {
+            let is_text = |at: usize| {
+                let value = row.get_ref(at).ok();
+                let text = value.and_then(|value| value.as_bytes().ok());
+                text.is_none_or(|text| std::str::from_utf8(text).is_ok())
+            };
+            if !(1..count).all(is_text) {
+                let row: Shown = row.get(0).map_err(unavailable)?;
+                let (table, reason) = (table.to_owned(), "a text in it is not UTF-8".to_owned());
+                found.push(DamagedRow { table, row: row.0, reason });
+            }
+        }
+    }
+    Ok(found)
 }
 
 #[async_trait]
@@ -841,7 +648,7 @@ impl LedgerReads for SqliteReads {
         self.run(move |reader| receipt(&reader.database, &id)).await
     }
 
-    async fn receipts(&self, filter: ReceiptFilter) -> Result<(Vec<Receipt>, bool), LedgerError> {
+    async fn receipts(&self, filter: ReceiptFilter) -> Result<Page<Receipt>, LedgerError> {
         self.run(move |reader| reader.receipts(&filter)).await
     }
 
@@ -850,11 +657,11 @@ impl LedgerReads for SqliteReads {
         self.run(move |reader| reader.agent_log(&id)).await
     }
 
-    async fn agent_logs(&self, filter: LogFilter) -> Result<Vec<AgentLog>, LedgerError> {
+    async fn agent_logs(&self, filter: LogFilter) -> Result<Page<AgentLog>, LedgerError> {
         self.run(move |reader| reader.agent_logs(&filter)).await
     }
 
-    async fn events(&self, filter: EventFilter) -> Result<Vec<PlacedEvent>, LedgerError> {
+    async fn events(&self, filter: EventFilter) -> Result<Page<PlacedEvent>, LedgerError> {
         self.run(move |reader| reader.events(&filter)).await
     }
 
@@ -874,9 +681,14 @@ impl LedgerReads for SqliteReads {
 
     async fn heads(&self) -> Result<Vec<WriterHead>, LedgerError> {
         self.run(|reader| {
-            let sql = format!("SELECT {HEAD} FROM writers ORDER BY writer");
+            let sql = format!("SELECT {HEAD}, no FROM writers ORDER BY writer");
             let mut statement = reader.database.prepare_cached(&sql).map_err(unavailable)?;
-            let heads = statement.query_map([], head).map_err(unavailable)?;
+            let read = |row: &rusqlite::Row<'_>| {
+                let name = writer_name(&row.get(0)?, row.get(9)?).0;
+                let text = |at| Ok(row.get::<_, Option<Shown>>(at)?.map(|shown| shown.0));
+                head_of(row, name, text)
+            };
+            let heads = statement.query_map([], read).map_err(unavailable)?;
             heads.collect::<rusqlite::Result<Vec<WriterHead>>>().map_err(unavailable)
         })
         .await
@@ -894,7 +706,8 @@ impl LedgerReads for SqliteReads {
         self.run(|reader| {
             let sql = "SELECT key_id FROM digest_keys";
             let mut statement = reader.database.prepare_cached(sql).map_err(unavailable)?;
-            let ids = statement.query_map([], |row| row.get(0)).map_err(unavailable)?;
+            let read = |row: &rusqlite::Row<'_>| Ok(row.get::<_, Shown>(0)?.0);
+            let ids = statement.query_map([], read).map_err(unavailable)?;
             ids.collect::<rusqlite::Result<_>>().map(Some).map_err(unavailable)
         })
         .await
@@ -915,7 +728,8 @@ impl LedgerReads for SqliteReads {
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {
         let name = (caller.to_owned(), call_id.to_owned());
         self.run(move |reader| {
-            let found = calls(&reader.database, "(caller, call_id) = (?1, ?2)", name, 1)?;
+            // There is one at most; fewer than the limit are the last page.
+            let found = calls(&reader.database, "(caller, call_id) = (?1, ?2)", Some(name), 2)?;
             Ok(found.into_iter().next())
         })
         .await
@@ -926,9 +740,9 @@ impl LedgerReads for SqliteReads {
         after: Option<CallName>,
         limit: usize,
     ) -> Result<Vec<RawCall>, LedgerError> {
-        let after = after.unwrap_or_default();
         self.run(move |reader| {
-            calls(&reader.database, "(caller, call_id) > (?1, ?2)", after, limit)
+            let which = "(?1 IS NULL OR (caller, call_id) > (?1, ?2))";
+            calls(&reader.database, which, after, limit)
         })
         .await
     }

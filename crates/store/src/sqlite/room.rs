@@ -139,7 +139,7 @@ impl Transaction<'_> {
                 let body: Vec<u8> = row.get(1).map_err(failed)?;
                 looked += 1;
                 next = at + 1;
-                if self.told(&body)?.receipt_id.is_none() {
+                if self.told(at, &body)?.receipt_id.is_none() {
                     places.push(at);
                 }
             }
@@ -155,14 +155,15 @@ impl Transaction<'_> {
     fn oldest(&self) -> Result<Option<i64>, Failure> {
         let writers: Vec<i64> =
             self.all("SELECT no FROM writers ORDER BY no", [], |row| row.get(0))?;
-        let sql = "SELECT body FROM agent_logs WHERE place >= ?1 AND place < ?2
+        let sql = "SELECT place, body FROM agent_logs WHERE place >= ?1 AND place < ?2
                    ORDER BY place LIMIT 1";
         let mut oldest: Option<(String, i64)> = None;
         for writer in writers {
             let ends = (place(writer, 0), place(writer + 1, 0));
-            let body: Option<Vec<u8>> = self.one(sql, ends, |row| row.get(0))?;
-            let Some(body) = body else { continue };
-            let time = self.told(&body)?.timestamp;
+            let log: Option<(i64, Vec<u8>)> =
+                self.one(sql, ends, |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let Some((at, body)) = log else { continue };
+            let time = self.told(at, &body)?.timestamp;
             if oldest.as_ref().is_none_or(|(known, _)| time < *known) {
                 oldest = Some((time, writer));
             }

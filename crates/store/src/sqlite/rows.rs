@@ -18,9 +18,9 @@ use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::backend::{Transaction, failed};
-use super::compact::{Compact, Name};
+use super::compact::{Compact, Name, Shown};
 use super::{schema, share};
-use crate::{corrupt, shorten};
+use crate::{Unreadable, shorten, unwritable};
 
 /// The table of a receipt: open claims (running, waiting or in doubt), settled receipts,
 /// tombstones.
@@ -61,17 +61,26 @@ pub(super) fn receipt_row(row: &Row<'_>) -> rusqlite::Result<ReceiptRow> {
 }
 
 pub(super) fn head(row: &Row<'_>) -> rusqlite::Result<WriterHead> {
-    let pruned: Option<String> = row.get(4)?;
+    head_of(row, row.get(0)?, |at| row.get(at))
+}
+
+/// The head of the writer with this name; `text` reads a column.
+pub(super) fn head_of(
+    row: &Row<'_>,
+    writer: String,
+    text: impl Fn(usize) -> rusqlite::Result<Option<String>>,
+) -> rusqlite::Result<WriterHead> {
+    let pruned = text(4)?;
     Ok(WriterHead {
-        writer: row.get(0)?,
+        writer,
         size: row.get::<_, i64>(1)?.unsigned_abs(),
-        last_leaf: row.get(2)?,
-        root: row.get(3)?,
+        last_leaf: text(2)?,
+        root: text(3)?,
         row: Some(WriterRow {
-            started: row.get(5)?,
+            started: text(5)?.unwrap_or_default(),
             stopped: row.get::<_, i64>(6)? == 1,
             named: row.get(7)?,
-            checkpoint: row.get(8)?,
+            checkpoint: text(8)?,
         }),
         // Versions before 4 wrote a pruned log here. The progress that this version writes does not
         // parse as one.
@@ -91,7 +100,7 @@ pub(super) fn call(row: &Row<'_>) -> rusqlite::Result<QueuedCall> {
         enqueued_at: row.get(4)?,
         finished_at: row.get(5)?,
         worker: row.get(6)?,
-        deliveries: row.get(7)?,
+        deliveries: u32::try_from(row.get::<_, i64>(7)?).unwrap_or(u32::MAX),
         cancel: row.get(8)?,
         progress: progress.and_then(|text| serde_json::from_str(&text).ok()),
         result: row.get(10)?,
@@ -107,7 +116,7 @@ fn place_of(text: Option<String>) -> Option<AuditPlace> {
 }
 
 pub(super) fn json_text(value: &impl serde::Serialize) -> Result<String, Failure> {
-    serde_json::to_string(value).map_err(|error| Failure::Refused(corrupt("a record", &error)))
+    serde_json::to_string(value).map_err(|error| Failure::Refused(unwritable(error)))
 }
 
 fn word(value: &impl serde::Serialize) -> String {
@@ -154,11 +163,24 @@ impl Transaction<'_> {
             .map_err(failed)
     }
 
-    pub(super) fn stored(&self, (fence, body): ReceiptRow) -> Result<Stored, Failure> {
-        let receipt: Receipt = shorten::read("a receipt", &body).map_err(unreadable)?;
+    pub(super) fn stored(&self, id: &str, (fence, body): ReceiptRow) -> Result<Stored, Failure> {
+        let receipt: Receipt =
+            shorten::read(&body).map_err(|damage| unreadable(damage.at("receipts", id)))?;
         let owner_lost = matches!(receipt.state, ClaimState::InFlight | ClaimState::AwaitingInput)
             && self.is_lost(&receipt.writer);
         Ok(Stored { receipt: receipt.into(), fence: fence.unsigned_abs(), owner_lost })
+    }
+
+    /// The receipt of a row, for work on many: one that is damaged does not stop the others, and is
+    /// logged; `audit verify` reports it too.
+    pub(super) fn readable(&self, id: &str, row: ReceiptRow) -> Result<Option<Stored>, Failure> {
+        match self.stored(id, row) {
+            Err(Failure::Refused(error @ LedgerError::Damaged(_))) => {
+                tracing::error!(%error, "a receipt is left as it is");
+                Ok(None)
+            }
+            stored => stored.map(Some),
+        }
     }
 
     /// Loads the rows that a batch needs into its working set.
@@ -205,13 +227,13 @@ impl Transaction<'_> {
 
     fn load_receipt(&self, id: String, set: &mut WorkingSet) -> Result<(), Failure> {
         let row = self.one(RECEIPT, [Compact::of(&id)], receipt_row)?;
-        let stored = row.map(|row| self.stored(row)).transpose()?;
+        let stored = row.map(|row| self.stored(&id, row)).transpose()?;
         if let Some(spent) = stored.as_ref().and_then(|stored| stored.receipt.approval_id.as_ref())
         {
             let sql = "SELECT body FROM approvals WHERE approval_id = ?1";
             let text: Option<String> = self.one(sql, [spent], |row| row.get(0))?;
             if let Some(text) = text {
-                self.load_approval(&text, set)?;
+                self.load_approval(spent, &text, set)?;
             }
         }
         set.load_receipt(id, stored);
@@ -219,19 +241,20 @@ impl Transaction<'_> {
     }
 
     fn load_approvals(&self, name: &ApprovalName, set: &mut WorkingSet) -> Result<(), Failure> {
-        let bodies: Vec<String> = self.all(
-            "SELECT body FROM approvals
+        let bodies: Vec<(String, String)> = self.all(
+            "SELECT approval_id, body FROM approvals
              WHERE tool = ?1 AND caller = ?2 AND args_digest = ?3 AND contract_digest = ?4
                  AND state <> 'spent'
              ORDER BY approval_id DESC LIMIT 1",
             (&name.tool, &name.caller, &name.args_digest, &name.contract_digest),
-            |row| row.get(0),
+            |row| Ok((row.get(0)?, row.get(1)?)),
         )?;
-        bodies.iter().try_for_each(|text| self.load_approval(text, set))
+        bodies.iter().try_for_each(|(id, text)| self.load_approval(id, text, set))
     }
 
-    fn load_approval(&self, text: &str, set: &mut WorkingSet) -> Result<(), Failure> {
-        let approval = approval(text)?;
+    fn load_approval(&self, id: &str, text: &str, set: &mut WorkingSet) -> Result<(), Failure> {
+        let approval: Approval = serde_json::from_str(text)
+            .map_err(|error| unreadable(Unreadable::of(error).at("approvals", id)))?;
         let event = self.event(approval.audit_seq.as_ref())?;
         set.load_approval(approval, event.as_deref());
         Ok(())
@@ -244,7 +267,8 @@ impl Transaction<'_> {
                        (SELECT no << ?3 | ?2 FROM writers WHERE writer = ?1)";
         let given = (&at.writer, number(at.seq), schema::SEQ_BITS);
         let body: Option<Vec<u8>> = self.one(sql, given, |row| row.get(0))?;
-        body.map(|body| shorten::unpack(&body)).transpose().map_err(unreadable)
+        let damaged = |damage: Unreadable| damage.at("events", format!("{} {}", at.writer, at.seq));
+        body.map(|body| shorten::unpack(&body).map_err(damaged)).transpose().map_err(unreadable)
     }
 
     fn running(&self, tool: &str) -> Result<u64, Failure> {
@@ -266,12 +290,14 @@ impl Transaction<'_> {
     fn survey(&self, survey: Survey, set: &mut WorkingSet) -> Result<(), Failure> {
         match survey {
             Survey::Lost => {
-                let sql = "SELECT fence, body FROM open_receipts
+                let sql = "SELECT fence, body, id FROM open_receipts
                            WHERE state IN ('in_flight', 'awaiting_input') AND writer <> ?1
                            ORDER BY id";
-                for row in self.all(sql, [self.writer], receipt_row)? {
-                    let stored = self.stored(row)?;
-                    if stored.owner_lost {
+                let read = |row: &Row<'_>| Ok((row.get::<_, Shown>(2)?, receipt_row(row)?));
+                for (id, row) in self.all(sql, [self.writer], read)? {
+                    if let Some(stored) = self.readable(&id.0, row)?
+                        && stored.owner_lost
+                    {
                         set.load_lost(stored);
                     }
                 }
@@ -451,9 +477,10 @@ impl Transaction<'_> {
     fn unshare(&self, id: &Compact<'_>) -> Result<(), Failure> {
         let sql = "SELECT fence, body FROM receipts WHERE id = ?1";
         let Some((_, body)) = self.one(sql, [id], receipt_row)? else { return Ok(()) };
-        let text = shorten::unpack(&body).map_err(unreadable)?;
-        let receipt: Receipt = serde_json::from_str(&text)
-            .map_err(|error| unreadable(corrupt("a receipt", &error)))?;
+        let damaged = |damage: Unreadable| unreadable(damage.at("receipts", id.text()));
+        let text = shorten::unpack(&body).map_err(damaged)?;
+        let receipt: Receipt =
+            serde_json::from_str(&text).map_err(|error| damaged(Unreadable::of(error)))?;
         let Some(at) = receipt.audit_seq else { return Ok(()) };
         let sql = "SELECT l.place, l.body FROM agent_logs l
                    WHERE l.place = (SELECT no << ?3 | ?2 FROM writers WHERE writer = ?1)";
@@ -463,7 +490,7 @@ impl Transaction<'_> {
         let Some((place, body)) = log.filter(|(_, body)| share::is_shared(body)) else {
             return Ok(());
         };
-        let whole = match share::unpack(&body, |_| Ok(Some(text))) {
+        let whole = match share::unpack(&body, place, |_| Ok(Some(text))) {
             Ok(whole) => whole,
             // Damage in one log must not stop the pruning of other records; `audit verify` reports
             // it.
@@ -559,8 +586,4 @@ impl Transaction<'_> {
         )
         .map(drop)
     }
-}
-
-fn approval(text: &str) -> Result<Approval, Failure> {
-    serde_json::from_str(text).map_err(|error| Failure::Refused(corrupt("an approval", &error)))
 }

@@ -273,7 +273,8 @@ fn carry_over(transaction: &Transaction<'_>) -> Result<(), MigrateError> {
     let mut rows = logs.query([])?;
     while let Some(row) = rows.next()? {
         let place = place(row.get(0)?, row.get::<_, i64>(1)?);
-        let text = body::unpack(row.get(2)?, row.get(3)?)?;
+        let text = body::unpack(row.get(2)?, row.get(3)?)
+            .map_err(|damage| damage.at("agent_logs", place))?;
         put_log.execute((place, shorten::pack(&text)?))?;
     }
     let mut receipts = transaction.prepare(
@@ -285,8 +286,9 @@ fn carry_over(transaction: &Transaction<'_>) -> Result<(), MigrateError> {
     let mut rows = receipts.query([])?;
     while let Some(row) = rows.next()? {
         let (id, fence) = (row.get::<_, String>(0)?, row.get::<_, i64>(4)?);
+        let text = body::unpack(row.get(5)?, row.get(6)?);
+        let text = shorten::pack(&text.map_err(|damage| damage.at("receipts", &id))?)?;
         let id = Compact::of(&id);
-        let text = shorten::pack(&body::unpack(row.get(5)?, row.get(6)?)?)?;
         let state: String = row.get(2)?;
         if matches!(state.as_str(), "in_flight" | "awaiting_input" | "in_doubt") {
             transaction

@@ -5,7 +5,7 @@
 use toolbooth_audit::LedgerError;
 
 use crate::share::Part;
-use crate::{corrupt, shorten};
+use crate::{Unreadable, shorten};
 
 /// First byte of an agent log that is stored without its shared part. The part's offset in the log,
 /// its offset in the receipt and its length follow, then the encoded rest of the log.
@@ -21,16 +21,21 @@ pub(super) fn pack(log: &str, receipt: &str) -> Result<Option<Vec<u8>>, LedgerEr
     Ok(Some(out))
 }
 
-/// The text of a stored agent log. `receipt` returns the text of a receipt by its id.
+/// The text of the agent log that is stored at `place`. `receipt` returns the text of a receipt by
+/// its id.
 pub(super) fn unpack(
     stored: &[u8],
+    place: i64,
     receipt: impl FnOnce(&str) -> Result<Option<String>, LedgerError>,
 ) -> Result<String, LedgerError> {
-    let Some((&SHARED, mut rest)) = stored.split_first() else { return shorten::unpack(stored) };
-    let damaged = |what: &str| corrupt("an agent log", &what);
+    let at = |unreadable: Unreadable| unreadable.at("agent_logs", place);
+    let Some((&SHARED, mut rest)) = stored.split_first() else {
+        return shorten::unpack(stored).map_err(at);
+    };
+    let damaged = |what: &str| at(Unreadable::of(what));
     let mut number = || take_number(&mut rest).ok_or_else(|| damaged("it is cut off"));
     let part = Part { own: number()?, given: number()?, len: number()? };
-    let log = shorten::unpack(rest)?;
+    let log = shorten::unpack(rest).map_err(at)?;
     let id = receipt_id(&log).ok_or_else(|| damaged("it names no receipt"))?;
     let receipt = receipt(id)?.ok_or_else(|| damaged("its receipt is not there"))?;
     part.given_to(log, &receipt).ok_or_else(|| damaged("its receipt is another one"))
@@ -95,18 +100,18 @@ mod tests {
             assert_eq!(stored.is_some(), is_shared, "{result}");
             let Some(stored) = stored else { continue };
             assert!(super::is_shared(&stored));
-            let back = unpack(&stored, |id| {
+            let back = unpack(&stored, 0, |id| {
                 assert_eq!(id, "r");
                 Ok(Some(receipt.clone()))
             });
             assert_eq!(back.unwrap(), LOG);
-            assert!(unpack(&stored, |_| Ok(None)).is_err());
-            assert!(unpack(&stored, |_| Ok(Some("{}".to_owned()))).is_err());
+            assert!(unpack(&stored, 0, |_| Ok(None)).is_err());
+            assert!(unpack(&stored, 0, |_| Ok(Some("{}".to_owned()))).is_err());
             for cut in 0..stored.len() {
-                let _ = unpack(&stored[..cut], |_| Ok(Some(receipt.clone())));
+                let _ = unpack(&stored[..cut], 0, |_| Ok(Some(receipt.clone())));
                 let mut other = stored.clone();
                 other[cut] ^= 0x41;
-                let _ = unpack(&other, |_| Ok(Some(receipt.clone())));
+                let _ = unpack(&other, 0, |_| Ok(Some(receipt.clone())));
             }
         }
         assert!(pack("{}", "{}").unwrap().is_none());

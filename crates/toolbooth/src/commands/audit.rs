@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde_json::json;
 use toolbooth_audit::export::{Exporter, Line, ocsf};
 use toolbooth_audit::proof::{self, Proof, ProofError};
-use toolbooth_audit::reads::{EventFilter, Include, PlacedEvent};
+use toolbooth_audit::reads::{EventFilter, Include, Page, PlacedEvent};
 use toolbooth_audit::verify::{self, TrustAnchors, VerifyReport};
 use toolbooth_audit::{checkpoint, note, stats};
 use toolbooth_contracts::event::AuditEvent;
 
-use super::records::{need, nothing_yet, open, time, unreadable};
+use super::records::{need, nothing_yet, open, time, unreadable, whole};
 use crate::cli::{Audit, EventFilterArgs, EventFormat, ExportFormat};
 use crate::config::Loaded;
 use crate::failure::{FAILED, Failure, OUT_OF_REACH};
@@ -44,32 +44,32 @@ pub(super) async fn audit(loaded: Loaded, command: Audit) -> Result<bool, Failur
                 after: None,
                 limit,
             };
-            let events = match open(&loaded).await? {
+            let page = match open(&loaded).await? {
                 Some(operations) => operations.events(filter).await.map_err(unreadable)?,
                 None => {
                     nothing_yet(&loaded);
-                    Vec::new()
+                    Page::default()
                 }
             };
-            print_events(&events, format, true)?;
-            Ok(true)
+            print_events(&page.found, format, true)?;
+            Ok(whole(&page.damaged))
         }
         Audit::Tail { follow, lines, format } => tail(&loaded, follow, lines, format).await,
         Audit::Stats { since, until, shown } => {
             let since = time(since.as_deref(), "--since")?;
             let until = time(until.as_deref(), "--until")?;
-            let tools = match open(&loaded).await? {
+            let (tools, damaged) = match open(&loaded).await? {
                 Some(operations) => {
                     stats::of_store(operations.reads(), since, until).await.map_err(unreadable)?
                 }
                 None => {
                     nothing_yet(&loaded);
-                    Vec::new()
+                    Default::default()
                 }
             };
             if shown.format.is_json() {
                 output::json(&json!({ "tools": tools }));
-                return Ok(true);
+                return Ok(whole(&damaged));
             }
             let ms = |ms: f64| format!("{ms:.1}");
             let rows: Vec<Vec<String>> = tools
@@ -87,7 +87,7 @@ pub(super) async fn audit(loaded: Loaded, command: Audit) -> Result<bool, Failur
                 "MAX MS",
             ];
             output::table(&headings, &rows);
-            Ok(true)
+            Ok(whole(&damaged))
         }
         Audit::Export { format, since, until, out } => {
             let since = time(since.as_deref(), "--since")?;
@@ -455,12 +455,16 @@ async fn tail(
         print_events(&[], format, true)?;
         return Ok(true);
     }
-    let mut first = true;
+    let (mut first, mut told) = (true, Page::<PlacedEvent>::default());
     loop {
         if let Some(operations) = &operations {
             let limit = if first { lines } else { 1_000 };
             let filter = EventFilter { after, limit, ..EventFilter::default() };
-            let events = operations.events(filter).await.map_err(unreadable)?;
+            let page = operations.events(filter).await.map_err(unreadable)?;
+            let events = page.found;
+            let before = told.damaged.len();
+            told.note(page.damaged);
+            whole(told.damaged.get(before..).unwrap_or_default());
             if let Some(last) = events.last() {
                 after = Some(last.place);
             } else if first {
@@ -479,7 +483,7 @@ async fn tail(
             operations = open(loaded).await?;
         }
         if !follow {
-            return Ok(true);
+            return Ok(told.damaged.is_empty());
         }
         tokio::select! {
             () = tokio::time::sleep(FOLLOW_EVERY) => (),

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use toolbooth_audit::ledger::{Prune, PruneKind, Pruned};
-use toolbooth_audit::reads::{IdKind, ReceiptFilter};
+use toolbooth_audit::reads::{IdKind, Page, ReceiptFilter};
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_proxy::{Operations, ResolveError};
 
-use super::records::{nothing_yet, one, open, time, unreadable};
+use super::records::{nothing_yet, one, open, time, unreadable, whole};
 use crate::cli::{PruneWhat, Receipts, ResolvedAs};
 use crate::compose::{Frame, Runtime};
 use crate::config::Loaded;
@@ -21,23 +21,23 @@ pub(super) async fn receipts(loaded: Loaded, command: Receipts) -> Result<bool, 
     match command {
         Receipts::List { tool, caller, call, state, after, limit, shown } => {
             let filter = ReceiptFilter { tool, caller, call, state, after, limit };
-            let (receipts, more) = match open(&loaded).await? {
+            let page = match open(&loaded).await? {
                 Some(operations) => operations.receipts(filter).await.map_err(unreadable)?,
                 None => {
                     nothing_yet(&loaded);
-                    (Vec::new(), false)
+                    Page::default()
                 }
             };
-            let next = receipts.last().filter(|_| more).map(|receipt| receipt.receipt_id.clone());
+            let last = page.found.last().filter(|_| page.more);
+            let next = last.map(|receipt| receipt.receipt_id.clone());
             if shown.format.is_json() {
-                let mut out = json!({ "receipts": receipts });
-                if let (Some(next), Some(members)) = (next, out.as_object_mut()) {
-                    members.insert("next".to_owned(), json!(next));
-                }
+                let mut out = page.document("receipts");
+                out.extend(next.map(|next| ("next".to_owned(), json!(next))));
                 output::json(&out);
-                return Ok(true);
+                return Ok(whole(&page.damaged));
             }
-            let rows: Vec<Vec<String>> = receipts
+            let rows: Vec<Vec<String>> = page
+                .found
                 .iter()
                 .map(|receipt| {
                     vec![
@@ -54,7 +54,7 @@ pub(super) async fn receipts(loaded: Loaded, command: Receipts) -> Result<bool, 
             if let Some(next) = next {
                 crate::note(&format!("more follow: --after {next}"));
             }
-            Ok(true)
+            Ok(whole(&page.damaged))
         }
         Receipts::Resolve { id, outcome, result, shown } => {
             let result = match result {
@@ -160,8 +160,8 @@ async fn find(operations: &Operations, id: &str) -> Result<Option<Receipt>, Fail
                     limit: SHOWN_MAX,
                     ..ReceiptFilter::default()
                 };
-                let (receipts, _) = operations.receipts(filter).await.map_err(unreadable)?;
-                meant.extend(receipts.into_iter().map(|receipt| receipt.receipt_id));
+                let receipts = operations.receipts(filter).await.map_err(unreadable)?;
+                meant.extend(receipts.found.into_iter().map(|receipt| receipt.receipt_id));
             }
         }
     }

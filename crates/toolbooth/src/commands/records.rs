@@ -1,8 +1,8 @@
 //! `logs`, and what all commands that read records share.
 
 use serde::Serialize;
-use serde_json::{Value, json};
-use toolbooth_audit::reads::LogFilter;
+use serde_json::Value;
+use toolbooth_audit::reads::{DamagedRow, LogFilter, Page};
 use toolbooth_proxy::Operations;
 
 use crate::cli::{LogFilterArgs, Logs};
@@ -28,6 +28,14 @@ pub(super) async fn need(loaded: &Loaded) -> Result<Operations, Failure> {
 
 pub(super) fn unreadable(error: toolbooth_audit::LedgerError) -> Failure {
     Failure::store(error.to_string())
+}
+
+/// Tells which rows cannot be read. Returns whether there are none.
+pub(super) fn whole(damaged: &[DamagedRow]) -> bool {
+    for row in damaged {
+        crate::note(&format!("{row}; `toolbooth audit verify` looks at the whole store"));
+    }
+    damaged.is_empty()
 }
 
 pub(super) fn nothing_yet(loaded: &Loaded) {
@@ -92,18 +100,19 @@ pub(super) async fn logs(loaded: Loaded, command: Logs) -> Result<bool, Failure>
                 until: time(until.as_deref(), "--until")?,
                 limit,
             };
-            let logs = match open(&loaded).await? {
+            let page = match open(&loaded).await? {
                 Some(operations) => operations.agent_logs(filter).await.map_err(unreadable)?,
                 None => {
                     nothing_yet(&loaded);
-                    Vec::new()
+                    Page::default()
                 }
             };
             if shown.format.is_json() {
-                output::json(&json!({ "logs": logs }));
-                return Ok(true);
+                output::json(&page.document("logs"));
+                return Ok(whole(&page.damaged));
             }
-            let rows: Vec<Vec<String>> = logs
+            let rows: Vec<Vec<String>> = page
+                .found
                 .iter()
                 .map(|log| {
                     let code = log.error_code.map_or("ok", |code| code.as_str());
@@ -118,7 +127,7 @@ pub(super) async fn logs(loaded: Loaded, command: Logs) -> Result<bool, Failure>
                 })
                 .collect();
             output::table(&["TIME", "TOOL", "AGENT", "OUTCOME", "DURATION", "LOG"], &rows);
-            Ok(true)
+            Ok(whole(&page.damaged))
         }
         Logs::Show { id, shown } => {
             let found = match open(&loaded).await? {

@@ -287,7 +287,7 @@ impl Lookup {
         // Unreadable events are skipped; `audit verify` reports them.
         let found = rows
             .into_iter()
-            .filter_map(|(at, body)| Some(Found::read(at, shorten::read("an event", &body).ok()?)));
+            .filter_map(|(at, body)| Some(Found::read(at, shorten::read(&body).ok()?)));
         put(&transaction, names, found)?;
         set_end(&transaction, writer, until)?;
         transaction.commit()?;
