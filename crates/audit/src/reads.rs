@@ -419,6 +419,15 @@ pub trait LedgerReads: Send + Sync {
     /// [`LedgerError::Unavailable`].
     async fn unaccounted(&self, known: Accounted) -> Result<Unaccounted, LedgerError>;
 
+    /// What an index that serves searches says otherwise than the events; nothing where there is no
+    /// such index.
+    ///
+    /// # Errors
+    /// [`LedgerError::Unavailable`].
+    async fn index_differences(&self) -> Result<Vec<String>, LedgerError> {
+        Ok(Vec::new())
+    }
+
     /// Approvals as they are stored, in pages after an id; an empty page is the end.
     ///
     /// # Errors

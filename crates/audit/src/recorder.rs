@@ -302,6 +302,10 @@ impl<R: Runner> LedgerReads for Recorder<R> {
         self.runner.reads().unaccounted(known).await
     }
 
+    async fn index_differences(&self) -> Result<Vec<String>, LedgerError> {
+        self.runner.reads().index_differences().await
+    }
+
     async fn approval_page(
         &self,
         after: Option<String>,

@@ -3,12 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use rusqlite::types::Value;
+use toolbooth_audit::Ledger;
 use toolbooth_audit::conformance::{every_kind_of_row, moment};
 use toolbooth_audit::reads::{EventFilter, LedgerReads, LogFilter, ReceiptFilter};
 use toolbooth_audit::verify::{self, TrustAnchors};
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_store::sqlite::{self, DATABASE, SqliteOptions, SqliteReads, StoreFolder};
 
 /// Columns that may change without verification noticing, and why.
@@ -294,4 +297,112 @@ async fn a_receipt_that_holds_a_key_is_not_removed_with_its_key() {
     let report = verify::store(&reads, TrustAnchors::default()).await.unwrap();
     let found = |problem: &verify::Problem| problem.kind == "receipt-missing";
     assert!(report.problems.iter().any(found), "{report:?}");
+}
+
+/// What searches give that go through the index.
+async fn searched(database: &Path) -> Vec<String> {
+    let reads = SqliteReads::open(database).unwrap();
+    let mut answers = Vec::new();
+    let mut asked = vec![EventFilter::default()];
+    for name in ["tool.one", "tool.two", "nothing"] {
+        asked.push(EventFilter { tool: Some(name.to_owned()), ..Default::default() });
+    }
+    for status in ["succeeded", "failed", "denied"] {
+        asked.push(EventFilter { status: Some(status.to_owned()), ..Default::default() });
+    }
+    for call in ["a", "doubt", "queued"] {
+        asked.push(EventFilter { call: Some(call.to_owned()), ..Default::default() });
+    }
+    for filter in asked {
+        let filter = EventFilter { limit: 50, ..filter };
+        let page = reads.events(filter.clone()).await.unwrap();
+        let ids =
+            page.found.iter().map(|placed| format!("{} {}", placed.event.writer, placed.event.seq));
+        answers.push(format!("{filter:?}: {:?}", ids.collect::<Vec<_>>()));
+    }
+    let filter =
+        ReceiptFilter { tool: Some("tool.one".to_owned()), limit: 50, ..Default::default() };
+    answers.push(format!("{:?}", reads.receipts(filter).await.unwrap()));
+    let mut named = reads.named("receipt-", 50).await.unwrap();
+    named.sort_by(|one, other| one.id.cmp(&other.id));
+    answers.push(format!("{named:?}"));
+    answers
+}
+
+/// Copies the database, its index and its key.
+fn copy_of(folder: &Path, place: &Path) -> PathBuf {
+    std::fs::create_dir(place).unwrap();
+    for file in [DATABASE, "lookup.db", "digest.key"] {
+        std::fs::copy(folder.join(file), place.join(file)).unwrap();
+    }
+    place.join(DATABASE)
+}
+
+#[tokio::test]
+async fn every_row_of_the_index_that_is_changed_is_found_and_no_search_is_led_astray() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = async |writer: &str, at| {
+        sqlite::open(folder.path(), writer, SqliteOptions::default(), &moment(at)).unwrap()
+    };
+    every_kind_of_row(open).await;
+    let place = tempfile::tempdir().unwrap();
+    let (mut tried, mut covered) = (0, BTreeSet::new());
+    for tables_tried in [&["tail", "names", "ends", "seal"][..], &["blocks", "ids"]] {
+        if tables_tried.contains(&"blocks") {
+            let ledger = open("many", 100).await;
+            let note = |n: i64| {
+                let mut body = EventBody::new(AuditEventKind::Paused, moment(100 + n).text);
+                body.call_id = Some(format!("01985b6e-7c1a-7e2b-9f00-{n:012x}"));
+                body
+            };
+            ledger.note((0..4_200).map(note).collect()).await.unwrap();
+            ledger.close(moment(9_000)).await.unwrap();
+        }
+        let wanted = searched(&folder.path().join(DATABASE)).await;
+        let connection = Connection::open(folder.path().join("lookup.db")).unwrap();
+        let mut all = tamperings(&connection);
+        drop(connection);
+        all.retain(|tampering| tables_tried.contains(&tampering.table.as_str()));
+        // Of the many rows of entries some changes; of the one block all but further blocks.
+        let mut number = 0;
+        all.retain(|tampering| {
+            number += 1;
+            match tampering.table.as_str() {
+                "tail" => number % 11 == 0,
+                "blocks" => !tampering.what.contains("again"),
+                _ => true,
+            }
+        });
+        for Tampering { table, column, what, sql, values } in all {
+            let own = place.path().join(tried.to_string());
+            let database = copy_of(folder.path(), &own);
+            let changing = Connection::open(own.join("lookup.db")).unwrap();
+            let changed = changing.execute(&sql, rusqlite::params_from_iter(values));
+            drop(changing);
+            // A statement that the table rejects changes nothing.
+            if changed.unwrap_or(0) > 0 {
+                tried += 1;
+                let reads = SqliteReads::open(&database).unwrap();
+                let report = verify::store(&reads, TrustAnchors::default()).await.unwrap();
+                drop(reads);
+                let is_found =
+                    report.problems.iter().any(|problem| problem.kind == "index-differs");
+                // Who changes the seal alone changes no answer.
+                assert!(is_found || table == "seal", "{table}.{column}: {what}");
+                assert_eq!(searched(&database).await, wanted, "{table}.{column}: {what}");
+                // It was made anew.
+                let reads = SqliteReads::open(&database).unwrap();
+                let report = verify::store(&reads, TrustAnchors::default()).await.unwrap();
+                assert!(report.ok, "{table}.{column}: {what}: {report:?}");
+                covered.insert((table, column));
+            }
+            std::fs::remove_dir_all(own).unwrap();
+        }
+    }
+    for (table, columns) in tables(&Connection::open(folder.path().join("lookup.db")).unwrap()) {
+        for column in columns {
+            assert!(covered.contains(&(table.clone(), column.clone())), "{table}.{column}");
+        }
+    }
+    println!("{tried} tamperings");
 }

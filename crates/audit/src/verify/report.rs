@@ -14,8 +14,8 @@ pub struct Problem {
     /// `changed`, `missing`, `unaccounted-event`, `checkpoint-differs`, `signature`,
     /// `receipt-changed`, `receipt-missing`, `receipt-unaccounted`, `key-missing`,
     /// `key-unaccounted`, `approval-changed`, `approval-missing`,
-    /// `call-changed`, `call-missing`, `log-changed`, `log-missing`, `log-unaccounted`, `head-differs` or
-    /// `truncated`.
+    /// `call-changed`, `call-missing`, `log-changed`, `log-missing`, `log-unaccounted`, `head-differs`,
+    /// `index-differs` or `truncated`.
     pub kind: String,
     /// The writer whose log it is; empty where there is none.
     pub writer: String,

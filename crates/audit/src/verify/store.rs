@@ -74,7 +74,11 @@ async fn look(
     let now = reads.heads().await?;
     let (events, logs) = chains.finish(heads, &now, &beyond);
     let counted = records.counted();
-    let records = records.finish(&reads.unaccounted(counted).await?);
+    let mut records = records.finish(&reads.unaccounted(counted).await?);
+    for difference in reads.index_differences().await? {
+        let message = format!("the search index differs from the events: {difference}");
+        records.add("index-differs", "", None, message);
+    }
     Ok(Problems::report([surveyed, logs, records], events))
 }
 

@@ -33,6 +33,11 @@ const YOUNG: Duration = Duration::from_secs(3600);
 pub struct StoreFolder(PathBuf);
 
 impl StoreFolder {
+    /// The folder at `path`, whether it is there or not.
+    pub(super) fn at(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
     /// Opens the folder at `path`, and creates it if it is missing: mode 0700, with a `.gitignore`.
     ///
     /// # Errors

@@ -717,6 +717,10 @@ impl LedgerReads for SqliteReads {
         self.run(move |reader| unaccounted(&reader.database, &known)).await
     }
 
+    async fn index_differences(&self) -> Result<Vec<String>, LedgerError> {
+        self.run(|reader| lookup::differences(&reader.database, &reader.path)).await
+    }
+
     async fn approval_page(
         &self,
         after: Option<String>,

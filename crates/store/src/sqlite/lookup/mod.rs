@@ -11,8 +11,11 @@
 //! Doc: records.md#reading
 
 mod blocks;
+mod compare;
+mod seal;
 mod search;
 
+pub(super) use compare::differences;
 pub(super) use search::Search;
 
 use std::borrow::Cow;
@@ -27,6 +30,7 @@ use toolbooth_audit::LedgerError;
 use toolbooth_contracts::event::EventBody;
 
 use blocks::{BLOCK, Block, COLUMNS, Entry, Id};
+use seal::Sealer;
 
 use super::schema::{SEQ_BITS, place};
 use super::{open, unavailable};
@@ -35,7 +39,7 @@ use crate::shorten;
 /// The file name of the search index.
 pub(super) const LOOKUP: &str = "lookup.db";
 /// The version of the tables; a file of another version is rebuilt.
-const VERSION: i64 = 4;
+const VERSION: i64 = 5;
 /// Events that one transaction adds.
 const STEP: usize = 5_000;
 /// Commits that may wait for the index; events that do not fit are read from the database.
@@ -67,9 +71,11 @@ CREATE TABLE blocks (
     has_texts INTEGER NOT NULL,
     last_receipt TEXT,
     names BLOB NOT NULL,
-    entries BLOB NOT NULL
+    entries BLOB NOT NULL,
+    digest BLOB NOT NULL
 ) STRICT;
 CREATE TABLE ids (no INTEGER PRIMARY KEY, ids BLOB NOT NULL) STRICT;
+CREATE TABLE seal (one INTEGER PRIMARY KEY, mac TEXT NOT NULL) STRICT;
 ";
 
 /// The members of an event that are indexed.
@@ -145,6 +151,7 @@ pub(super) struct Lookup {
     path: PathBuf,
     connection: Connection,
     names: Names,
+    sealer: Sealer,
 }
 
 /// Cached numbers of names; valid for one build of the file, which `made` identifies.
@@ -167,7 +174,8 @@ impl Lookup {
                 connection
             }
         };
-        Ok(Self { path, connection, names: Names::default() })
+        let sealer = Sealer::of(database);
+        Ok(Self { path, connection, names: Names::default(), sealer })
     }
 
     fn connect(path: &Path) -> rusqlite::Result<Connection> {
@@ -203,7 +211,7 @@ impl Lookup {
         // Includes tables that only earlier versions had.
         connection.execute_batch(
             "DROP TABLE IF EXISTS names; DROP TABLE IF EXISTS ends; DROP TABLE IF EXISTS tail;
-             DROP TABLE IF EXISTS blocks; DROP TABLE IF EXISTS ids;
+             DROP TABLE IF EXISTS blocks; DROP TABLE IF EXISTS ids; DROP TABLE IF EXISTS seal;
              DROP TABLE IF EXISTS entries; DROP TABLE IF EXISTS calls;",
         )?;
         Self::make(connection)
@@ -224,13 +232,36 @@ impl Lookup {
             Err(CatchUp::Lookup(error)) if is_broken(&error) => {
                 tracing::warn!(%error, "the file that is searched is broken and is made anew");
                 self.connection = Self::connect_anew(&self.path).map_err(unavailable)?;
+                self.sealer.forget();
                 self.try_catch_up(database).map_err(LedgerError::from)
             }
             done => done.map_err(LedgerError::from),
         }
     }
 
+    /// Compares the file with its seal, and clears it if it was changed.
+    fn examine(&mut self) -> rusqlite::Result<()> {
+        if !self.sealer.is_due() {
+            return Ok(());
+        }
+        let fits = {
+            let transaction = self.connection.unchecked_transaction()?;
+            self.sealer.compare(&transaction)?
+        };
+        if fits {
+            return Ok(());
+        }
+        let transaction =
+            self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Another process may have cleared it meanwhile.
+        if !self.sealer.compare(&transaction)? {
+            clear_changed(&transaction)?;
+        }
+        transaction.commit()
+    }
+
     fn try_catch_up(&mut self, database: &Connection) -> Result<(), CatchUp> {
+        self.examine()?;
         let sizes: Vec<(i64, i64)> = database
             .prepare_cached("SELECT no, size FROM writers ORDER BY no")
             .and_then(|mut statement| {
@@ -265,8 +296,24 @@ impl Lookup {
 
     /// Adds the next events of a writer. Returns whether there are more.
     fn take_in(&mut self, database: &Connection, writer: i64, size: i64) -> Result<bool, CatchUp> {
-        let Self { connection, names, .. } = self;
+        let taken = self.try_take_in(database, writer, size);
+        if taken.is_err() {
+            self.sealer.forget();
+        }
+        taken
+    }
+
+    fn try_take_in(
+        &mut self,
+        database: &Connection,
+        writer: i64,
+        size: i64,
+    ) -> Result<bool, CatchUp> {
+        let Self { connection, names, sealer, .. } = self;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if !sealer.fits(&transaction)? {
+            clear_changed(&transaction)?;
+        }
         // Another process may have added them meanwhile.
         let end: Option<i64> = transaction
             .prepare_cached("SELECT size FROM ends WHERE writer = ?1")?
@@ -290,6 +337,7 @@ impl Lookup {
             .filter_map(|(at, body)| Some(Found::read(at, shorten::read(&body).ok()?)));
         put(&transaction, names, found)?;
         set_end(&transaction, writer, until)?;
+        sealer.seal(&transaction)?;
         transaction.commit()?;
         Ok(until < size)
     }
@@ -297,10 +345,21 @@ impl Lookup {
     /// Adds the events that the writer sent. Returns `false` and adds none if they do not continue
     /// the indexed log.
     fn take(&mut self, handed: Vec<Found>) -> rusqlite::Result<bool> {
+        let taken = self.try_take(handed);
+        if taken.is_err() {
+            self.sealer.forget();
+        }
+        taken
+    }
+
+    fn try_take(&mut self, handed: Vec<Found>) -> rusqlite::Result<bool> {
         let (Some(first), Some(last)) = (handed.first(), handed.last()) else { return Ok(true) };
         let ((writer, from), (_, end)) = (split(first.place), split(last.place));
-        let Self { connection, names, .. } = self;
+        let Self { connection, names, sealer, .. } = self;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if !sealer.fits(&transaction)? {
+            return Ok(false);
+        }
         let until: Option<i64> = transaction
             .prepare_cached("SELECT size FROM ends WHERE writer = ?1")?
             .query_row([writer], |row| row.get(0))
@@ -311,9 +370,16 @@ impl Lookup {
         }
         put(&transaction, names, handed.into_iter())?;
         set_end(&transaction, writer, end + 1)?;
+        sealer.seal(&transaction)?;
         transaction.commit()?;
         Ok(true)
     }
+}
+
+/// Clears a file that does not fit its seal.
+fn clear_changed(transaction: &Connection) -> rusqlite::Result<()> {
+    tracing::warn!("the file that is searched was changed by another program; it is made anew");
+    Lookup::clear(transaction)
 }
 
 fn put(
@@ -369,8 +435,8 @@ fn gather(transaction: &Connection) -> rusqlite::Result<bool> {
     transaction
         .prepare_cached(
             "INSERT INTO blocks
-                 (no, oldest, newest, low, high, has_texts, last_receipt, names, entries)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                 (no, oldest, newest, low, high, has_texts, last_receipt, names, entries, digest)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, x'')",
         )?
         .execute((
             first,
@@ -386,6 +452,10 @@ fn gather(transaction: &Connection) -> rusqlite::Result<bool> {
     transaction
         .prepare_cached("INSERT INTO ids (no, ids) VALUES (?1, ?2)")?
         .execute((first, ids.pack().map_err(io)?))?;
+    let digest = seal::digest_of_block(transaction, first)?;
+    transaction
+        .prepare_cached("UPDATE blocks SET digest = ?2 WHERE no = ?1")?
+        .execute((first, digest))?;
     transaction
         .prepare_cached("DELETE FROM tail WHERE no < ?1")?
         .execute([first + BLOCK as i64])?;
