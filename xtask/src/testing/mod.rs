@@ -108,8 +108,13 @@ pub fn flaky(words: &[&str]) -> Result<()> {
             runner::SEED,
             settings.seed
         );
-        runner::run_all(&tests, &settings, |outcome| {
+        runner::run_all(&tests, &settings, |mut outcome| {
             if outcome.failure.is_some() {
+                // The next round has a log of the same name.
+                let kept = outcome.log.with_extension(format!("round-{round}.log"));
+                if std::fs::rename(&outcome.log, &kept).is_ok() {
+                    outcome.log = kept;
+                }
                 outcome.tell();
                 failures.entry(outcome.test.name()).or_default().push(outcome);
             }
