@@ -31,10 +31,8 @@ const UNSEEN: [(&str, &str, &str); 14] = [
     ("queue", "cancel", "a request to cancel; the outcome of the call is in its receipt"),
 ];
 /// Rows whose addition or removal verification does not find, each with the reason.
-const UNSEEN_ROWS: [(&str, &str, &str); 2] = [
-    ("digest_keys", "again", "a key too many keeps the gateway from starting, and says so"),
-    ("queue", "\"queued\" is removed", "a call that was answered may be forgotten"),
-];
+const UNSEEN_ROWS: [(&str, &str, &str); 1] =
+    [("queue", "\"queued\" is removed", "a call that was answered may be forgotten")];
 
 fn options(url: String) -> PostgresOptions {
     PostgresOptions {

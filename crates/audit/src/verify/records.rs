@@ -475,6 +475,17 @@ impl<'e> Records<'e> {
                 self.problems.add("key-missing", writer, None, message);
             }
         }
+        // A gateway that did not start may have left the key that it was given.
+        let Some(digester) = self.digester.clone().filter(|_| !self.expected.lacks_events()) else {
+            return;
+        };
+        for id in known {
+            let is_given = digester.all().any(|own| own.key_id() == id);
+            if !is_given && !self.expected.key_ids.contains_key(id) {
+                let message = format!("the store has a digest key {id}, which no log names");
+                self.problems.add("key-unaccounted", "", None, message);
+            }
+        }
     }
 
     /// What was found where events name it.
