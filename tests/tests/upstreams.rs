@@ -100,9 +100,13 @@ fn a_gateway_stands_behind_a_gateway() {
     upstream.stop();
     let gone = r#"{"toolId":"far.calculator","args":{"expression":"1"}}"#;
     let (status, problem) = gateway.post("/v1/calls", gone);
-    assert_eq!((status, &problem["code"]), (502, &json!("adapter-failed")), "{problem}");
-    let call_id = problem["callId"].as_str().unwrap();
-    assert_eq!(front.records(call_id).receipts[0]["effect"], "not_started", "nothing was sent");
+    // Nothing is sent. If the server told of one more change before it went, its tools are in
+    // quarantine, since it cannot be asked what has changed.
+    if (status, &problem["code"]) != (403, &json!("quarantined-tool")) {
+        assert_eq!((status, &problem["code"]), (502, &json!("adapter-failed")), "{problem}");
+        let call_id = problem["callId"].as_str().unwrap();
+        assert_eq!(front.records(call_id).receipts[0]["effect"], "not_started");
+    }
     let (exit, ..) = gateway.stop();
     assert_eq!(exit, Some(0));
     front.assert_sound();
