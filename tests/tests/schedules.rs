@@ -92,8 +92,9 @@ impl Opened {
 }
 
 struct Walk<'s> {
-    place: Place<'s>,
+    // Closed before its folder is removed.
     opened: Option<Opened>,
+    place: Place<'s>,
     keys: Keys,
     /// The time, the writers and the calls so far.
     now: i64,
@@ -104,7 +105,7 @@ struct Walk<'s> {
 impl<'s> Walk<'s> {
     async fn begin(place: Place<'s>) -> Self {
         let mut walk =
-            Self { place, opened: None, keys: Keys::new(), now: 0, writers: 0, calls: 0 };
+            Self { opened: None, place, keys: Keys::new(), now: 0, writers: 0, calls: 0 };
         walk.open(false).await;
         walk
     }

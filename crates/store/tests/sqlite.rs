@@ -26,9 +26,11 @@ fn open(folder: &std::path::Path, writer: &str) -> SqliteLedger {
 
 #[tokio::test]
 async fn sqlite_ledger_conforms() {
+    let place = tempfile::tempdir().unwrap();
+    let count = std::cell::Cell::new(0);
     suite(async || {
-        let folder = tempfile::tempdir().unwrap().keep();
-        open(&folder, "writer")
+        count.set(count.get() + 1);
+        open(&place.path().join(count.get().to_string()), "writer")
     })
     .await;
 }
