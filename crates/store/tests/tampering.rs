@@ -404,3 +404,30 @@ async fn every_row_of_the_index_that_is_changed_is_found_and_no_search_is_led_as
     }
     println!("{tried} tamperings");
 }
+
+#[tokio::test]
+async fn a_search_of_verification_does_not_hide_that_the_index_was_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    every_kind_of_row(async |writer, at| {
+        sqlite::open(folder.path(), writer, SqliteOptions::default(), &moment(at)).unwrap()
+    })
+    .await;
+    let database = folder.path().join(DATABASE);
+    searched(&database).await;
+    let index = Connection::open(folder.path().join("lookup.db")).unwrap();
+    assert!(index.execute("DELETE FROM tail WHERE no % 2 = 0", []).unwrap() > 0);
+    drop(index);
+    // A receipt of which an event is missing is looked up by a search.
+    let connection = Connection::open(&database).unwrap();
+    let dispatched = "SELECT min(place) FROM events
+                      WHERE place > (SELECT min(place) FROM events WHERE place >> 40 = 2)
+                          AND place NOT IN (SELECT place FROM milestones)";
+    let removed = format!("DELETE FROM events WHERE place = ({dispatched})");
+    assert_eq!(connection.execute(&removed, []).unwrap(), 1);
+    drop(connection);
+    let reads = SqliteReads::open(&database).unwrap();
+    let report = verify::store(&reads, TrustAnchors::default()).await.unwrap();
+    let kinds: BTreeSet<&str> =
+        report.problems.iter().map(|problem| problem.kind.as_str()).collect();
+    assert!(kinds.contains("index-differs") && kinds.contains("missing"), "{report:?}");
+}

@@ -355,8 +355,8 @@ impl Http {
     }
 
     /// Hears what a legacy server says by itself, as long as it offers that. Gives `true` where the
-    /// server does not know the session any more. `answered` is called after each time that the
-    /// server was asked for the stream.
+    /// server does not know the session any more. `answered` is called each time that the server has
+    /// answered whether it gives the stream.
     pub(super) async fn hear(
         &self,
         speech: &Speech,
@@ -366,7 +366,9 @@ impl Http {
         let (mut last, mut pause, mut opened) = (None, REOPEN_FIRST, false);
         loop {
             let stream = self.open_stream(speech, last.as_deref()).await;
-            answered();
+            if !matches!(stream, Err(None)) {
+                answered();
+            }
             match stream {
                 Ok(body) => {
                     opened = true;

@@ -35,10 +35,12 @@ pub async fn store(
     reads: &dyn LedgerReads,
     known: TrustAnchors,
 ) -> Result<VerifyReport, LedgerError> {
+    // First: what is looked up later may bring the index up to date, or make it anew.
+    let index = reads.index_differences().await?;
     let mut attempts = 1;
     loop {
         let before = reads.heads().await?;
-        let report = look(reads, known.clone(), &before).await?;
+        let report = look(reads, known.clone(), &before, &index).await?;
         if report.ok || attempts == ATTEMPTS || reads.heads().await? == before {
             return Ok(report);
         }
@@ -51,6 +53,7 @@ async fn look(
     known: TrustAnchors,
     // Heads first: events that are written while this runs must not look like strangers' work.
     heads: &[WriterHead],
+    index: &[String],
 ) -> Result<VerifyReport, LedgerError> {
     let digester = known.digester.clone();
     let ends = Ends(heads.iter().map(|head| (head.writer.as_str(), head.size)).collect());
@@ -75,7 +78,7 @@ async fn look(
     let (events, logs) = chains.finish(heads, &now, &beyond);
     let counted = records.counted();
     let mut records = records.finish(&reads.unaccounted(counted).await?);
-    for difference in reads.index_differences().await? {
+    for difference in index {
         let message = format!("the search index differs from the events: {difference}");
         records.add("index-differs", "", None, message);
     }
