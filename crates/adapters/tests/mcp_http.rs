@@ -20,6 +20,8 @@ use toolbooth_contracts::{
     ToolContract, ToolOutput,
 };
 
+use crate::{CEILING, next, soon};
+
 /// A request as it came.
 #[derive(Debug, Clone, Default)]
 struct Request {
@@ -476,7 +478,7 @@ async fn call_all(server: &Arc<McpServer>, count: usize) {
         })
         .collect();
     for one in calls {
-        assert_eq!(one.await.unwrap().unwrap(), "ok");
+        assert_eq!(soon("an answer", one).await.unwrap().unwrap(), "ok");
     }
 }
 
@@ -646,9 +648,9 @@ async fn what_a_legacy_server_says_by_itself_is_heard() {
     let server = served.server();
     let (changes, notices) = (server.changes().unwrap(), server.notices());
     call(&server).await.unwrap();
-    changes.recv().await.unwrap();
+    soon("a change", changes.recv()).await.unwrap();
     let updated = Notice::ResourceUpdated { uri: "r:1".to_owned(), caller: None };
-    assert_eq!(notices.recv().await.unwrap(), updated);
+    assert_eq!(soon("a notice", notices.recv()).await.unwrap(), updated);
     server.close().await;
 }
 
@@ -680,13 +682,17 @@ async fn a_subscription_is_opened_anew_before_the_one_before_ends() {
     let notices = server.notices();
     let updated = |uri: &str| Notice::ResourceUpdated { uri: uri.to_owned(), caller: None };
     ask(&server, Ask::Subscribe { uri: "r:1".to_owned() }).await.unwrap();
-    assert_eq!(notices.recv().await.unwrap(), updated("r:1"));
+    assert_eq!(soon("a notice", notices.recv()).await.unwrap(), updated("r:1"));
     ask(&server, Ask::Subscribe { uri: "s:2".to_owned() }).await.unwrap();
-    let filters: Vec<_> = (0..2).map(|_| openings.recv().unwrap()).collect();
+    let filters: Vec<_> = (0..2).map(|_| next("a subscription", &openings)).collect();
     assert_eq!(filters[1]["resourceSubscriptions"], json!(["r:1", "s:2"]));
-    assert_eq!(endings.recv().unwrap(), filters[0], "the second one was open by then");
+    assert_eq!(
+        next("the end of a subscription", &endings),
+        filters[0],
+        "the second one was open by then"
+    );
     server.close().await;
-    assert_eq!(endings.recv().unwrap(), filters[1]);
+    assert_eq!(next("the end of a subscription", &endings), filters[1]);
 }
 
 async fn subscriptions_at_once_are_one_request() {
@@ -761,7 +767,8 @@ async fn a_change_between_a_list_and_the_subscription_is_not_lost() {
         let (listed, ready) = mpsc::channel::<()>();
         let ready = Mutex::new(ready);
         let served = server_that_tells(era, move || {
-            let _ = ready.lock().unwrap().recv();
+            // Nothing comes where it asks again later.
+            let _ = ready.lock().unwrap().recv_timeout(CEILING);
         });
         let server = served.server();
         let changes = server.changes().unwrap();
@@ -769,7 +776,7 @@ async fn a_change_between_a_list_and_the_subscription_is_not_lost() {
         assert_eq!(served.seen("tools/list").len(), 1, "{era}");
         assert!(changes.try_recv().is_err(), "{era}: nothing is known yet");
         listed.send(()).unwrap();
-        changes.recv().await.unwrap();
+        soon("a change", changes.recv()).await.unwrap();
         server.close().await;
     }
 }
@@ -785,7 +792,7 @@ async fn lists_are_read_once_a_server_tells_of_changes() {
         let at = |what: &str| seen.iter().position(|one| is(one, what));
         // A loaded machine may take longer than lists wait; then they are read again.
         assert!(
-            at(asked) < at("tools/list") || changes.recv().await.is_ok(),
+            at(asked) < at("tools/list") || soon("a change", changes.recv()).await.is_ok(),
             "{era}: {:?}",
             (at(asked), at("tools/list"))
         );
@@ -814,7 +821,11 @@ async fn a_subscription_whose_stream_breaks_is_asked_again() {
     let notices = server.notices();
     ask(&server, Ask::Subscribe { uri: "r:1".to_owned() }).await.unwrap();
     let updated = Notice::ResourceUpdated { uri: "r:1".to_owned(), caller: None };
-    assert_eq!(notices.recv().await.unwrap(), updated, "it may have changed in between");
+    assert_eq!(
+        soon("a notice", notices.recv()).await.unwrap(),
+        updated,
+        "it may have changed in between"
+    );
     assert_eq!(served.seen("subscriptions/listen").len(), 2);
     server.close().await;
 }
@@ -864,11 +875,11 @@ async fn the_end_of_a_stream_says_that_a_modern_call_is_cancelled() {
     let (conversation, cancel) = Conversation::detached();
     let own = Arc::clone(&server);
     let calling = tokio::spawn(async move { call_in(&own, conversation).await });
-    tokio::task::spawn_blocking(move || arriving.recv().unwrap()).await.unwrap();
+    tokio::task::spawn_blocking(move || next("the call", &arriving)).await.unwrap();
     cancel.cancel();
-    let error = calling.await.unwrap().unwrap_err();
+    let error = soon("the end of the call", calling).await.unwrap().unwrap_err();
     assert_eq!((error.code, error.effect), (ErrorCode::Cancelled, Effect::Unknown));
-    tokio::task::spawn_blocking(move || leaving.recv().unwrap()).await.unwrap();
+    tokio::task::spawn_blocking(move || next("the end of the call", &leaving)).await.unwrap();
     assert!(served.seen("notifications/cancelled").is_empty());
 }
 

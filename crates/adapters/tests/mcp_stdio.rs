@@ -17,6 +17,8 @@ use toolbooth_contracts::{
     ToolOutput,
 };
 
+use crate::soon;
+
 const SCRIPT: &str = include_str!("support/scripted_server.py");
 
 /// A scripted server, and the log of what it was sent.
@@ -109,7 +111,7 @@ impl Scripted {
         let own = Arc::clone(self);
         let task = tokio::spawn(async move { own.call_with("hold", "{}", conversation).await });
         // It says so when it holds the call, which is the only one in flight.
-        let line = counterpart.log.recv().await.unwrap();
+        let line = soon("the call", counterpart.log.recv()).await.unwrap();
         assert_eq!(line.data, "held");
         (task, counterpart)
     }
@@ -362,7 +364,7 @@ async fn a_caller_of_its_own_hears_its_own_notices() {
     scripted.call("touch", json!({ "uri": "r:1" })).await.unwrap();
     let caller = Some(Caller::local().name().to_owned());
     let updated = Notice::ResourceUpdated { uri: "r:1".to_owned(), caller };
-    assert_eq!(notices.recv().await.unwrap(), updated);
+    assert_eq!(soon("a notice", notices.recv()).await.unwrap(), updated);
     scripted.server.close().await;
 }
 
@@ -394,11 +396,11 @@ async fn subscriptions_outlive_a_connection() {
         scripted.ask(Ask::Subscribe { uri: uri() }).await.unwrap();
         let updated = Notice::ResourceUpdated { uri: uri(), caller: None };
         scripted.call("touch", json!({ "uri": "r:1" })).await.unwrap();
-        assert_eq!(notices.recv().await.unwrap(), updated, "{era}");
+        assert_eq!(soon("a notice", notices.recv()).await.unwrap(), updated, "{era}");
         let before = scripted.sent(asked).len();
         scripted.call("die", json!({})).await.unwrap_err();
         // Nobody calls: the link itself connects again.
-        assert_eq!(notices.recv().await.unwrap(), updated, "{era}");
+        assert_eq!(soon("a notice", notices.recv()).await.unwrap(), updated, "{era}");
         let sent = scripted.sent(asked);
         assert_eq!(sent.len(), before + 1, "{era}: {sent:?}");
         if era == "modern" {
