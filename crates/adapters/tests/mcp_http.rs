@@ -727,16 +727,22 @@ async fn subscriptions_at_once_are_one_request() {
     server.close().await;
 }
 
-/// A server of one of the eras that answers whether it tells of changes when `ready` returns.
-fn server_that_tells(era: &'static str, ready: impl Fn() + Send + Sync + 'static) -> Served {
+/// A server of one of the eras, without tools, that tells of changes. Asked for a subscription, it
+/// answers if `ready` gives `true`, and otherwise breaks the connection.
+fn server_that_tells(
+    era: &'static str,
+    ready: impl Fn() -> bool + Send + Sync + 'static,
+) -> Served {
     Served::start(move |request, answer| match request.method() {
+        method if (method == "subscriptions/listen" || request.verb == "GET") && !ready() => {
+            answer.end();
+        }
         "server/discover" if era == "modern" => answer.result(
             request.id(),
             json!({ "resultType": "complete", "supportedVersions": ["2026-07-28"], "ttlMs": 0,
                 "cacheScope": "private", "capabilities": { "tools": { "listChanged": true } } }),
         ),
         "subscriptions/listen" => {
-            ready();
             answer.stream();
             answer.event(
                 &json!({ "jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged",
@@ -746,7 +752,6 @@ fn server_that_tells(era: &'static str, ready: impl Fn() + Send + Sync + 'static
             answer.until_gone();
         }
         "" if request.verb == "GET" => {
-            ready();
             answer.stream();
             answer.until_gone();
         }
@@ -766,10 +771,8 @@ async fn a_change_between_a_list_and_the_subscription_is_not_lost() {
         // The server answers the subscription only after its list was read.
         let (listed, ready) = mpsc::channel::<()>();
         let ready = Mutex::new(ready);
-        let served = server_that_tells(era, move || {
-            // Nothing comes where it asks again later.
-            let _ = ready.lock().unwrap().recv_timeout(CEILING);
-        });
+        let served =
+            server_that_tells(era, move || ready.lock().unwrap().recv_timeout(CEILING).is_ok());
         let server = served.server();
         let changes = server.changes().unwrap();
         server.list().await.unwrap();
@@ -781,9 +784,24 @@ async fn a_change_between_a_list_and_the_subscription_is_not_lost() {
     }
 }
 
+async fn a_connection_that_breaks_before_the_answer_is_no_answer() {
+    for era in ["modern", "legacy"] {
+        let listed = Arc::new(AtomicBool::new(false));
+        let ready = Arc::clone(&listed);
+        let served = server_that_tells(era, move || ready.load(Ordering::SeqCst));
+        let server = served.server();
+        let changes = server.changes().unwrap();
+        server.list().await.unwrap();
+        // What changes from here on is told by nobody until the server is asked again.
+        listed.store(true, Ordering::SeqCst);
+        soon(&format!("{era}: a change"), changes.recv()).await.unwrap();
+        server.close().await;
+    }
+}
+
 async fn lists_are_read_once_a_server_tells_of_changes() {
     for (era, asked) in [("modern", "subscriptions/listen"), ("legacy", "GET")] {
-        let served = server_that_tells(era, || ());
+        let served = server_that_tells(era, || true);
         let server = served.server();
         let changes = server.changes().unwrap();
         server.list().await.unwrap();
@@ -988,6 +1006,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         a_subscription_is_opened_anew_before_the_one_before_ends,
         subscriptions_at_once_are_one_request,
         a_change_between_a_list_and_the_subscription_is_not_lost,
+        a_connection_that_breaks_before_the_answer_is_no_answer,
         lists_are_read_once_a_server_tells_of_changes,
         a_subscription_whose_stream_breaks_is_asked_again,
         a_resource_that_is_not_accepted_is_refused,
