@@ -1,6 +1,8 @@
-//! Tests random orders of runs, kills, prunes, backups and restores against a plain list of keys.
+//! Tests random orders of runs, kills, prunes, retention, backups, restores and upgrades against plain
+//! lists of keys, of calls with their events, and of asynchronous calls.
 //!
-//! After each step `verify` is sound, and no key of the list is free.
+//! After each step `verify` is sound, no key of the list is free, each event that accounts for what
+//! is still kept is there, and so is each asynchronous call that was not pruned.
 //!
 //! Path: 6, 9. Doc: records.md#retention, records.md#backups
 
@@ -14,6 +16,8 @@ use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::conformance::{moment, request, settlement};
 use toolbooth_audit::ledger::{ClaimRequest, Claimed, Ledger, Prune, PruneKind, Pruned};
 use toolbooth_audit::note::Signer;
+use toolbooth_audit::queue::{CallQueue, Enqueued, QueueState, QueuedCall};
+use toolbooth_audit::reads::{Include, LedgerReads};
 use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_contracts::Effect;
 use toolbooth_contracts::contract::IdempotencyMode;
@@ -24,15 +28,27 @@ use toolbooth_tests::postgres::Postgres;
 /// Schedules for each store; `PROPTEST_CASES` asks for more.
 const CASES_SQLITE: u32 = 100;
 const CASES_POSTGRES: u32 = 12;
-const KINDS: [PruneKind; 3] = [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events];
+const KINDS: [PruneKind; 4] =
+    [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events, PruneKind::Calls];
+/// How old records are that a prune leaves which is not of all, in milliseconds.
+const KEPT_MS: i64 = 3_000;
+/// Stores that earlier releases have written.
+const EARLIER_SQLITE: [&str; 3] = ["version-1", "version-2", "version-2-pruned"];
+const EARLIER_POSTGRES: &str = include_str!("../fixtures/postgres-version-1.sql");
 const MODE: IdempotencyMode = IdempotencyMode::Keyed;
 
 #[derive(Debug, Clone)]
 enum Step {
     /// So many calls, each with a key of its own, claimed and settled.
     Calls(u8),
+    /// A call without a key.
+    Plain,
     /// A call that is claimed and does not end.
     Hold,
+    /// An asynchronous call is handed over.
+    Enqueue,
+    /// The oldest asynchronous call is taken, and gets its result or not.
+    Work(bool),
     Checkpoint,
     /// The writer ends, and another one begins.
     Stop,
@@ -40,6 +56,8 @@ enum Step {
     Kill,
     /// Removes records of a kind: of the last steps too, or only older ones.
     Prune(usize, bool),
+    /// Removes old records of all kinds, as retention does.
+    Retain,
     /// Copies the store, or puts the last copy back. SQLite only.
     Backup,
     Restore,
@@ -48,21 +66,64 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (1..8u8).prop_map(Step::Calls),
+        2 => Just(Step::Plain),
         1 => Just(Step::Hold),
+        2 => Just(Step::Enqueue),
+        2 => any::<bool>().prop_map(Step::Work),
         3 => Just(Step::Checkpoint),
         2 => Just(Step::Stop),
         2 => Just(Step::Kill),
         6 => (0..KINDS.len(), any::<bool>()).prop_map(|(kind, all)| Step::Prune(kind, all)),
+        1 => Just(Step::Retain),
         1 => Just(Step::Backup),
         1 => Just(Step::Restore),
     ]
 }
 
-/// What the store should know: the keys in use, each with the call that has it.
-type Keys = BTreeMap<String, String>;
+/// What the store should know.
+#[derive(Debug, Clone, Default)]
+struct Known {
+    /// The keys in use, each with the call that has it.
+    keys: BTreeMap<String, String>,
+    /// Calls of which at least so many events are there.
+    events: BTreeMap<String, usize>,
+    /// Calls without keys.
+    plain: BTreeMap<String, Plain>,
+    /// Asynchronous calls, and when they got their results.
+    queued: BTreeMap<String, Option<i64>>,
+}
+
+/// A call without a key: when it ended, and which records of it must be there.
+#[derive(Debug, Clone)]
+struct Plain {
+    at: i64,
+    receipt: bool,
+    log: bool,
+}
+
+impl Known {
+    /// Records of a kind that are older than `before` may be gone.
+    fn prune(&mut self, kind: PruneKind, before: i64) {
+        for (call, plain) in self.plain.iter_mut().filter(|(_, plain)| plain.at < before) {
+            match kind {
+                PruneKind::Receipts => plain.receipt = false,
+                PruneKind::Logs => plain.log = false,
+                // The last event accounts for both, the one of the dispatch for the receipt.
+                PruneKind::Events => {
+                    let least = if plain.receipt { 2 } else { usize::from(plain.log) };
+                    self.events.insert(call.clone(), least);
+                }
+                PruneKind::Calls => (),
+            }
+        }
+        if kind == PruneKind::Calls {
+            self.queued.retain(|_, finished| finished.is_none_or(|finished| finished >= before));
+        }
+    }
+}
 
 enum Place<'s> {
-    Sqlite { folder: tempfile::TempDir, copies: u32, copy: Option<(PathBuf, Keys)> },
+    Sqlite { folder: tempfile::TempDir, copies: u32, copy: Option<(PathBuf, Known)> },
     Postgres { server: &'s Postgres, database: String },
 }
 
@@ -79,12 +140,40 @@ impl Opened {
         }
     }
 
+    fn queue(&self) -> &dyn CallQueue {
+        match self {
+            Self::Sqlite(ledger) => ledger,
+            Self::Postgres(ledger, _) => ledger,
+        }
+    }
+
+    fn reads(&self) -> &dyn LedgerReads {
+        match self {
+            Self::Sqlite(ledger) => ledger,
+            Self::Postgres(_, reads) => reads,
+        }
+    }
+
+    /// How many events of each call are in the logs.
+    async fn events(&self) -> BTreeMap<String, usize> {
+        let (mut found, mut after) = (BTreeMap::new(), None);
+        loop {
+            let page = self.reads().log_page(after, 1_000, Include::Events).await.expect("reads");
+            let Some(last) = page.last() else { return found };
+            after = Some((last.writer.clone(), last.seq));
+            for entry in &page {
+                let event: serde_json::Value = serde_json::from_str(&entry.bytes).expect("JSON");
+                if let Some(call) = event["callId"].as_str() {
+                    *found.entry(call.to_owned()).or_default() += 1;
+                }
+            }
+        }
+    }
+
     async fn assert_sound(&self, after: &str) -> Result<(), TestCaseError> {
-        let known = TrustAnchors::default();
-        let report = match self {
-            Self::Sqlite(ledger) => verify::store(ledger, known).await,
-            Self::Postgres(_, reads) => verify::store(reads, known).await,
-        };
+        let digester = Some(self.ledger().digester().clone());
+        let known = TrustAnchors { digester, ..TrustAnchors::default() };
+        let report = verify::store(self.reads(), known).await;
         let report = report.map_err(|error| TestCaseError::fail(format!("{after}: {error}")))?;
         prop_assert!(report.ok, "after {}: {:?}", after, report.problems);
         Ok(())
@@ -95,7 +184,7 @@ struct Walk<'s> {
     // Closed before its folder is removed.
     opened: Option<Opened>,
     place: Place<'s>,
-    keys: Keys,
+    known: Known,
     /// The time, the writers and the calls so far.
     now: i64,
     writers: u32,
@@ -105,7 +194,7 @@ struct Walk<'s> {
 impl<'s> Walk<'s> {
     async fn begin(place: Place<'s>) -> Self {
         let mut walk =
-            Self { opened: None, place, keys: Keys::new(), now: 0, writers: 0, calls: 0 };
+            Self { opened: None, place, known: Known::default(), now: 1_000, writers: 0, calls: 0 };
         walk.open(false).await;
         walk
     }
@@ -145,35 +234,74 @@ impl<'s> Walk<'s> {
         self.opened().ledger()
     }
 
-    fn request(&self, call: &str, key: &str) -> ClaimRequest {
-        let mut asked = ClaimRequest { at: moment(self.now), ..request(call, MODE, &[key], "x") };
+    fn queue(&self) -> &dyn CallQueue {
+        self.opened().queue()
+    }
+
+    fn request(&self, call: &str, mode: IdempotencyMode, keys: &[&str]) -> ClaimRequest {
+        let mut asked = ClaimRequest { at: moment(self.now), ..request(call, mode, keys, "x") };
         asked.dispatched.time = moment(self.now).text;
         asked
     }
 
-    async fn call(&mut self, is_settled: bool) -> Result<(), TestCaseError> {
+    /// A call with a key of its own, or without one.
+    async fn call(&mut self, is_keyed: bool, is_settled: bool) -> Result<(), TestCaseError> {
         self.calls += 1;
-        let (call, key) = (format!("call-{}", self.calls), format!("key-{}", self.calls));
-        let claimed = self.ledger().claim(self.request(&call, &key)).await.expect("claims");
+        let (call, key) = (format!("walk-{}", self.calls), format!("walk-key-{}", self.calls));
+        let (mode, keys) = match is_keyed {
+            true => (MODE, &[key.as_str()][..]),
+            false => (IdempotencyMode::None, &[][..]),
+        };
+        let claimed = self.ledger().claim(self.request(&call, mode, keys)).await.expect("claims");
         let Claimed::Fresh(claim) = claimed else {
             return Err(TestCaseError::fail(format!("{call}: {claimed:?}")));
         };
         if is_settled {
-            let mut settled = settlement(claim, MODE, Effect::Completed, None);
+            let mut settled = settlement(claim, mode, Effect::Completed, None);
             let own = Arc::get_mut(&mut settled).expect("it is new");
             (own.at, own.terminal.time) = (moment(self.now), moment(self.now).text);
             Arc::make_mut(&mut own.log).timestamp = moment(self.now).text;
             self.ledger().settle(settled).await.expect("settles");
         }
-        self.keys.insert(key, call);
+        self.known.events.insert(call.clone(), if is_settled { 2 } else { 1 });
+        if is_keyed {
+            self.known.keys.insert(key, call);
+        } else {
+            self.known.plain.insert(call, Plain { at: self.now, receipt: true, log: true });
+        }
         Ok(())
     }
 
-    async fn prune(&self, kind: PruneKind, all: bool) {
-        let before = if all { self.now } else { self.now - 3_000 };
-        let before = moment(before.max(0)).text;
-        let prune = Prune { kind, before, at: moment(self.now) };
+    async fn enqueue(&mut self) {
+        self.calls += 1;
+        let id = format!("walk-{}", self.calls);
+        let call = QueuedCall::new(id.clone(), "local".into(), "{}".into(), &moment(self.now));
+        let enqueued = self.queue().enqueue(call, 1_000).await.expect("takes it");
+        assert_eq!(enqueued, Enqueued::New);
+        self.known.queued.insert(id, None);
+    }
+
+    async fn work(&mut self, finishes: bool) {
+        let taken = self.queue().take(Vec::new()).await.expect("answers");
+        let Some(call) = taken else {
+            let waiting = self.known.queued.values().filter(|finished| finished.is_none()).count();
+            assert_eq!(waiting, 0, "calls that wait are taken");
+            return;
+        };
+        if finishes {
+            let (caller, id) = (&call.caller, &call.call_id);
+            let done = self.queue().finish(caller, id, "{}".into(), moment(self.now)).await;
+            done.expect("finishes");
+            self.known.queued.entry(call.call_id).and_modify(|finished| *finished = Some(self.now));
+        }
+    }
+
+    async fn prune(&mut self, kind: PruneKind, all: bool) {
+        let before = if all { self.now } else { self.now - KEPT_MS };
+        let text = moment(before.max(0)).text;
+        let prune = Prune { kind, before: text, at: moment(self.now) };
         while self.ledger().prune(prune.clone()).await.expect("prunes") != Pruned::default() {}
+        self.known.prune(kind, before);
     }
 
     /// Takes the writer away, without a word or with its end on record.
@@ -195,10 +323,13 @@ impl<'s> Walk<'s> {
         match step {
             Step::Calls(count) => {
                 for _ in 0..*count {
-                    self.call(true).await?;
+                    self.call(true, true).await?;
                 }
             }
-            Step::Hold => self.call(false).await?,
+            Step::Plain => self.call(false, true).await?,
+            Step::Hold => self.call(true, false).await?,
+            Step::Enqueue => self.enqueue().await,
+            Step::Work(finishes) => self.work(*finishes).await,
             Step::Checkpoint => {
                 let signed = self.ledger().checkpoint(Due::NOW, moment(self.now)).await;
                 signed.expect("signs");
@@ -208,24 +339,29 @@ impl<'s> Walk<'s> {
                 self.open(false).await;
             }
             Step::Prune(kind, all) => self.prune(KINDS[*kind], *all).await,
+            Step::Retain => {
+                for kind in KINDS {
+                    self.prune(kind, false).await;
+                }
+            }
             Step::Backup => {
                 let Place::Sqlite { folder, copies, copy } = &mut self.place else { return Ok(()) };
                 *copies += 1;
                 let to = folder.path().join(format!("copy-{copies}"));
                 sqlite::backup(&folder.path().join("data"), &to).expect("copies");
-                *copy = Some((to, self.keys.clone()));
+                *copy = Some((to, self.known.clone()));
             }
             Step::Restore => {
-                let Place::Sqlite { copy: Some((from, keys)), folder, .. } = &self.place else {
+                let Place::Sqlite { copy: Some((from, known)), folder, .. } = &self.place else {
                     return Ok(());
                 };
-                let (from, keys, data) = (from.clone(), keys.clone(), folder.path().join("data"));
+                let (from, known, data) = (from.clone(), known.clone(), folder.path().join("data"));
                 self.leave(true).await;
                 if let Some(old) = sqlite::restore(&data, &from).expect("is put back") {
                     std::fs::remove_dir_all(old).expect("is removed");
                 }
-                // Whoever accepts a restored store loses the keys since the copy, and knows it.
-                self.keys = keys;
+                // Whoever accepts a restored store loses what came after the copy, and knows it.
+                self.known = known;
                 self.open(true).await;
                 // The acceptance counts from the next checkpoint on; before it, the store is
                 // refused again.
@@ -233,10 +369,24 @@ impl<'s> Walk<'s> {
                 signed.expect("signs");
             }
         }
-        let after = format!("{step:?}");
-        self.opened().assert_sound(&after).await?;
-        for key in self.keys.keys() {
-            let claimed = self.ledger().claim(self.request("again", key)).await.expect("claims");
+        self.check(&format!("{step:?}")).await
+    }
+
+    async fn check(&self, after: &str) -> Result<(), TestCaseError> {
+        self.opened().assert_sound(after).await?;
+        let found = self.opened().events().await;
+        for (call, count) in &self.known.events {
+            let has = found.get(call).copied().unwrap_or_default();
+            prop_assert!(has >= *count, "after {}: {} has {} events", after, call, has);
+        }
+        for (id, finished) in &self.known.queued {
+            let row = self.queue().queued("local", id).await.expect("reads");
+            let is_done = row.map(|call| call.state == QueueState::Done);
+            prop_assert_eq!(is_done, Some(finished.is_some()), "after {}: {}", after, id);
+        }
+        for key in self.known.keys.keys() {
+            let asked = self.request("again", MODE, &[key]);
+            let claimed = self.ledger().claim(asked).await.expect("claims");
             let is_held = matches!(
                 claimed,
                 Claimed::Replay { .. } | Claimed::InFlight { .. } | Claimed::InDoubt { .. }
@@ -247,8 +397,9 @@ impl<'s> Walk<'s> {
     }
 }
 
-/// Walks random schedules in places that `place` makes.
-fn walk<'s>(cases: u32, mut place: impl FnMut() -> Place<'s>) {
+/// Walks random schedules in places that `place` makes: in an empty store, or in one that an earlier
+/// release has written, by its number.
+fn walk<'s>(cases: u32, mut place: impl FnMut(Option<usize>) -> Place<'s>) {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
     let config = ProptestConfig {
         max_shrink_iters: 50,
@@ -261,10 +412,13 @@ fn walk<'s>(cases: u32, mut place: impl FnMut() -> Place<'s>) {
         .build()
         .expect("a runtime");
     let place = std::cell::RefCell::new(&mut place);
-    let walked = TestRunner::new(config).run(&proptest::collection::vec(step(), 1..24), |steps| {
-        let fresh = (place.borrow_mut())();
+    let begun = prop_oneof![3 => Just(None), 1 => any::<usize>().prop_map(Some)];
+    let schedule = (begun, proptest::collection::vec(step(), 1..24));
+    let walked = TestRunner::new(config).run(&schedule, |(earlier, steps)| {
+        let fresh = (place.borrow_mut())(earlier);
         runtime.block_on(async {
             let mut walk = Walk::begin(fresh).await;
+            walk.check("the beginning").await?;
             for step in &steps {
                 walk.take(step).await?;
             }
@@ -276,15 +430,31 @@ fn walk<'s>(cases: u32, mut place: impl FnMut() -> Place<'s>) {
 
 #[test]
 fn every_order_of_runs_kills_prunes_and_restores_keeps_keys_and_proofs() {
-    walk(CASES_SQLITE, || Place::Sqlite {
-        folder: tempfile::tempdir().expect("a folder"),
-        copies: 0,
-        copy: None,
+    walk(CASES_SQLITE, |earlier| {
+        let folder = tempfile::tempdir().expect("a folder");
+        if let Some(number) = earlier {
+            let version = EARLIER_SQLITE[number % EARLIER_SQLITE.len()];
+            let from =
+                toolbooth_tests::repository().join("crates/store/tests/fixtures").join(version);
+            let data = folder.path().join("data");
+            std::fs::create_dir(&data).expect("a folder");
+            for file in std::fs::read_dir(from).expect("fixtures") {
+                let file = file.expect("a file");
+                std::fs::copy(file.path(), data.join(file.file_name())).expect("copies");
+            }
+        }
+        Place::Sqlite { folder, copies: 0, copy: None }
     });
 }
 
 #[test]
 fn every_order_of_runs_kills_and_prunes_keeps_keys_and_proofs_on_postgres() {
     let Some(server) = Postgres::start() else { return };
-    walk(CASES_POSTGRES, || Place::Postgres { server: &server, database: server.database() });
+    walk(CASES_POSTGRES, |earlier| {
+        let database = server.database();
+        if earlier.is_some() {
+            server.sql(&database, EARLIER_POSTGRES);
+        }
+        Place::Postgres { server: &server, database }
+    });
 }

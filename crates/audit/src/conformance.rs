@@ -516,7 +516,7 @@ pub async fn checkpoints_are_signed_and_proven<L: Ledger + LedgerReads>(ledger: 
 }
 
 /// A call that is handed over is taken once, tells how far it has come, and has one result.
-pub async fn queued_calls_are_taken_once<L: CallQueue>(queue: &L) {
+pub async fn queued_calls_are_taken_once<L: CallQueue + Ledger>(queue: &L) {
     let call = |id: &str, text: &str| {
         QueuedCall::new(id.to_owned(), "local".to_owned(), text.to_owned(), &moment(1))
     };
@@ -548,8 +548,14 @@ pub async fn queued_calls_are_taken_once<L: CallQueue>(queue: &L) {
     assert_eq!(done.result.as_deref(), Some("{\"done\":true}"));
     assert!(!queue.cancel("local", "a").await.expect("answers"), "it is done");
     assert!(queue.queued("somebody", "a").await.expect("answers").is_none());
-    assert_eq!(queue.forget(moment(3).text).await.expect("answers"), 0);
-    assert_eq!(queue.forget(moment(5).text).await.expect("answers"), 1);
+    let prune = async |before: i64| {
+        let before = moment(before).text;
+        let prune = Prune { kind: PruneKind::Calls, before, at: moment(6) };
+        queue.prune(prune).await.expect("answers").removed
+    };
+    assert_eq!(prune(3).await, 0);
+    assert_eq!(prune(5).await, 1);
+    assert!(queue.queued("local", "a").await.expect("answers").is_none(), "it is gone");
     let next = take(&[]).await.expect("waits");
     assert_eq!((next.call_id.as_str(), next.deliveries), ("b", 1));
     assert_eq!(take(&["b"]).await, None);

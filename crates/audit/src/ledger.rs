@@ -248,6 +248,8 @@ pub enum PruneKind {
     Logs,
     /// Events that a signed checkpoint covers, and that account for nothing that is still there.
     Events,
+    /// Asynchronous calls that have their results.
+    Calls,
 }
 
 impl PruneKind {
@@ -258,6 +260,7 @@ impl PruneKind {
             Self::Receipts => "receipts",
             Self::Logs => "logs",
             Self::Events => "events",
+            Self::Calls => "calls",
         }
     }
 }

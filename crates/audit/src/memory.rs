@@ -3,6 +3,7 @@
 //! For tests, and for programs that need no durable records. It forgets nothing and is bounded
 //! only by memory.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -15,7 +16,7 @@ use crate::chain::Head;
 use crate::digest::{Digester, KEY_BYTES};
 use crate::ledger::{LedgerError, Moment};
 use crate::note::Signer;
-use crate::pruning::Gone;
+use crate::pruning::{Gone, Removal};
 use crate::queue::{QueueState, QueuedCall, RawCall};
 use crate::reads::{
     Accounted, EventFilter, FoundId, IdKind, Include, LedgerReads, LogFilter, MILESTONES, Page,
@@ -56,9 +57,8 @@ impl Recorder<Memory> {
         let signer = Signer::new(&crate::digest::unhex(&seed).unwrap_or_default());
         let watch = Arc::new(Watch::default());
         let head = Head::new(writer.to_owned());
-        let key_id = digester.key_id().to_owned();
         let mut book = Book {
-            set: WorkingSet::new(head, key_id, Arc::clone(&watch)).whole(),
+            set: WorkingSet::new(head, digester.clone(), Arc::clone(&watch)).whole(),
             watch,
             events: Vec::new(),
             logs: Vec::new(),
@@ -110,17 +110,30 @@ impl Book {
         };
         let (answer, changes) = step.decide(&self.set)?;
         let mut batch = Batch::default();
-        let known =
-            |call: &QueuedCall| matches!(self.set.call(&call.caller, &call.call_id), Ok(Some(_)));
+        let known = |call: &QueuedCall| {
+            matches!(self.set.call_as_stored(&call.caller, &call.call_id), Ok(Some(_)))
+        };
         let fresh = changes.calls.iter().filter(|call| !known(call));
         self.queue.extend(fresh.map(|call| (call.caller.clone(), call.call_id.clone())));
         self.set.apply(changes, &mut batch);
         self.events.extend(batch.events.into_iter().map(|placed| placed.bytes.into_boxed_str()));
+        if let Some(removal) = &batch.pruned {
+            self.remove(removal);
+        }
         let texts = batch.logs.into_iter();
         self.logs.extend(texts.map(|(log, seq)| (log.record.text.as_str().into(), seq)));
         self.watch.ended(batch.ended.iter());
         self.closed |= batch.stopped;
         Ok(answer)
+    }
+
+    fn remove(&mut self, removal: &Removal) {
+        let places: BTreeSet<u64> = removal.logs.values().flatten().copied().collect();
+        self.logs.retain(|(_, seq)| !places.contains(seq));
+        self.queue.retain(|name| !removal.calls.contains(name));
+        for name in &removal.calls {
+            self.set.calls.remove(name);
+        }
     }
 
     /// The events and their canonical forms, oldest first.
@@ -153,17 +166,17 @@ impl Book {
         RawCall { state: call.state.as_str().to_owned(), call: call.clone(), queued, finished }
     }
 
-    fn survey(&mut self, survey: Survey) -> Surveyed {
+    fn survey(&self, survey: Survey) -> Surveyed {
         let mut found = Surveyed::default();
         match survey {
             // There is one writer, and it is this one. What does not outlive the process is not
             // worth a shorter log.
             Survey::Lost
             | Survey::UnnamedHeads
-            | Survey::AllHeads
-            | Survey::RemoveEvents(_)
-            | Survey::MakeRoom(_) => (),
-            Survey::Prunable(before, limit) => {
+            | Survey::Beginning { .. }
+            | Survey::PrunableEvents(_)
+            | Survey::DroppableLogs(_) => (),
+            Survey::PrunableReceipts(before, limit) => {
                 let is_old = |receipt: &Receipt| {
                     matches!(receipt.state, ClaimState::Succeeded | ClaimState::Failed)
                         && receipt.pruned_at.is_none()
@@ -177,15 +190,13 @@ impl Book {
                     .map(|stored| (stored.clone(), self.set.holds(&stored.receipt.receipt_id)))
                     .collect();
             }
-            Survey::RemoveLogs(before, limit) => {
-                let mut removed = 0;
-                self.logs.retain(|(text, _)| {
-                    let goes =
-                        removed < limit && read(text).is_some_and(|log| log.timestamp < before);
-                    removed += usize::from(goes);
-                    !goes
-                });
-                found.removed = removed as u64;
+            Survey::PrunableLogs(before, limit) => {
+                let is_old = |text: &str| read(text).is_some_and(|log| log.timestamp < before);
+                let old = self.logs.iter().filter(|(text, _)| is_old(text)).take(limit);
+                let places: Vec<u64> = old.map(|(_, seq)| *seq).collect();
+                if !places.is_empty() {
+                    found.removal.logs.insert(self.set.writer().to_owned(), places);
+                }
             }
             Survey::NextCall(own) => {
                 let is_left = |call: &QueuedCall| {
@@ -198,19 +209,12 @@ impl Book {
                     .or_else(|| self.calls().find(|call| call.state == QueueState::Queued));
                 found.call = next.map(|call| self.raw_call(call));
             }
-            Survey::RemoveCalls(before) => {
-                let (calls, queue) = (&mut self.set.calls, &mut self.queue);
-                let count = queue.len();
-                queue.retain(|name| {
-                    let finished =
-                        calls.get(name).and_then(|call| call.as_ref()?.finished_at.as_ref());
-                    let goes = finished.is_some_and(|finished| *finished < before);
-                    if goes {
-                        calls.remove(name);
-                    }
-                    !goes
-                });
-                found.removed = (count - queue.len()) as u64;
+            Survey::PrunableCalls(before, limit) => {
+                let is_old = |call: &&QueuedCall| {
+                    call.finished_at.as_ref().is_some_and(|finished| *finished < before)
+                };
+                let name = |call: &QueuedCall| (call.caller.clone(), call.call_id.clone());
+                found.removal.calls = self.calls().filter(is_old).take(limit).map(name).collect();
             }
         }
         found
@@ -403,7 +407,7 @@ impl LedgerReads for Memory {
 
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<RawCall>, LedgerError> {
         let book = self.book();
-        Ok(book.set.call(caller, call_id)?.map(|call| book.raw_call(call)))
+        Ok(book.set.call_as_stored(caller, call_id)?.map(|call| book.raw_call(call)))
     }
 
     async fn call_page(

@@ -6,11 +6,14 @@
 //!
 //! Doc: records.md#retention
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use toolbooth_contracts::event::AuditEventKind;
 
 use crate::digest::sha256_hex;
 use crate::merkle::{Frontier, Hash, node_hash};
+use crate::working::CallName;
 
 /// Events of a block.
 pub const BLOCK: u64 = 1_024;
@@ -147,35 +150,54 @@ pub fn stays(kind: AuditEventKind) -> bool {
     )
 }
 
-/// How far a log was looked through; a note of the store for itself, on which nothing rests.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+/// Records that a step of pruning removes, and how far it has looked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Removal {
+    /// Agent logs, by writer: the places of the events that account for them.
+    pub logs: BTreeMap<String, Vec<u64>>,
+    /// Events: their writer, and the part of its log that is shortened.
+    pub events: Option<(String, Cut)>,
+    /// Asynchronous calls.
+    pub calls: Vec<CallName>,
+    /// A block that was looked at: its writer and number. It counts as stale no more.
+    pub looked_at: Option<(String, u64)>,
+    /// How far the log of a writer was looked through.
+    pub progress: Option<(String, Progress)>,
+}
+
+impl Removal {
+    /// How many records go.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        let logs: usize = self.logs.values().map(Vec::len).sum();
+        let events = self.events.as_ref().map_or(0, |(_, cut)| cut.removed.len());
+        (logs + events + self.calls.len()) as u64
+    }
+}
+
+/// How far this process has looked through a log. It is never read from the store: what somebody
+/// has written there must not decide what goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Up to where the tree was computed anew.
-    pub computed: u64,
-    /// The roots of its full subtrees, in hex.
-    pub peaks: Vec<String>,
+    /// The tree as far as it was computed.
+    tree: Frontier,
     /// Up to where that fitted a signed checkpoint.
-    pub sound: u64,
+    sound: u64,
     /// Up to where blocks were shortened.
-    pub done: u64,
+    done: u64,
 }
 
 impl Progress {
-    /// Reads a note; one that cannot be is none, and the log is looked through anew.
+    /// Up to where the log fitted a signed checkpoint, in events.
     #[must_use]
-    pub fn parse(text: Option<&str>) -> Self {
-        let note = text.and_then(|text| serde_json::from_str::<Self>(text).ok());
-        let is_sound = |note: &Self| {
-            note.done <= note.sound && note.sound <= note.computed && note.frontier().is_some()
-        };
-        note.filter(is_sound).unwrap_or_default()
+    pub fn sound(&self) -> u64 {
+        self.sound
     }
 
-    /// The tree as far as it was computed.
-    fn frontier(&self) -> Option<Frontier> {
-        let peaks: Option<Vec<Hash>> = self.peaks.iter().map(|text| Hash::parse(text)).collect();
-        Frontier::restore(self.computed, peaks?)
+    /// Up to where blocks were shortened, in events.
+    #[must_use]
+    pub fn done(&self) -> u64 {
+        self.done
     }
 
     /// The part of the log of which the tree is computed next, towards a checkpoint over so many
@@ -184,7 +206,8 @@ impl Progress {
     pub fn ahead(&self, size: u64) -> (u64, u64) {
         /// Events that one step takes.
         const MOST: u64 = 8 * BLOCK;
-        (self.computed, size.min(self.computed.saturating_add(MOST)))
+        let from = self.tree.size();
+        (from, size.min(from.saturating_add(MOST)))
     }
 
     /// Computes the tree over the pieces of that part; at the checkpoint it has to fit.
@@ -196,14 +219,11 @@ impl Progress {
         pieces: &[Piece],
         (size, root): (u64, Hash),
     ) -> Result<(), &'static str> {
-        let mut frontier = self.frontier().unwrap_or_default();
-        if !pieces.iter().all(|piece| piece.push_to(&mut frontier)) {
+        if !pieces.iter().all(|piece| piece.push_to(&mut self.tree)) {
             return Err("an event of it is missing; `audit verify` tells more");
         }
-        self.computed = frontier.size();
-        self.peaks = frontier.peaks().iter().map(Hash::to_string).collect();
-        if self.computed == size {
-            if frontier.root() != root {
+        if self.tree.size() == size {
+            if self.tree.root() != root {
                 return Err("it does not fit its checkpoint; `audit verify` tells more");
             }
             self.sound = size;
@@ -245,24 +265,17 @@ mod tests {
     }
 
     #[test]
-    fn a_note_that_cannot_be_is_none() {
-        let note = |text: &str| Progress::parse(Some(text));
-        for text in ["", "{}", "nonsense", r#"{"computed":5}"#, r#"{"done":7}"#] {
-            assert_eq!(note(text), Progress::default(), "{text}");
-        }
-        let mut progress = Progress::default();
+    fn a_log_is_shortened_up_to_a_checkpoint_that_fits() {
         let pieces = [0, 1, 2].map(|seq: u64| Piece::Event(seq, leaf_hash(&[7]), true));
         let root = root_of(&pieces).unwrap();
-        assert!(progress.compute(&pieces, (3, leaf_hash(&[9]))).is_err(), "another root");
+        assert!(Progress::default().compute(&pieces, (3, leaf_hash(&[9]))).is_err());
+        assert!(Progress::default().compute(&pieces[1..], (3, root)).is_err(), "one is missing");
         let mut progress = Progress::default();
-        assert!(progress.compute(&pieces[1..], (3, root)).is_err(), "one is missing");
-        let mut progress = Progress::default();
-        progress.compute(&pieces, (3, root)).unwrap();
+        progress.compute(&pieces[..2], (3, root)).unwrap();
+        assert_eq!((progress.next_part(), progress.again(0)), (None, None), "on the way to it");
+        progress.compute(&pieces[2..], (3, root)).unwrap();
         assert_eq!((progress.next_part(), progress.next_part()), (Some((0, 3)), None));
         assert_eq!((progress.again(2), progress.again(BLOCK)), (Some((0, 3)), None));
-        let text = serde_json::to_string(&progress).unwrap();
-        assert_eq!(note(&text), progress);
-        assert_eq!(note(&text.replace(":3", ":4")), Progress::default());
     }
 
     fn root_of(pieces: &[Piece]) -> Option<Hash> {

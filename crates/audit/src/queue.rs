@@ -79,6 +79,9 @@ pub struct QueuedCall {
     pub queued_by: Option<AuditPlace>,
     /// The audit event that accounts for the result.
     pub finished_by: Option<AuditPlace>,
+    /// The MAC over what no event accounts for, as [`QueuedCall::mac_of`] makes it; absent until the
+    /// call is written.
+    pub mac: Option<String>,
 }
 
 /// A call as it is stored, and the events that it says account for it.
@@ -170,7 +173,36 @@ impl QueuedCall {
             result: None,
             queued_by: None,
             finished_by: None,
+            mac: None,
         }
+    }
+
+    /// The MAC over who has the call, how often it was taken, whether somebody wants it to stop and
+    /// how far it has come, bound to the call.
+    #[must_use]
+    pub fn mac_of(&self, digester: &Digester) -> String {
+        // Where a store cannot keep NUL in a name, U+FFFD stands there.
+        let name = |name: &str| name.replace('\0', "\u{fffd}");
+        let fields = serde_json::json!([
+            name(&self.caller),
+            name(&self.call_id),
+            self.state,
+            self.enqueued_at,
+            self.finished_at,
+            self.worker,
+            self.deliveries,
+            self.cancel,
+            self.progress,
+            self.queued_by,
+            self.finished_by,
+        ]);
+        digester.of_parts(&["queued call", &fields.to_string()])
+    }
+
+    /// Whether the MAC is that of the call as it is, by a key of the store.
+    #[must_use]
+    pub fn is_whole(&self, digester: &Digester) -> bool {
+        self.mac.as_ref().is_some_and(|mac| digester.all().any(|own| self.mac_of(own) == *mac))
     }
 }
 
@@ -256,10 +288,4 @@ pub trait CallQueue: Send + Sync {
     /// # Errors
     /// As [`CallQueue::enqueue`].
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError>;
-
-    /// Removes calls that got their result before a time, RFC 3339 UTC; how many.
-    ///
-    /// # Errors
-    /// As [`CallQueue::enqueue`].
-    async fn forget(&self, before: String) -> Result<u64, LedgerError>;
 }

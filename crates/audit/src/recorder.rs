@@ -22,13 +22,13 @@ use crate::note::Signer;
 use crate::pruning::Gone;
 use crate::queue::{CallQueue, Enqueued, Heartbeat, QueuedCall, RawCall, digest_of};
 use crate::reads::{
-    Accounted, EventFilter, FoundId, Include, LedgerReads, LogFilter, Page, PlacedEvent,
-    RawApproval, RawEntry, ReceiptFilter, Unaccounted, WriterHead,
+    Accounted, DamagedRow, EventFilter, FoundId, Include, LedgerReads, LogFilter, Page,
+    PlacedEvent, RawApproval, RawEntry, ReceiptFilter, Unaccounted, WriterHead,
 };
 use crate::room::Room;
 use crate::steps::{
-    BeatCall, CancelCall, Enqueue, FinishCall, ForgetCalls, MakeRoom, Note, PruneRecords, Refuse,
-    ReleaseCall, Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
+    BeatCall, CancelCall, Enqueue, FinishCall, MakeRoom, Note, PruneRecords, Refuse, ReleaseCall,
+    Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
 };
 use crate::working::CallName;
 
@@ -203,8 +203,7 @@ impl<R: Runner> CallQueue for Recorder<R> {
         &self,
         running: Vec<(String, String)>,
     ) -> Result<Option<QueuedCall>, LedgerError> {
-        let (running, digester) = (running.into_iter().collect(), self.digester.clone());
-        self.runner.run(TakeCall { running, digester }).await
+        self.runner.run(TakeCall { running: running.into_iter().collect() }).await
     }
 
     async fn heartbeat(
@@ -223,8 +222,8 @@ impl<R: Runner> CallQueue for Recorder<R> {
         result: String,
         at: Moment,
     ) -> Result<(), LedgerError> {
-        let digester = self.digester.clone();
-        self.runner.run(FinishCall { call: name(caller, call_id), result, digester, at }).await
+        let digest = digest_of(&self.digester, &result);
+        self.runner.run(FinishCall { call: name(caller, call_id), result, digest, at }).await
     }
 
     async fn cancel(&self, caller: &str, call_id: &str) -> Result<bool, LedgerError> {
@@ -235,15 +234,14 @@ impl<R: Runner> CallQueue for Recorder<R> {
         let Some(raw) = self.runner.reads().queued(caller, call_id).await? else {
             return Ok(None);
         };
-        if !raw.is_answered(&self.digester) {
-            let message = format!("no event accounts for the result of call {call_id}");
-            return Err(LedgerError::Unavailable(message));
+        if !(raw.is_answered(&self.digester) && raw.call.is_whole(&self.digester)) {
+            return Err(LedgerError::Damaged(DamagedRow {
+                table: "queue".to_owned(),
+                row: format!("{caller} {call_id}"),
+                reason: "neither its event nor its MAC accounts for it".to_owned(),
+            }));
         }
         Ok(Some(raw.call))
-    }
-
-    async fn forget(&self, before: String) -> Result<u64, LedgerError> {
-        self.runner.run(ForgetCalls(before)).await
     }
 }
 

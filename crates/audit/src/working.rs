@@ -15,11 +15,11 @@ use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use crate::chain::{Head, Placed};
-use crate::digest::{of_record, record_text, sha256_hex};
+use crate::digest::{Digester, of_record, record_text, sha256_hex};
 use crate::ledger::{LedgerError, Moment};
-use crate::pruning::Left;
+use crate::pruning::Removal;
 use crate::queue::{QueueState, QueuedCall, RawCall};
-use crate::reads::{PrunedLog, WriterHead};
+use crate::reads::{DamagedRow, PrunedLog, WriterHead};
 use crate::room::{Dropped, Room};
 use crate::watch::Watch;
 
@@ -62,51 +62,64 @@ pub struct Needs {
     pub survey: Option<Survey>,
 }
 
-/// A look at the whole store, or work on many of its rows, within the transaction of its step.
+/// A look at the whole store, within the transaction of its step. It changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Survey {
     /// Running claims whose writers are lost.
     Lost,
     /// The ends of other writers' logs that no checkpoint has named for good, oldest first.
     UnnamedHeads,
-    /// The ends of all other writers' logs.
-    AllHeads,
+    /// What earlier versions left to be taken over; where asked for, the ends of all other writers'
+    /// logs.
+    Beginning {
+        /// Whether the ends are asked for.
+        heads: bool,
+    },
     /// Settled receipts from before a time that are whole, at most so many.
-    Prunable(String, usize),
-    /// Agent logs from before a time are removed, at most so many.
-    RemoveLogs(String, usize),
-    /// Agent logs are removed because room runs short: of calls without a receipt as long as there
-    /// are such, then the oldest; at most so many.
-    MakeRoom(usize),
-    /// Events from before a time that account for nothing any more are removed from the next block
-    /// of a log, as far as a checkpoint covers it; or a log is looked through up to there.
-    RemoveEvents(String),
+    PrunableReceipts(String, usize),
+    /// Agent logs from before a time, at most so many.
+    PrunableLogs(String, usize),
+    /// Agent logs that go where room runs short: of calls without a receipt as long as there are
+    /// such, then the oldest; at most so many.
+    DroppableLogs(usize),
+    /// Events from before a time that account for nothing any more, of the next block of a log, as
+    /// far as a checkpoint covers it; or a log is looked through up to there.
+    PrunableEvents(String),
     /// The oldest asynchronous call whose worker is lost, else the oldest that waits. The names are
     /// those of the calls that this process has.
     NextCall(BTreeSet<CallName>),
-    /// Asynchronous calls that got their result before a time are removed.
-    RemoveCalls(String),
+    /// Asynchronous calls that got their result before a time, at most so many.
+    PrunableCalls(String, usize),
 }
 
-/// What a [`Survey`] has found or done.
+/// What a [`Survey`] has found.
 #[derive(Debug, Default)]
 pub struct Surveyed {
     /// Of [`Survey::Lost`].
     pub lost: Vec<Stored>,
-    /// Of [`Survey::UnnamedHeads`] and [`Survey::AllHeads`].
+    /// Of [`Survey::UnnamedHeads`] and [`Survey::Beginning`].
     pub heads: Vec<OtherHead>,
-    /// Of [`Survey::Prunable`], and whether each holds a key.
+    /// Of [`Survey::Beginning`], in a store that an earlier version has written.
+    pub earlier: Option<Earlier>,
+    /// Of [`Survey::PrunableReceipts`], and whether each holds a key.
     pub prunable: Vec<(Stored, bool)>,
-    /// How many rows were removed.
-    pub removed: u64,
-    /// Of which writer events were removed, and what is left there.
-    pub left: Option<(String, Left)>,
-    /// Of [`Survey::MakeRoom`]: what has gone.
+    /// Other records that may go.
+    pub removal: Removal,
+    /// Of [`Survey::DroppableLogs`]: up to where they go.
     pub dropped: Option<Dropped>,
     /// Whether there is more to look at.
     pub more: bool,
     /// Of [`Survey::NextCall`].
     pub call: Option<RawCall>,
+}
+
+/// What an earlier version has written without what accounts for it now.
+#[derive(Debug, Default)]
+pub struct Earlier {
+    /// Asynchronous calls.
+    pub calls: Vec<QueuedCall>,
+    /// Logs whose beginnings it has removed, by writer.
+    pub logs: Vec<(String, PrunedLog)>,
 }
 
 /// The end of another writer's log.
@@ -249,8 +262,8 @@ pub struct Changes {
     pub checkpoint: Option<Named>,
     /// The writer's lease is renewed.
     pub renewed: Option<Moment>,
-    /// A survey has removed rows.
-    pub swept_rows: bool,
+    /// Records that go, beside receipts.
+    pub pruned: Option<Removal>,
     /// Beginnings of logs that an earlier version has removed are taken over.
     pub adopted: Vec<(String, PrunedLog)>,
     /// The writer's log ends.
@@ -300,8 +313,8 @@ pub struct Batch {
     pub checkpoint: Option<Named>,
     /// The writer's lease is renewed.
     pub renewed: Option<Moment>,
-    /// A survey has removed rows.
-    pub swept_rows: bool,
+    /// Records that go, beside receipts.
+    pub pruned: Option<Removal>,
     /// Beginnings of logs that an earlier version has removed are taken over.
     pub adopted: Vec<(String, PrunedLog)>,
     /// The writer's log ends.
@@ -325,7 +338,7 @@ impl Batch {
             && self.calls.is_empty()
             && self.checkpoint.is_none()
             && self.renewed.is_none()
-            && !self.swept_rows
+            && self.pruned.is_none()
             && self.adopted.is_empty()
             && !self.stopped
     }
@@ -335,7 +348,7 @@ impl Batch {
 /// is an error.
 #[derive(Debug)]
 pub struct WorkingSet {
-    key_id: String,
+    digester: Digester,
     pub(crate) head: Head,
     pub(crate) receipts: HashMap<String, Option<Stored>>,
     keys: HashMap<String, Option<String>>,
@@ -345,7 +358,7 @@ pub struct WorkingSet {
     asked: HashSet<ApprovalName>,
     pub(crate) calls: HashMap<CallName, Option<QueuedCall>>,
     waiting: Option<u64>,
-    /// What the batch's survey has found or done.
+    /// What the batch's survey has found.
     pub surveyed: Surveyed,
     /// The store's clock, in milliseconds since 1970, where it has one of its own.
     pub clock_ms: Option<i64>,
@@ -378,11 +391,11 @@ fn unread(what: &str) -> LedgerError {
 }
 
 impl WorkingSet {
-    /// The set of a writer whose log ends at `head`; `key_id` is the id of the store's digest key.
+    /// The set of a writer whose log ends at `head`, in a store with the keys of `digester`.
     #[must_use]
-    pub fn new(head: Head, key_id: String, watch: Arc<Watch>) -> Self {
+    pub fn new(head: Head, digester: Digester, watch: Arc<Watch>) -> Self {
         Self {
-            key_id,
+            digester,
             head,
             receipts: HashMap::new(),
             keys: HashMap::new(),
@@ -412,10 +425,10 @@ impl WorkingSet {
         self.head.writer()
     }
 
-    /// The id of the store's digest key.
+    /// Makes digests with the store's keys.
     #[must_use]
-    pub fn key_id(&self) -> &str {
-        &self.key_id
+    pub fn digester(&self) -> &Digester {
+        &self.digester
     }
 
     /// How much room the store has left.
@@ -538,8 +551,28 @@ impl WorkingSet {
     /// An asynchronous call.
     ///
     /// # Errors
-    /// As [`WorkingSet::held`].
+    /// [`LedgerError::Damaged`] where its row was changed; as [`WorkingSet::held`].
     pub fn call(&self, caller: &str, call_id: &str) -> Result<Option<&QueuedCall>, LedgerError> {
+        let found = self.call_as_stored(caller, call_id)?;
+        match found {
+            Some(call) if !call.is_whole(&self.digester) => Err(LedgerError::Damaged(DamagedRow {
+                table: "queue".to_owned(),
+                row: format!("{caller} {call_id}"),
+                reason: "its MAC does not fit".to_owned(),
+            })),
+            found => Ok(found),
+        }
+    }
+
+    /// An asynchronous call, whatever was done to its row.
+    ///
+    /// # Errors
+    /// As [`WorkingSet::held`].
+    pub fn call_as_stored(
+        &self,
+        caller: &str,
+        call_id: &str,
+    ) -> Result<Option<&QueuedCall>, LedgerError> {
         self.known(self.calls.get(&(caller.to_owned(), call_id.to_owned())), "a call")
     }
 
@@ -736,7 +769,8 @@ impl WorkingSet {
             }
             batch.events.push(placed);
         }
-        for call in changes.calls {
+        for mut call in changes.calls {
+            call.mac = Some(call.mac_of(&self.digester));
             let name = (call.caller.clone(), call.call_id.clone());
             let waits = u64::from(call.state == QueueState::Queued);
             let before = self.calls.insert(name.clone(), Some(call.clone())).flatten();
@@ -755,7 +789,7 @@ impl WorkingSet {
         }
         batch.begun.extend(changes.begun);
         batch.renewed = changes.renewed.or(batch.renewed.take());
-        batch.swept_rows |= changes.swept_rows;
+        batch.pruned = changes.pruned.or(batch.pruned.take());
         batch.adopted.extend(changes.adopted);
         batch.stopped |= changes.stopped;
     }

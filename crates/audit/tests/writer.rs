@@ -9,6 +9,7 @@ use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::Head;
 use toolbooth_audit::claim::ClaimEvent;
 use toolbooth_audit::conformance::{moment, request, settlement};
+use toolbooth_audit::digest::Digester;
 use toolbooth_audit::ledger::{ClaimRequest, Claimed};
 use toolbooth_audit::steps::{Note, Settle, Step, Wait};
 use toolbooth_audit::watch::Watch;
@@ -108,7 +109,11 @@ fn begin(script: &[Commit], gate: Option<Receiver<()>>) -> (Steps, Arc<Mutex<Kep
     let kept = Arc::new(Mutex::new(Kept { script: script.to_vec(), ..Kept::default() }));
     let watch = Arc::new(Watch::default());
     let (steps, queue) = Steps::new(Arc::clone(&watch));
-    let set = WorkingSet::new(Head::new("writer".to_owned()), "key".to_owned(), Arc::clone(&watch));
+    let set = WorkingSet::new(
+        Head::new("writer".to_owned()),
+        Digester::new(&[1; 32]),
+        Arc::clone(&watch),
+    );
     let backend = Scripted { kept: Arc::clone(&kept), gate };
     tokio::spawn(Writer::new(backend, set, watch).serve(queue));
     (steps, kept)

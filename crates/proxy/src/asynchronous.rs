@@ -185,14 +185,6 @@ impl AsyncCalls {
         self.queue.cancel(caller.name(), call_id).await
     }
 
-    /// Removes calls that got their result before a time, RFC 3339 UTC.
-    ///
-    /// # Errors
-    /// [`LedgerError::Unavailable`].
-    pub async fn forget(&self, before: &str) -> Result<u64, LedgerError> {
-        self.queue.forget(before.to_owned()).await
-    }
-
     /// Takes calls and runs them, `at_once` at a time, until `stop`; then those that run are
     /// waited for by the proxy's own end. To be called once for each store and process: what is
     /// said to run here and is not known to these calls is taken again.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use toolbooth_audit::ledger::{Ledger, Moment, Prune, PruneKind};
 use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_audit::queue::{CallQueue, QueuedCall};
 use toolbooth_audit::reads::{LogFilter, ReceiptFilter};
@@ -142,7 +143,9 @@ async fn a_call_that_is_handed_over_runs_once_however_often_it_is_delivered() {
     let row = QueuedCall { request: request.to_string(), ..again };
     fixture.ledger.enqueue(row.clone(), 10).await.unwrap();
     fixture.until("b", |call| call.state == "done").await;
-    assert_eq!(fixture.ledger.forget("9999".into()).await.unwrap(), 2);
+    let later = Moment { text: "2999-01-01T00:00:00.000Z".into(), ..now() };
+    let prune = Prune { kind: PruneKind::Calls, before: later.text.clone(), at: later };
+    assert_eq!(fixture.ledger.prune(prune).await.unwrap().removed, 2);
     fixture.ledger.enqueue(row, 10).await.unwrap();
     let second = fixture.until("b", |call| call.state == "done").await.result.unwrap();
     assert_eq!((&second["replayed"], &second["callId"]), (&json!(true), &json!("b")));

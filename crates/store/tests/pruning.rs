@@ -169,7 +169,7 @@ async fn a_name_of_a_call_is_used_again_after_pruning() {
         checkpoint(&ledger, at + 2).await;
         prune(&ledger, &ALL, at + 5, at + 6).await;
         sound(&ledger).await;
-        ledger.forget(moment(at + 5).text).await.unwrap();
+        prune(&ledger, &[PruneKind::Calls], at + 5, at + 6).await;
         sound(&ledger).await;
     }
 }
@@ -236,8 +236,11 @@ async fn a_damaged_log_holds_up_no_other() {
     assert_eq!(count("one"), before.0, "what is damaged is not removed");
     assert!(count("two") < before.1, "the other is shortened");
     let report = verified(&two).await;
-    assert!(report.problems.iter().all(|problem| problem.writer == "one"), "{report:?}");
-    assert!(!report.ok);
+    // Whether the index has the event as it was depends on when it was indexed.
+    let is_expected =
+        |problem: &verify::Problem| problem.writer == "one" || problem.kind == "index-differs";
+    assert!(report.problems.iter().all(is_expected), "{report:?}");
+    assert!(report.problems.iter().any(|problem| problem.writer == "one"), "{report:?}");
 }
 
 /// The end of a log is named by a checkpoint of the next one, which is pruned later.

@@ -504,6 +504,7 @@ pub(crate) enum PruneWhat {
     Receipts,
     Logs,
     Audit,
+    Calls,
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,6 @@ use serde_json::Value;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 
 use super::{Step, place, plain};
-use crate::digest::Digester;
 use crate::ledger::{LedgerError, Moment};
 use crate::queue::{Enqueued, Heartbeat, QueueState, QueuedCall, digest_of};
 use crate::working::{CallName, Changes, Needs, Survey, WorkingSet};
@@ -69,15 +68,15 @@ fn event(kind: AuditEventKind, call: &QueuedCall, time: String) -> EventBody {
 
 /// Calls that an earlier version has handed over or finished, without events: they are accounted for
 /// from now on.
-pub(super) fn adopt(
-    set: &WorkingSet,
-    digester: &Digester,
-    calls: &[QueuedCall],
-    at: &Moment,
-    changes: &mut Changes,
-) {
+pub(super) fn adopt(set: &WorkingSet, calls: &[QueuedCall], at: &Moment, changes: &mut Changes) {
+    let digester = set.digester();
     for call in calls {
         let mut call = call.clone();
+        if call.queued_by.is_some() {
+            // It has its events, and lacks only its MAC.
+            changes.calls.push(call);
+            continue;
+        }
         let mut queued = event(AuditEventKind::CallQueued, &call, at.text.clone());
         queued.args_digest = Some(digest_of(digester, &call.request));
         queued.facts = Some(since(&call.enqueued_at));
@@ -107,8 +106,6 @@ fn since(time: &str) -> serde_json::Map<String, Value> {
 pub struct TakeCall {
     /// The calls that this process has.
     pub running: BTreeSet<CallName>,
-    /// Makes the digests by which events account for calls.
-    pub digester: Digester,
 }
 
 impl Step for TakeCall {
@@ -121,13 +118,9 @@ impl Step for TakeCall {
     fn decide(&self, set: &WorkingSet) -> Result<(Option<QueuedCall>, Changes), LedgerError> {
         let Some(next) = &set.surveyed.call else { return Ok((None, Changes::default())) };
         let mut taken = next.call.clone();
-        if !next.is_asked(&self.digester) {
+        if !(next.is_asked(set.digester()) && taken.is_whole(set.digester())) {
             let (caller, id) = (&taken.caller, &taken.call_id);
-            tracing::error!(
-                caller,
-                call.id = id,
-                "no event accounts for a queued call; it is not run"
-            );
+            tracing::error!(caller, call.id = id, "a queued call was changed; it is not run");
             taken.state = QueueState::Done;
             taken.finished_at = Some(taken.enqueued_at.clone());
             return Ok((None, changed(taken)));
@@ -208,8 +201,8 @@ pub struct FinishCall {
     pub call: CallName,
     /// The result, JSON.
     pub result: String,
-    /// Makes the digest by which an event accounts for it.
-    pub digester: Digester,
+    /// The digest of the result.
+    pub digest: String,
     /// Now.
     pub at: Moment,
 }
@@ -222,7 +215,8 @@ impl Step for FinishCall {
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
-        let open = set.call(&self.call.0, &self.call.1)?;
+        // What has run has its result, whatever was done to the row meanwhile.
+        let open = set.call_as_stored(&self.call.0, &self.call.1)?;
         let Some(call) = open.filter(|call| call.state != QueueState::Done) else {
             return Ok(((), Changes::default()));
         };
@@ -234,7 +228,7 @@ impl Step for FinishCall {
             ..call.clone()
         };
         let mut event = event(AuditEventKind::CallFinished, call, self.at.text.clone());
-        event.result_digest = Some(digest_of(&self.digester, &self.result));
+        event.result_digest = Some(self.digest.clone());
         let mut changes = changed(finished);
         changes.events.push(plain(event));
         Ok(((), changes))
@@ -258,26 +252,5 @@ impl Step for CancelCall {
             return Ok((false, Changes::default()));
         };
         Ok((true, changed(QueuedCall { cancel: true, ..call.clone() })))
-    }
-}
-
-/// Removes calls that got their result before a time; how many.
-#[derive(Debug)]
-pub struct ForgetCalls(pub String);
-
-impl Step for ForgetCalls {
-    type Answer = u64;
-
-    fn needs(&self) -> Needs {
-        Needs::of(Survey::RemoveCalls(self.0.clone()))
-    }
-
-    fn sync(&self) -> bool {
-        false
-    }
-
-    fn decide(&self, set: &WorkingSet) -> Result<(u64, Changes), LedgerError> {
-        let removed = set.surveyed.removed;
-        Ok((removed, Changes { swept_rows: removed > 0, ..Changes::default() }))
     }
 }

@@ -157,7 +157,7 @@ fn fresh(request: &ClaimRequest, set: &WorkingSet, approval_id: Option<String>) 
         caller: request.caller.clone(),
         idempotency: ReceiptKey {
             mode: request.mode,
-            key_id: key_digest.as_ref().map(|_| set.key_id().to_owned()),
+            key_id: key_digest.as_ref().map(|_| set.digester().key_id().to_owned()),
             key_digest,
             more_key_digests: request.keys.iter().skip(1).cloned().collect(),
         },

@@ -7,11 +7,9 @@ use toolbooth_contracts::event::{AuditEventKind, EventBody};
 
 use super::{Step, plain};
 use crate::checkpoint::{self, Due};
-use crate::digest::Digester;
 use crate::ledger::{LedgerError, Moment, PruneKind};
 use crate::note::Signer;
 use crate::pruning::Left;
-use crate::queue::QueuedCall;
 use crate::reads::{PrunedLog, WriterHead};
 use crate::working::{Changes, Named, Needs, Survey, WorkingSet};
 
@@ -161,12 +159,6 @@ pub struct Start {
     pub started: EventBody,
     /// The word of that person.
     pub accepted: Option<AcceptRestored>,
-    /// Calls that an earlier version has left in the queue.
-    pub calls: Vec<QueuedCall>,
-    /// Makes the digests by which events account for them.
-    pub digester: Digester,
-    /// Beginnings of logs that an earlier version has removed.
-    pub pruned: Vec<(String, PrunedLog)>,
     /// What signs.
     pub signer: Signer,
     /// Now.
@@ -186,7 +178,7 @@ impl Step for Start {
     type Answer = ();
 
     fn needs(&self) -> Needs {
-        Needs { survey: self.accepted.as_ref().map(|_| Survey::AllHeads), ..Needs::default() }
+        Needs::of(Survey::Beginning { heads: self.accepted.is_some() })
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
@@ -195,14 +187,28 @@ impl Step for Start {
         if let Some(accepted) = &self.accepted {
             changes.events.push(plain(accepted.event(set)));
         }
-        super::calls::adopt(set, &self.digester, &self.calls, &self.at, &mut changes);
-        if !self.pruned.is_empty() {
-            let events = self.pruned.iter().map(|(writer, log)| adopted(writer, log, &self.at));
-            sign_at_once(set, events.collect(), &self.signer, &self.at, &mut changes);
-            changes.adopted.clone_from(&self.pruned);
+        if let Some(earlier) = &set.surveyed.earlier {
+            super::calls::adopt(set, &earlier.calls, &self.at, &mut changes);
+            let logs = earlier.logs.iter();
+            let events = logs.map(|(writer, log)| adopted(writer, log, &self.at));
+            let events = events.chain([forgotten(&self.at)]).collect();
+            sign_at_once(set, events, &self.signer, &self.at, &mut changes);
+            changes.adopted.clone_from(&earlier.logs);
         }
         Ok(((), changes))
     }
+}
+
+/// An earlier version has removed asynchronous calls without saying so.
+fn forgotten(at: &Moment) -> EventBody {
+    let facts = [
+        ("records", PruneKind::Calls.as_str().into()),
+        ("before", at.text.clone().into()),
+        ("adopted", true.into()),
+    ];
+    let mut body = EventBody::new(AuditEventKind::ReceiptsPruned, at.text.clone());
+    body.facts = Some(facts.map(|(name, value)| (name.to_owned(), value)).into_iter().collect());
+    body
 }
 
 /// The beginning of a log that an earlier version has removed is vouched for from now on.

@@ -12,6 +12,7 @@ use super::{Step, about, log, move_to, place, snapshot};
 use crate::claim::{self, ClaimEvent, Transition};
 use crate::ledger::{LedgerError, Moment, Prune, PruneKind, Pruned, Swept};
 use crate::note::Signer;
+use crate::pruning::Removal;
 use crate::working::{Changes, Needs, Survey, WorkingSet};
 
 /// The writer's lease is renewed.
@@ -80,13 +81,17 @@ impl Step for MakeRoom {
     type Answer = (Pruned, Option<String>);
 
     fn needs(&self) -> Needs {
-        Needs::of(Survey::MakeRoom(PRUNE_MAX))
+        Needs::of(Survey::DroppableLogs(PRUNE_MAX))
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<(Self::Answer, Changes), LedgerError> {
         let surveyed = &set.surveyed;
-        let pruned = Pruned { removed: surveyed.removed, tombstones: 0, more: surveyed.more };
-        let mut changes = Changes { swept_rows: surveyed.removed > 0, ..Changes::default() };
+        let removed = surveyed.removal.count();
+        let pruned = Pruned { removed, tombstones: 0, more: surveyed.more };
+        let mut changes = Changes::default();
+        if removed > 0 {
+            changes.pruned = Some(surveyed.removal.clone());
+        }
         let Some(dropped) = &surveyed.dropped else { return Ok(((pruned, None), changes)) };
         let mut body = EventBody::new(AuditEventKind::ReceiptsPruned, self.at.text.clone());
         let records = if dropped.refusals { "refusals" } else { "logs" };
@@ -128,9 +133,10 @@ impl Step for PruneRecords {
     fn needs(&self) -> Needs {
         let before = self.before();
         Needs::of(match self.prune.kind {
-            PruneKind::Receipts => Survey::Prunable(before, PRUNE_MAX),
-            PruneKind::Logs => Survey::RemoveLogs(before, PRUNE_MAX),
-            PruneKind::Events => Survey::RemoveEvents(before),
+            PruneKind::Receipts => Survey::PrunableReceipts(before, PRUNE_MAX),
+            PruneKind::Logs => Survey::PrunableLogs(before, PRUNE_MAX),
+            PruneKind::Events => Survey::PrunableEvents(before),
+            PruneKind::Calls => Survey::PrunableCalls(before, PRUNE_MAX),
         })
     }
 
@@ -153,19 +159,19 @@ impl Step for PruneRecords {
                 pruned.removed += 1;
             }
         }
-        pruned.removed += set.surveyed.removed;
-        if pruned == Pruned::default() {
-            // What was looked through is noted all the same.
-            changes.swept_rows = set.surveyed.more;
-            pruned.more = set.surveyed.more;
+        let removal = &set.surveyed.removal;
+        if *removal != Removal::default() {
+            changes.pruned = Some(removal.clone());
+        }
+        pruned.removed += removal.count();
+        pruned.more = set.surveyed.more;
+        if pruned.removed + pruned.tombstones == 0 {
             return Ok(((pruned, None), changes));
         }
-        pruned.more = set.surveyed.more;
-        changes.swept_rows = set.surveyed.removed > 0;
         let mut facts = serde_json::Map::new();
-        if let Some((writer, left)) = &set.surveyed.left {
+        if let Some((writer, cut)) = &removal.events {
             facts.insert("writer".to_owned(), writer.clone().into());
-            facts.insert("left".to_owned(), serde_json::to_value(left).unwrap_or_default());
+            facts.insert("left".to_owned(), serde_json::to_value(&cut.left).unwrap_or_default());
         }
         facts.insert("records".to_owned(), kind.as_str().into());
         facts.insert("before".to_owned(), self.before().into());

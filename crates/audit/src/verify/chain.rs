@@ -277,7 +277,7 @@ impl<'e> Chains<'e> {
         let checks = [
             ("began", started.is_none_or(|started| row.started == *started)),
             ("ended", row.stopped == expected.stops.contains_key(writer)),
-            ("was named for good", !row.named || expected.is_named(writer, head.size)),
+            ("was named for good", !row.named || expected.is_named(writer, head.size, !is_legacy)),
             ("was last signed", is_legacy || row.checkpoint.as_ref() == expected.notes.get(writer)),
             ("ends", is_legacy || head.root.is_some() || !expected.notes.contains_key(writer)),
         ];

@@ -129,7 +129,7 @@ impl<'e> Records<'e> {
         {
             *self.resolved.entry(id.clone()).or_default() += 1;
         }
-        self.queue.event(read, fields);
+        self.queue.event(read, fields, self.expected.calls_before.as_ref());
         if let Some(digest) = &fields.receipt_digest {
             self.open.remove(fields.receipt_id.as_deref().unwrap_or_default());
             self.receipt(read, fields, digest);
@@ -456,7 +456,8 @@ impl<'e> Records<'e> {
             || (is_of(&raw.finished, AuditEventKind::CallFinished)
                 && by.is_none_or(|digester| raw.is_answered(digester)));
         let fits = !known || self.expected.lacks_events() || self.queue.fits(raw);
-        if !(asked && answered && fits) {
+        let whole = by.is_none_or(|digester| call.is_whole(digester));
+        if !(asked && answered && fits && whole) {
             let message = format!("no event accounts for queued call {} as it is", call.call_id);
             self.problems.add("call-changed", "", None, message);
         }
@@ -554,6 +555,8 @@ struct Queue {
     open: BTreeMap<CallName, (String, String, u64)>,
     /// When those were answered of which no request was read yet; it may have been pruned.
     early: BTreeMap<CallName, String>,
+    /// Those that were answered and not pruned, and are not there: where they were answered.
+    gone: Vec<(String, String, u64)>,
 }
 
 /// Where and when a call was asked for and answered. The same name can be used again, once an
@@ -570,7 +573,7 @@ fn named(caller: &str, call_id: &str) -> CallName {
 }
 
 impl Queue {
-    fn event(&mut self, read: &Read, fields: &EventFields) {
+    fn event(&mut self, read: &Read, fields: &EventFields, pruned_before: Option<&String>) {
         let asks = match fields.event {
             AuditEventKind::CallQueued => true,
             AuditEventKind::CallFinished => false,
@@ -587,6 +590,10 @@ impl Queue {
         }
         let time = fields.time.clone();
         if !asks {
+            let since = fields.fact(CALL_SINCE).unwrap_or(&time);
+            if !is_before(since, pruned_before) {
+                self.gone.push((call_id.clone(), read.writer.clone(), read.seq));
+            }
             if self.open.remove(&name).is_none() {
                 self.early.insert(name, time);
             }
@@ -623,9 +630,10 @@ impl Queue {
         raw.state == call.state.as_str() && call.enqueued_at == asked && fits
     }
 
-    /// Calls that were not answered and are not there any more.
+    /// Calls that were not answered or not pruned, and are not there any more.
     fn lost(&self) -> impl Iterator<Item = (&String, &String, u64)> {
-        self.open.iter().map(|((_, call), (_, writer, seq))| (call, writer, *seq))
+        let open = self.open.iter().map(|((_, call), (_, writer, seq))| (call, writer, *seq));
+        open.chain(self.gone.iter().map(|(call, writer, seq)| (call, writer, *seq)))
     }
 }
 

@@ -51,6 +51,7 @@ pub(super) struct Base {
 enum Pruned {
     Receipts(Option<String>),
     Logs(Option<String>),
+    Calls(Option<String>),
     Dropped(Dropped),
     /// Of this log, with what is left there; whether that was taken over from an earlier version.
     Events(String, Left, bool),
@@ -64,6 +65,8 @@ pub(super) struct Survey {
     /// Where logs of a restored backup ended, as logs say that no checkpoint has vouched for yet: by
     /// writer and place.
     claimed: Vec<(String, u64, Heads)>,
+    /// Checkpoints of logs whose keys are not known yet: by writer and place.
+    unopened: Vec<(String, u64, String)>,
     /// Where the last good checkpoint of a log is.
     checkpoints: BTreeMap<String, u64>,
     /// What logs say was pruned, and where they say so.
@@ -86,6 +89,8 @@ pub(super) struct Expectations {
     /// Up to when receipts and agent logs were pruned.
     pub(super) receipts_before: Option<String>,
     pub(super) logs_before: Option<String>,
+    /// Up to when asynchronous calls that have their results were pruned.
+    pub(super) calls_before: Option<String>,
     /// Up to where agent logs gave way to others, by writer: all of them, and those of calls without a
     /// receipt.
     logs_dropped: BTreeMap<String, u64>,
@@ -105,10 +110,10 @@ pub(super) struct Expectations {
 }
 
 impl Expectations {
-    /// Whether somebody has named the end of a log.
-    pub(super) fn is_named(&self, writer: &str, size: u64) -> bool {
+    /// Whether somebody has named the end of a log: by its root, where its row has one.
+    pub(super) fn is_named(&self, writer: &str, size: u64, has_root: bool) -> bool {
         let wanted = self.wanted.get(&(writer.to_owned(), size));
-        wanted.is_some_and(|wanted| wanted.iter().any(|wanted| wanted.root.is_some()))
+        wanted.is_some_and(|wanted| wanted.iter().any(|own| own.root.is_some() || !has_root))
     }
 
     /// Whether the agent log of an event has gone, by retention or because room ran short.
@@ -268,6 +273,7 @@ impl Survey {
                     _ => Pruned::Logs(text("before").filter(|_| records == "logs")),
                 });
             }
+            Some("calls") => prunes.push(Pruned::Calls(text("before"))),
             Some("events") => {
                 let of = text("writer").unwrap_or_default();
                 // What earlier versions removed was taken over.
@@ -291,6 +297,20 @@ impl Survey {
     fn learn_checkpoint(&mut self, writer: &str, seq: u64, facts: Option<&Map<String, Value>>) {
         let note = fact(facts, "note").unwrap_or_default();
         self.learnt.notes.insert(writer.to_owned(), note.to_owned());
+        for head in heads(facts) {
+            let by = format!("a checkpoint of {writer}");
+            self.learnt.want(head.writer, head.size, Hash::parse(&head.root), &by, false);
+        }
+        if self.known.keys.is_empty() && !self.keys.contains_key(writer) {
+            // Its key went with the beginning of the log; another log may name it.
+            self.unopened.push((writer.to_owned(), seq, note.to_owned()));
+        } else {
+            self.checkpoint(writer, seq, note);
+        }
+    }
+
+    /// A checkpoint of a log, at an event of it.
+    fn checkpoint(&mut self, writer: &str, seq: u64, note: &str) {
         match self.open(writer, note) {
             Ok(signed) if signed.writer == writer && signed.size == seq => {
                 self.checkpoints.insert(writer.to_owned(), seq);
@@ -312,10 +332,6 @@ impl Survey {
                 let message = format!("the checkpoint at event {seq}: {error}");
                 self.problems.add("signature", writer, seq, message);
             }
-        }
-        for head in heads(facts) {
-            let by = format!("a checkpoint of {writer}");
-            self.learnt.want(head.writer, head.size, Hash::parse(&head.root), &by, false);
         }
     }
 
@@ -344,6 +360,9 @@ impl Survey {
 
     /// Everything about logs themselves has been learnt: what was brought along can be understood.
     pub(super) fn finish(mut self) -> (Expectations, Problems) {
+        for (writer, seq, note) in std::mem::take(&mut self.unopened) {
+            self.checkpoint(&writer, seq, &note);
+        }
         // A log that has ended ends with a checkpoint over all of it.
         for (writer, stop) in &self.learnt.stops {
             let covered = self.checkpoints.get(writer).is_some_and(|at| at + 1 == *stop);
@@ -379,6 +398,9 @@ impl Survey {
             match pruned {
                 Pruned::Receipts(before) => {
                     learnt.receipts_before = before.max(learnt.receipts_before.take());
+                }
+                Pruned::Calls(before) => {
+                    learnt.calls_before = before.max(learnt.calls_before.take());
                 }
                 Pruned::Logs(before) => {
                     learnt.logs_before = before.max(learnt.logs_before.take());

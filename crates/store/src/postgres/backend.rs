@@ -6,6 +6,7 @@
 //!
 //! Path: 6, 9. Doc: records.md#stores
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::Head;
+use toolbooth_audit::pruning::Progress;
 use toolbooth_audit::working::{Batch, Needs, WorkingSet};
 use toolbooth_audit::writer::{Backend, End, Failure};
 
@@ -113,12 +115,14 @@ pub(super) struct PostgresBackend {
     session: Option<Session>,
     /// Whether a transaction has begun.
     begun: bool,
+    /// How far pruning has looked through each log.
+    progress: HashMap<String, Progress>,
 }
 
 impl PostgresBackend {
     pub(super) async fn new(server: Server, writer: String) -> Result<Self, Error> {
         let session = Some(Session::begin(&server).await?);
-        Ok(Self { server, writer, session, begun: false })
+        Ok(Self { server, writer, session, begun: false, progress: HashMap::new() })
     }
 
     fn session(&mut self) -> Result<Session, Failure> {
@@ -169,7 +173,8 @@ impl Backend for PostgresBackend {
         }
         self.begun = true;
         let session = self.session()?;
-        let done = timeout(BATCH_TIMEOUT, session.load(missing, &self.writer, set)).await;
+        let loading = session.load(missing, &self.writer, &self.progress, set);
+        let done = timeout(BATCH_TIMEOUT, loading).await;
         self.keep(session, done).await
     }
 
@@ -177,7 +182,9 @@ impl Backend for PostgresBackend {
         let begun = std::mem::take(&mut self.begun);
         let session = self.session()?;
         let done = timeout(BATCH_TIMEOUT, session.write(batch, begun, from, to)).await;
-        self.keep(session, done).await
+        self.keep(session, done).await?;
+        self.progress.extend(batch.pruned.as_ref().and_then(|removal| removal.progress.clone()));
+        Ok(())
     }
 
     async fn gather(&mut self, enough: &(dyn Fn() -> bool + Sync)) {

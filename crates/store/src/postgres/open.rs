@@ -6,14 +6,12 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use async_channel::{Receiver, Sender};
-use tokio_postgres::Client;
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::Head;
 use toolbooth_audit::checkpoint::Checkpoint;
 use toolbooth_audit::digest::{Digester, KEY_BYTES};
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::note::Signer;
-use toolbooth_audit::reads::PrunedLog;
 use toolbooth_audit::recorder::{Recorder, Runner};
 use toolbooth_audit::steps::{self, AcceptRestored, Start, Step};
 use toolbooth_audit::watch::Watch;
@@ -23,8 +21,8 @@ use toolbooth_audit::writer::{Steps, Writer};
 use super::backend::PostgresBackend;
 use super::connect::Server;
 use super::reads::PostgresReads;
-use super::rows::{call, head};
-use super::statements::{CALL, HEAD};
+use super::rows::head;
+use super::statements::HEAD;
 use super::{OpenError, schema};
 
 /// Options for opening a store.
@@ -79,8 +77,8 @@ impl Runner for Postgres {
     }
 }
 
-/// The first version in which events account for asynchronous calls.
-const EVENTS_OF_CALLS: i32 = 2;
+/// The version up to which a database is migrated before its keys and its end are checked.
+const UNCHECKED: i32 = 1;
 
 /// Opens the store, brings its tables up to date, and begins the log of the writer `writer` (an id
 /// that was never used) at `at`.
@@ -97,7 +95,7 @@ pub async fn open(
     let server = Server::parse(&url)?;
     let mut connection = server.connect().await?;
     let client = &mut connection.client;
-    let found = schema::migrate(client, EVENTS_OF_CALLS - 1).await?;
+    let found = schema::migrate(client, UNCHECKED).await?;
     if found > schema::VERSION {
         return Err(OpenError::Newer { found, known: schema::VERSION });
     }
@@ -114,22 +112,8 @@ pub async fn open(
     let before = client
         .query_opt(&format!("SELECT {HEAD} FROM writers w ORDER BY w.ordinal DESC LIMIT 1"), &[])
         .await?;
-    let before = before.map(|row| (head(&row), row.get(8)));
-    // Applied only after the checks: this writer must write the events of calls that are already
-    // queued. A later start would see the new version and not write them.
-    schema::migrate(client, schema::VERSION).await?;
-    // Calls that an earlier version left in the queue.
-    let calls = match found {
-        0..EVENTS_OF_CALLS => {
-            let sql = format!("SELECT {CALL} FROM queue WHERE queued_by IS NULL ORDER BY place");
-            client.query(&sql, &[]).await?.iter().map(call).collect()
-        }
-        _ => Vec::new(),
-    };
-    let pruned = match found {
-        0..EVENTS_OF_CALLS => pruned_logs(client).await?,
-        _ => Vec::new(),
-    };
+    let before = before.map(|row| (head(&row), row.get(7)));
+    schema::migrate(client, schema::READABLE).await?;
     let transaction = client.transaction().await?;
     transaction
         .execute("INSERT INTO writers (writer, started) VALUES ($1, $2)", &[&writer, &at.text])
@@ -137,8 +121,8 @@ pub async fn open(
     transaction.commit().await?;
     let watch = Arc::new(Watch::default());
     let (steps, queue) = Steps::new(Arc::clone(&watch));
-    let key_id = digester.key_id().to_owned();
-    let set = WorkingSet::new(Head::new(writer.to_owned()), key_id, Arc::clone(&watch));
+    let head = Head::new(writer.to_owned());
+    let set = WorkingSet::new(head, digester.clone(), Arc::clone(&watch));
     let (own, of) = (server.clone(), writer.to_owned());
     let serving = on_a_thread(async move |ready| {
         let backend = match PostgresBackend::new(own, of).await {
@@ -155,17 +139,11 @@ pub async fn open(
         lost: lost.map(|(writer, size, _)| (writer, size)),
         at: at.clone(),
     });
-    let start = Start {
-        started,
-        accepted,
-        calls,
-        digester: digester.clone(),
-        pruned,
-        signer: signer.clone(),
-        at: at.clone(),
-    };
+    let start = Start { started, accepted, signer: signer.clone(), at: at.clone() };
     let runner = Postgres { steps, reads: PostgresReads::over(&server)?, serving };
     runner.run(start).await.map_err(OpenError::Ledger)?;
+    // What an earlier version has left is taken over; a start that ends before this does it again.
+    schema::migrate(client, schema::VERSION).await?;
     Ok(Recorder::over(writer.to_owned(), digester, signer, runner))
 }
 
@@ -197,17 +175,6 @@ where
         Err(gone) => return Err(OpenError::Thread(gone.to_string())),
     }
     Ok(end)
-}
-
-/// Logs whose beginning an earlier version removed.
-async fn pruned_logs(client: &Client) -> Result<Vec<(String, PrunedLog)>, OpenError> {
-    let sql = format!("SELECT {HEAD} FROM writers w WHERE w.pruned IS NOT NULL ORDER BY w.writer");
-    let rows = client.query(&sql, &[]).await?;
-    let pruned = |row| {
-        let head = head(row);
-        head.pruned.map(|log| (head.writer, log))
-    };
-    Ok(rows.iter().filter_map(pruned).collect())
 }
 
 /// Checks that all digest keys of the store are known, and adds the newest. Without a key, a

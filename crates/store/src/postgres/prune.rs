@@ -1,20 +1,21 @@
-//! Removes events that account for no remaining record.
+//! Finds events that account for no remaining record, and removes old records.
 //!
 //! Doc: records.md#retention
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Row, Statement};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::merkle::{Hash, leaf_hash};
-use toolbooth_audit::pruning::{self, BLOCK, Gone, Piece, Progress};
+use toolbooth_audit::pruning::{self, BLOCK, Gone, Piece, Progress, Removal};
 use toolbooth_audit::reads::PrunedLog;
 use toolbooth_audit::working::WorkingSet;
 use toolbooth_audit::writer::Failure;
 
 use super::backend::{Parameters, Session, failed};
-use crate::{Unreadable, body, pruned, unwritable};
+use super::rows::lost;
+use crate::{Unreadable, body, pruned};
 
 /// The advisory lock of the replica that prunes events; the others skip the step meanwhile.
 const LOCK: i64 = 0x746f_6f6c_7072_756e;
@@ -26,10 +27,6 @@ fn damaged(table: &str, row: impl std::fmt::Display, what: Unreadable) -> Failur
     Failure::Refused(what.at(table, row))
 }
 
-fn text_of(progress: &Progress) -> Result<String, LedgerError> {
-    serde_json::to_string(progress).map_err(unwritable)
-}
-
 /// The parameters of `put_gone` for the removed subtrees of a log.
 fn columns(writer: &str, gone: &[Gone]) -> Parameters<'static> {
     let seqs: Vec<i64> = gone.iter().map(|part| part.seq.cast_signed()).collect();
@@ -38,29 +35,23 @@ fn columns(writer: &str, gone: &[Gone]) -> Parameters<'static> {
     vec![Box::new(writer.to_owned()), Box::new(seqs), Box::new(sizes), Box::new(roots)]
 }
 
-/// The parameters of `put_gone` and `set_pruned` for a log whose beginning an earlier version
-/// removed.
-pub(super) fn adopted(
-    writer: &str,
-    log: &PrunedLog,
-) -> Result<(Parameters<'static>, Parameters<'static>), LedgerError> {
+/// The parameters of `put_gone` for a log whose beginning an earlier version removed.
+pub(super) fn adopted(writer: &str, log: &PrunedLog) -> Result<Parameters<'static>, LedgerError> {
     let what = "the beginning of a pruned log cannot be read";
     let gone = pruned::parts(log).ok_or_else(|| Unreadable::of(what).at("writers", writer))?;
-    let (done, peaks) = (log.size, log.peaks.clone());
-    let progress = Progress { computed: done, peaks, sound: done, done };
-    let progress: Parameters<'_> = vec![Box::new(writer.to_owned()), Box::new(text_of(&progress)?)];
-    Ok((columns(writer, &gone), progress))
+    Ok(columns(writer, &gone))
 }
 
 impl Session {
-    /// Takes the next step of pruning events: in a block that lost a record since, or else in the
+    /// Finds the next step of pruning events: in a block that lost a record since, or else in the
     /// next one.
     ///
     /// Does nothing while another replica prunes. Damage in one log does not stop the others: its
     /// error is returned once no other log has work left.
-    pub(super) async fn remove_events(
+    pub(super) async fn prunable_events(
         &self,
         before: &str,
+        known: &HashMap<String, Progress>,
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
         let client = self.client();
@@ -71,22 +62,23 @@ impl Session {
         if !locked.get::<_, bool>(0) {
             return Ok(());
         }
-        let stale = client
-            .query_opt(
-                "DELETE FROM stale WHERE (writer, block) =
-                     (SELECT writer, block FROM stale ORDER BY writer, block LIMIT 1)
-                 RETURNING writer, block",
-                &[],
-            )
-            .await
-            .map_err(failed)?;
-        if let Some(row) = stale {
-            set.surveyed.more = true;
+        let (writers, done): (Vec<&str>, Vec<i64>) = known
+            .iter()
+            .map(|(writer, progress)| (writer.as_str(), progress.done().cast_signed()))
+            .unzip();
+        // Waits for a transaction that marks the block again: its records are gone then.
+        let sql = "SELECT s.writer, s.block FROM stale s
+                   JOIN unnest($1::text[], $2::bigint[]) AS d (writer, done)
+                       ON d.writer = s.writer AND s.block * $3 < d.done
+                   ORDER BY s.writer, s.block LIMIT 1 FOR UPDATE OF s";
+        let given: [&(dyn ToSql + Sync); 3] = [&writers, &done, &BLOCK.cast_signed()];
+        if let Some(row) = client.query_opt(sql, &given).await.map_err(failed)? {
             let (writer, block): (String, i64) = (row.get(0), row.get(1));
-            let sql = "SELECT pruned FROM writers WHERE writer = $1";
-            let row = client.query_opt(sql, &[&writer]).await.map_err(failed)?;
-            let Some(progress) = row.map(|row| Progress::parse(row.get(0))) else { return Ok(()) };
-            let again = progress.again(block.unsigned_abs().saturating_mul(BLOCK));
+            let block = block.unsigned_abs();
+            set.surveyed.more = true;
+            set.surveyed.removal.looked_at = Some((writer.clone(), block));
+            let progress = known.get(&writer);
+            let again = progress.and_then(|known| known.again(block.saturating_mul(BLOCK)));
             let Some(part) = again else { return Ok(()) };
             return match self.shorten(&writer, part, before, set).await {
                 // The damaged block stays as it is; `audit verify` reports it.
@@ -94,10 +86,11 @@ impl Session {
                 done => done,
             };
         }
-        let sql = "SELECT writer, pruned FROM writers ORDER BY writer";
         let mut damage = None;
+        let sql = "SELECT writer FROM writers ORDER BY writer";
         for row in client.query(sql, &[]).await.map_err(failed)? {
-            let (writer, progress): (String, _) = (row.get(0), Progress::parse(row.get(1)));
+            let writer: String = row.get(0);
+            let progress = known.get(&writer).cloned().unwrap_or_default();
             match self.shorten_next(&writer, progress, before, set).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => (),
@@ -108,7 +101,7 @@ impl Session {
         damage.map_or(Ok(()), |what| Err(Failure::Refused(what)))
     }
 
-    /// Takes the next step of pruning one log. Returns whether there was one.
+    /// Finds the next step of pruning one log. Returns whether there is one.
     async fn shorten_next(
         &self,
         writer: &str,
@@ -117,8 +110,13 @@ impl Session {
         set: &mut WorkingSet,
     ) -> Result<bool, Failure> {
         if let Some(part) = progress.next_part() {
+            let block = part.0 / BLOCK;
+            let sql = "SELECT FROM stale WHERE writer = $1 AND block = $2 FOR UPDATE";
+            let given: [&(dyn ToSql + Sync); 2] = [&writer, &block.cast_signed()];
+            self.client().query(sql, &given).await.map_err(failed)?;
             self.shorten(writer, part, before, set).await?;
-        } else if let Some(signed) = self.next_checkpoint(writer, progress.sound, before).await? {
+            set.surveyed.removal.looked_at = Some((writer.to_owned(), block));
+        } else if let Some(signed) = self.next_checkpoint(writer, progress.sound(), before).await? {
             let keep_all = |_: &str, _: u64, _: bool, _: bool| true;
             let pieces = self.pieces(writer, progress.ahead(signed.0), keep_all).await?;
             progress
@@ -128,14 +126,8 @@ impl Session {
             return Ok(false);
         }
         set.surveyed.more = true;
-        self.set_progress(writer, &progress).await?;
+        set.surveyed.removal.progress = Some((writer.to_owned(), progress));
         Ok(true)
-    }
-
-    async fn set_progress(&self, writer: &str, progress: &Progress) -> Result<(), Failure> {
-        let text = text_of(progress).map_err(Failure::Refused)?;
-        let given: Parameters<'_> = vec![Box::new(writer.to_owned()), Box::new(text)];
-        self.ask(&self.statements.set_pruned, &given).await.map(drop).map_err(failed)
     }
 
     /// Finds the newest checkpoint older than `before` among the next milestones of a log. Returns
@@ -197,7 +189,7 @@ impl Session {
         Ok(pieces)
     }
 
-    /// Removes the events of a block that are older than `before` and account for no remaining
+    /// Finds the events of a block that are older than `before` and account for no remaining
     /// record.
     async fn shorten(
         &self,
@@ -223,20 +215,48 @@ impl Session {
         };
         let pieces = self.pieces(writer, (from, to), stays).await?;
         let cut = pruning::cut(from, to, &pieces);
-        if cut.removed.is_empty() {
-            return Ok(());
+        if !cut.removed.is_empty() {
+            set.surveyed.removal.events = Some((writer.to_owned(), cut));
         }
-        let removed: Vec<i64> = cut.removed.iter().map(|seq| seq.cast_signed()).collect();
-        let sql = "DELETE FROM events WHERE writer = $1 AND seq = ANY($2)";
-        client.execute(sql, &[&writer, &removed]).await.map_err(failed)?;
-        let sql = "DELETE FROM gone WHERE writer = $1 AND seq >= $2 AND seq < $3";
-        let given: [&(dyn ToSql + Sync); 3] = [&writer, &from.cast_signed(), &to.cast_signed()];
-        client.execute(sql, &given).await.map_err(failed)?;
-        let given = columns(writer, &cut.gone);
-        self.ask(&self.statements.put_gone, &given).await.map_err(failed)?;
-        set.surveyed.removed = cut.removed.len() as u64;
-        set.surveyed.left = Some((writer.to_owned(), cut.left));
         Ok(())
+    }
+
+    /// Adds the statements that remove what a step of pruning has decided on.
+    pub(super) fn remove<'s>(
+        &'s self,
+        removal: &'s Removal,
+        writes: &mut Vec<(&'s Statement, Parameters<'s>)>,
+    ) {
+        let s = &self.statements;
+        if !removal.logs.is_empty() {
+            let places = removal.logs.iter();
+            let places = places.flat_map(|(writer, seqs)| {
+                seqs.iter().map(|seq| (writer.clone(), seq.cast_signed()))
+            });
+            let (writers, seqs): (Vec<String>, Vec<i64>) = places.unzip();
+            let marked = lost(writers.iter().cloned().zip(seqs.iter().copied()));
+            writes.push((&s.lost, marked));
+            writes.push((&s.remove_logs, vec![Box::new(writers), Box::new(seqs)]));
+        }
+        if let Some((writer, block)) = &removal.looked_at {
+            let given: Parameters<'_> = vec![Box::new(writer), Box::new(block.cast_signed())];
+            writes.push((&s.looked_at, given));
+        }
+        if let Some((writer, cut)) = &removal.events {
+            let removed: Vec<i64> = cut.removed.iter().map(|seq| seq.cast_signed()).collect();
+            writes.push((&s.remove_events, vec![Box::new(writer), Box::new(removed)]));
+            let (from, to) = (cut.left.from.cast_signed(), cut.left.to.cast_signed());
+            writes.push((&s.remove_gone, vec![Box::new(writer), Box::new(from), Box::new(to)]));
+            writes.push((&s.put_gone, columns(writer, &cut.gone)));
+        }
+        if !removal.calls.is_empty() {
+            let (callers, ids): (Vec<&str>, Vec<&str>) = removal
+                .calls
+                .iter()
+                .map(|(caller, call_id)| (caller.as_str(), call_id.as_str()))
+                .unzip();
+            writes.push((&s.remove_calls, vec![Box::new(callers), Box::new(ids)]));
+        }
     }
 
     /// Sequence numbers of a log that approvals and asynchronous calls name.

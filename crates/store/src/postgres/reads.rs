@@ -126,7 +126,7 @@ impl PostgresReads {
             found if found > schema::VERSION => {
                 Err(OpenError::Newer { found, known: schema::VERSION })
             }
-            found if found < schema::VERSION => {
+            found if found < schema::READABLE => {
                 Err(OpenError::Older { found, known: schema::VERSION })
             }
             _ => Self::over(&server),

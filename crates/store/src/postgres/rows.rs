@@ -6,24 +6,26 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde_json::Value;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::Head;
 use toolbooth_audit::checkpoint;
 use toolbooth_audit::digest::sha256_hex;
-use toolbooth_audit::pruning::BLOCK;
+use toolbooth_audit::pruning::{BLOCK, Progress};
 use toolbooth_audit::queue::{QueueState, QueuedCall, RawCall};
 use toolbooth_audit::reads::{MILESTONES, WriterHead, WriterRow};
 use toolbooth_audit::working::{
-    Batch, CallName, Moved, Needs, OtherHead, Put, Stored, Survey, WorkingSet,
+    Batch, CallName, Earlier, Moved, Needs, OtherHead, Put, Stored, Survey, WorkingSet,
 };
 use toolbooth_audit::writer::Failure;
 use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::backend::{Parameters, Session, failed};
-use super::clean;
+use super::statements::CALL;
+use super::{clean, schema};
 use crate::share::{self, Part};
 use crate::{Unreadable, body, shorten, unwritable};
 
@@ -47,19 +49,18 @@ macro_rules! given {
 }
 
 pub(super) fn head(row: &Row) -> WriterHead {
-    let pruned: Option<String> = row.get(4);
     WriterHead {
         writer: row.get(0),
         size: row.get::<_, i64>(1).unsigned_abs(),
         last_leaf: row.get(2),
         root: row.get(3),
         row: Some(WriterRow {
-            started: row.get(5),
-            stopped: row.get(6),
-            named: row.get(7),
-            checkpoint: row.get(8),
+            started: row.get(4),
+            stopped: row.get(5),
+            named: row.get(6),
+            checkpoint: row.get(7),
         }),
-        pruned: pruned.and_then(|text| serde_json::from_str(&text).ok()),
+        pruned: None,
     }
 }
 
@@ -77,10 +78,12 @@ pub(super) fn call(row: &Row) -> QueuedCall {
         worker: row.get(6),
         deliveries: row.get::<_, i32>(7).unsigned_abs(),
         cancel: row.get(8),
-        progress: progress.and_then(|text| serde_json::from_str(&text).ok()),
+        // What is no JSON is no progress that was told either: its MAC does not fit.
+        progress: progress.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text))),
         result: row.get(10),
         queued_by: place_of(row.get(11)),
         finished_by: place_of(row.get(12)),
+        mac: row.get(13),
     }
 }
 
@@ -184,6 +187,7 @@ impl Session {
         &self,
         mut needs: Needs,
         writer: &str,
+        progress: &HashMap<String, Progress>,
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
         let s = &self.statements;
@@ -285,7 +289,7 @@ impl Session {
             }
         }
         match survey {
-            Some(survey) => self.survey(survey, writer, set).await,
+            Some(survey) => self.survey(survey, writer, progress, set).await,
             None => Ok(()),
         }
     }
@@ -294,6 +298,7 @@ impl Session {
         &self,
         survey: Survey,
         writer: &str,
+        progress: &HashMap<String, Progress>,
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
         let s = &self.statements;
@@ -306,16 +311,19 @@ impl Session {
                     }
                 }
             }
-            Survey::AllHeads => {
-                let rows = self.ask(&s.heads, &given![own]).await.map_err(failed)?;
-                set.surveyed.heads = rows.iter().map(other).collect();
+            Survey::Beginning { heads } => {
+                if heads {
+                    let rows = self.ask(&s.heads, &given![own]).await.map_err(failed)?;
+                    set.surveyed.heads = rows.iter().map(other).collect();
+                }
+                set.surveyed.earlier = self.earlier(writer).await?;
             }
             Survey::UnnamedHeads => {
                 let parameters = given![own, limited(checkpoint::HEADS_MAX)];
                 let rows = self.ask(&s.unnamed, &parameters).await.map_err(failed)?;
                 set.surveyed.heads = rows.iter().map(other).collect();
             }
-            Survey::Prunable(before, limit) => {
+            Survey::PrunableReceipts(before, limit) => {
                 let parameters = given![before, limited(limit)];
                 for row in self.ask(&s.prunable, &parameters).await.map_err(failed)? {
                     if let Some(stored) = readable(stored(&row, false))? {
@@ -323,18 +331,24 @@ impl Session {
                     }
                 }
             }
-            Survey::RemoveLogs(before, limit) => {
+            Survey::PrunableLogs(before, limit) => {
                 let given = given![before, limited(limit)];
-                let gone = self.ask(&s.remove_logs, &given).await.map_err(failed)?;
-                let places = gone.iter().map(|row| (row.get(0), row.get(1)));
-                let given = lost(places);
-                self.ask(&s.lost, &given).await.map_err(failed)?;
-                set.surveyed.removed = gone.len() as u64;
+                for row in self.ask(&s.prunable_logs, &given).await.map_err(failed)? {
+                    let (writer, seq): (String, i64) = (row.get(0), row.get(1));
+                    let logs = &mut set.surveyed.removal.logs;
+                    logs.entry(writer).or_default().push(seq.unsigned_abs());
+                }
             }
             // The disk of a database server is bounded at the server.
-            Survey::MakeRoom(_) => (),
-            Survey::RemoveEvents(before) => {
-                self.remove_events(&before, set).await?;
+            Survey::DroppableLogs(_) => (),
+            Survey::PrunableEvents(before) => {
+                self.prunable_events(&before, progress, set).await?;
+            }
+            Survey::PrunableCalls(before, limit) => {
+                let given = given![before, limited(limit)];
+                let rows = self.ask(&s.prunable_calls, &given).await.map_err(failed)?;
+                let name = |row: &Row| (row.get(0), row.get(1));
+                set.surveyed.removal.calls = rows.iter().map(name).collect();
             }
             Survey::NextCall(running) => {
                 let running: Vec<String> = running
@@ -362,13 +376,29 @@ impl Session {
                     });
                 }
             }
-            Survey::RemoveCalls(before) => {
-                let params: [&(dyn ToSql + Sync); 1] = [&before];
-                set.surveyed.removed =
-                    self.client().execute(&s.remove_calls, &params).await.map_err(failed)?;
-            }
         }
         Ok(())
+    }
+
+    /// What an earlier version has left to be taken over. `None` once that is done, and in a store
+    /// that is new.
+    async fn earlier(&self, writer: &str) -> Result<Option<Earlier>, Failure> {
+        let client = self.client();
+        // One replica after the other takes over what is left.
+        let sql = "SELECT version FROM toolbooth_version FOR UPDATE";
+        let version: i32 = client.query_one(sql, &[]).await.map_err(failed)?.get(0);
+        let sql = "SELECT EXISTS (SELECT 1 FROM writers WHERE writer <> $1)";
+        let used: bool = client.query_one(sql, &[&writer]).await.map_err(failed)?.get(0);
+        if !used || version >= schema::VERSION {
+            return Ok(None);
+        }
+        let sql = format!("SELECT {CALL} FROM queue WHERE mac IS NULL ORDER BY place FOR UPDATE");
+        let calls = client.query(&sql, &[]).await.map_err(failed)?.iter().map(call).collect();
+        let sql = "SELECT writer, pruned FROM writers WHERE pruned IS NOT NULL ORDER BY writer";
+        let logs = client.query(sql, &[]).await.map_err(failed)?;
+        // Version 3 wrote how far it had pruned, which does not parse as a log.
+        let log = |row: &Row| Some((row.get(0), serde_json::from_str(row.get(1)).ok()?));
+        Ok(Some(Earlier { calls, logs: logs.iter().filter_map(log).collect() }))
     }
 
     /// Writes the changes of a batch and commits. The statements are sent together and executed in
@@ -417,8 +447,14 @@ impl Session {
         }
         for (writer, log) in &batch.adopted {
             let adopted = super::prune::adopted(writer, log).map_err(unreadable)?;
-            writes.push((&s.put_gone, adopted.0));
-            writes.push((&s.set_pruned, adopted.1));
+            writes.push((&s.put_gone, adopted));
+        }
+        if !batch.adopted.is_empty() {
+            let sql = "UPDATE writers SET pruned = NULL";
+            self.client().batch_execute(sql).await.map_err(failed)?;
+        }
+        if let Some(removal) = &batch.pruned {
+            self.remove(removal, &mut writes);
         }
         let own = || to.writer();
         if let Some(named) = &batch.checkpoint {
@@ -556,13 +592,13 @@ impl Session {
 }
 
 /// The parameters of `lost`: places of events whose records were removed.
-fn lost(places: impl Iterator<Item = (String, i64)>) -> Parameters<'static> {
+pub(super) fn lost(places: impl Iterator<Item = (String, i64)>) -> Parameters<'static> {
     let (writers, seqs): (Vec<String>, Vec<i64>) = places.unzip();
     given![writers, seqs, BLOCK.cast_signed()]
 }
 
 fn other(row: &Row) -> OtherHead {
-    OtherHead { head: head(row), ended: row.get(9) }
+    OtherHead { head: head(row), ended: row.get(8) }
 }
 
 /// Receipts, column by column.
@@ -715,9 +751,10 @@ fn call_columns(batch: &Batch) -> Parameters<'_> {
         of(batch, |call| call.worker.as_deref()),
         of(batch, |call| i32::try_from(call.deliveries).unwrap_or(i32::MAX)),
         of(batch, |call| call.cancel),
-        of(batch, |call| call.progress.as_ref().map(serde_json::Value::to_string)),
+        of(batch, |call| call.progress.as_ref().map(Value::to_string)),
         of(batch, |call| call.result.as_deref()),
         of(batch, |call| text_of(call.queued_by.as_ref())),
         of(batch, |call| text_of(call.finished_by.as_ref())),
+        of(batch, |call| call.mac.as_deref()),
     ]
 }

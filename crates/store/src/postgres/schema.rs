@@ -7,7 +7,9 @@
 use tokio_postgres::{Client, Error};
 
 /// The newest version that this build knows.
-pub(super) const VERSION: i32 = 3;
+pub(super) const VERSION: i32 = 5;
+/// The first version whose records this build reads. What it lacks is written when a writer begins.
+pub(super) const READABLE: i32 = 4;
 /// The advisory lock under which migrations are applied.
 const MIGRATION_LOCK: i64 = 0x746f_6f6c_626f_6f74;
 
@@ -178,6 +180,17 @@ CREATE INDEX receipts_written ON receipts USING brin (settled)
     WITH (pages_per_range = 16, autosummarize = on);
 ";
 
+/// Adds the MACs of asynchronous calls, which are taken in the order of their times.
+const V4: &str = "
+ALTER TABLE queue ADD COLUMN mac text;
+DROP INDEX queue_open;
+CREATE INDEX queue_open ON queue (state, enqueued, place) WHERE state <> 'done';
+";
+
+/// Drops the beginnings of logs that an earlier version removed, once a writer has taken them over.
+/// Before that, a writer finds what earlier versions left by this version.
+const V5: &str = "ALTER TABLE writers DROP COLUMN pruned;";
+
 /// The schema version of a database; 0 if it has no tables yet.
 pub(super) async fn version(client: &Client) -> Result<i32, Error> {
     let there: bool =
@@ -203,9 +216,11 @@ pub(super) async fn migrate(client: &mut Client, to: i32) -> Result<i32, Error> 
              INSERT INTO toolbooth_version (version) VALUES (0) ON CONFLICT DO NOTHING",
         )
         .await?;
-    let found: i32 =
-        transaction.query_one("SELECT version FROM toolbooth_version", &[]).await?.get(0);
-    for (version, script) in (1i32..).zip([V1, V2, V3]) {
+    let found: i32 = transaction
+        .query_one("SELECT version FROM toolbooth_version FOR UPDATE", &[])
+        .await?
+        .get(0);
+    for (version, script) in (1i32..).zip([V1, V2, V3, V4, V5]) {
         if found < version && version <= to {
             transaction.batch_execute(script).await?;
             transaction.execute("UPDATE toolbooth_version SET version = $1", &[&version]).await?;

@@ -9,11 +9,11 @@ const LOST: &str = "interval '15 seconds'";
 /// Columns of `receipts` that a stored receipt is read from.
 const RECEIPT: &str = "r.fence, r.body, r.zbody, r.receipt_id";
 /// Columns of `writers` that a head is read from.
-pub(super) const HEAD: &str = "w.writer, w.size, w.last_leaf, w.root, w.pruned, w.started, w.stopped, \
-                               w.named, w.checkpoint";
+pub(super) const HEAD: &str = "w.writer, w.size, w.last_leaf, w.root, w.started, w.stopped, w.named, \
+                               w.checkpoint";
 /// Columns of `queue` that a call is read from.
 pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finished, worker, \
-                               deliveries, cancel, progress, result, queued_by, finished_by";
+                               deliveries, cancel, progress, result, queued_by, finished_by, mac";
 
 /// Selects an event by its writer and sequence number.
 pub(super) const EVENT: &str = "SELECT body, zbody FROM events WHERE writer = $1 AND seq = $2";
@@ -103,9 +103,11 @@ statements! {
          FROM receipts r WHERE r.settled < $1 LIMIT $2
          FOR UPDATE OF r SKIP LOCKED");
     // Rows are found in physical order, so the oldest mostly come first.
-    remove_logs = "DELETE FROM agent_logs WHERE (writer, seq) IN
-                       (SELECT writer, seq FROM agent_logs WHERE time < $1 LIMIT $2)
-                   RETURNING writer, seq";
+    prunable_logs = "SELECT writer, seq FROM agent_logs WHERE time < $1 LIMIT $2
+                     FOR UPDATE SKIP LOCKED";
+    remove_logs = "DELETE FROM agent_logs l
+                   USING unnest($1::text[], $2::bigint[]) AS n (writer, seq)
+                   WHERE l.writer = n.writer AND l.seq = n.seq";
     // Receipts whose shared parts are written back into agent logs.
     ended_at = "SELECT body, zbody, receipt_id FROM receipts WHERE receipt_id = ANY($1)";
     shared_logs = "SELECT l.writer, l.seq, l.body, l.zbody, l.shared
@@ -130,14 +132,18 @@ statements! {
              SELECT q.place FROM queue q LEFT JOIN writers w ON w.writer = q.worker
              WHERE q.state = 'queued' OR (q.state = 'running' AND ({}
                  OR (q.worker = $1 AND NOT (q.caller || chr(31) || q.call_id = ANY($2)))))
-             ORDER BY q.state DESC, q.place LIMIT 1 FOR UPDATE OF q SKIP LOCKED)", is_lost());
+             ORDER BY q.state DESC, q.enqueued, q.place LIMIT 1 FOR UPDATE OF q SKIP LOCKED)", is_lost());
     event = EVENT;
     put_gone = "INSERT INTO gone (writer, seq, size, root)
                 SELECT $1::text, n.seq, n.size, n.root
                 FROM unnest($2::bigint[], $3::bigint[], $4::text[]) AS n (seq, size, root)";
-    set_pruned = "UPDATE writers SET pruned = $2 WHERE writer = $1";
-    remove_calls = "DELETE FROM queue WHERE place IN (
-                        SELECT place FROM queue WHERE finished < $1 ORDER BY finished LIMIT 1000)";
+    remove_gone = "DELETE FROM gone WHERE writer = $1 AND seq >= $2 AND seq < $3";
+    remove_events = "DELETE FROM events WHERE writer = $1 AND seq = ANY($2)";
+    looked_at = "DELETE FROM stale WHERE writer = $1 AND block = $2";
+    prunable_calls = "SELECT caller, call_id FROM queue WHERE finished < $1
+                      ORDER BY finished LIMIT $2 FOR UPDATE SKIP LOCKED";
+    remove_calls = "DELETE FROM queue q USING unnest($1::text[], $2::text[]) AS n (caller, call_id)
+                    WHERE q.caller = n.caller AND q.call_id = n.call_id";
     insert_receipts = "INSERT INTO receipts
                            (receipt_id, tool, state, writer, fence, settled, zbody)
                        SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[],
@@ -180,16 +186,16 @@ statements! {
                 FROM unnest($2::bigint[], $3::text[], $4::bytea[], $5::text[])
                     AS n (seq, time, zbody, shared)";
     put_calls = "INSERT INTO queue (caller, call_id, request, enqueued, state, finished, worker,
-                     deliveries, cancel, progress, result, queued_by, finished_by)
+                     deliveries, cancel, progress, result, queued_by, finished_by, mac)
                  SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[],
                      $6::text[], $7::text[], $8::integer[], $9::boolean[], $10::text[], $11::text[],
-                     $12::text[], $13::text[])
+                     $12::text[], $13::text[], $14::text[])
                  ON CONFLICT (caller, call_id) DO UPDATE SET
                      state = excluded.state, finished = excluded.finished,
                      worker = excluded.worker, deliveries = excluded.deliveries,
                      cancel = excluded.cancel, progress = excluded.progress,
                      result = excluded.result, queued_by = excluded.queued_by,
-                     finished_by = excluded.finished_by";
+                     finished_by = excluded.finished_by, mac = excluded.mac";
     // A log that has grown since its head was read is named by a later checkpoint.
     name_writers = "UPDATE writers w SET named = true
                     FROM unnest($1::text[], $2::bigint[]) AS n (writer, size)

@@ -3,6 +3,7 @@
 //! Path: 6, 9. Doc: records.md#stores
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, Params};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::chain::{Head, Placed};
+use toolbooth_audit::pruning::Progress;
 use toolbooth_audit::working::{Batch, Needs, WorkingSet};
 use toolbooth_audit::writer::{Backend, End, Failure};
 
@@ -47,6 +49,8 @@ pub(super) struct SqliteBackend {
     pub(super) rooms: Rooms,
     /// The place up to which agent logs were searched for refusals.
     pub(super) searched: Cell<i64>,
+    /// How far pruning has looked through each log.
+    pub(super) progress: HashMap<String, Progress>,
 }
 
 /// The files that a connection has open, by device and inode: the database and its WAL.
@@ -97,6 +101,7 @@ pub(super) struct Transaction<'c> {
     pub(super) writer: &'c str,
     pub(super) writer_no: i64,
     pub(super) searched: &'c Cell<i64>,
+    pub(super) progress: &'c HashMap<String, Progress>,
 }
 
 impl Transaction<'_> {
@@ -130,6 +135,7 @@ impl SqliteBackend {
             writer: &self.writer,
             writer_no: self.writer_no,
             searched: &self.searched,
+            progress: &self.progress,
         };
         match run(&transaction) {
             Err(Failure::Unknown(error)) => Err(Failure::Unknown(error)),
@@ -237,6 +243,7 @@ impl Backend for SqliteBackend {
         self.within(|transaction| transaction.write(batch, from, to))?;
         self.end("COMMIT")?;
         self.check_files().map_err(Failure::Unknown)?;
+        self.progress.extend(batch.pruned.as_ref().and_then(|removal| removal.progress.clone()));
         if !batch.events.is_empty() {
             let place = |seq: u64| schema::place(self.writer_no, seq.cast_signed());
             let of = |placed: &Placed| Found::of(place(placed.event.seq), &placed.event.body);

@@ -3,6 +3,7 @@
 //! Path: 6, 9. Doc: records.md#stores
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::fs::File;
 use std::future::Future;
 use std::path::Path;
@@ -19,8 +20,7 @@ use toolbooth_audit::checkpoint::Checkpoint;
 use toolbooth_audit::digest::Digester;
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::note::Signer;
-use toolbooth_audit::queue::QueuedCall;
-use toolbooth_audit::reads::{PrunedLog, WriterHead};
+use toolbooth_audit::reads::WriterHead;
 use toolbooth_audit::recorder::{Recorder, Runner};
 use toolbooth_audit::room::Room;
 use toolbooth_audit::steps::{self, AcceptRestored, Start, Step};
@@ -32,7 +32,7 @@ use super::backend::{Files, SqliteBackend};
 use super::folder::StoreFolder;
 use super::reads::SqliteReads;
 use super::room::Rooms;
-use super::rows::{CALL, HEAD, call, head};
+use super::rows::{HEAD, head};
 use super::schema::MigrateError;
 use super::{OpenError, carry, lookup, schema};
 
@@ -198,7 +198,7 @@ pub fn open(
             }
         })
     };
-    let found = migrate(&mut connection, EVENTS_OF_CALLS - 1)?;
+    let found = migrate(&mut connection, UNCHECKED)?;
     if found > schema::VERSION {
         return Err(OpenError::Newer { found, known: schema::VERSION });
     }
@@ -225,15 +225,16 @@ pub fn open(
     let before: Option<(WriterHead, Option<String>)> = {
         let sql = format!("SELECT {HEAD} FROM writers ORDER BY rowid DESC LIMIT 1");
         connection
-            .query_row(&sql, [], |row| Ok((head(row)?, row.get(8)?)))
+            .query_row(&sql, [], |row| Ok((head(row)?, row.get(7)?)))
             .optional()
             .map_err(database)?
     };
+    migrate(&mut connection, schema::READABLE)?;
     let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(
         |transaction| {
             transaction.execute(
-                "INSERT INTO writers (writer, started, renewed_ms) VALUES (?1, ?2, ?3)",
-                (writer, &at.text, at.epoch_ms),
+                "INSERT INTO writers (writer, started) VALUES (?1, ?2)",
+                (writer, &at.text),
             )?;
             let no = transaction.last_insert_rowid();
             transaction.commit()?;
@@ -242,17 +243,6 @@ pub fn open(
     );
     let writer_no = begun.map_err(database)?;
     let (written, handed) = lookup::found_channel();
-    // Applied only after the checks: this writer must write the events of calls that are already
-    // queued. A later start would see the new version and not write them.
-    migrate(&mut connection, schema::VERSION)?;
-    let calls = match found {
-        0..EVENTS_OF_CALLS => unaccounted_calls(&connection).map_err(database)?,
-        _ => Vec::new(),
-    };
-    let pruned = match found {
-        0..EVENTS_OF_CALLS => pruned_logs(&connection).map_err(database)?,
-        _ => Vec::new(),
-    };
     let watch = Arc::new(Watch::default());
     let (steps, queue) = Steps::new(Arc::clone(&watch));
     let (grown, growing) = carry::notices();
@@ -270,9 +260,10 @@ pub fn open(
         files: Files::default(),
         rooms: Rooms::new(&path, bytes_max),
         searched: Cell::new(0),
+        progress: HashMap::new(),
     };
-    let key_id = digester.key_id().to_owned();
-    let set = WorkingSet::new(Head::new(writer.to_owned()), key_id, Arc::clone(&watch));
+    let head = Head::new(writer.to_owned());
+    let set = WorkingSet::new(head, digester.clone(), Arc::clone(&watch));
     let serving = Writer::new(backend, set, watch).serve(queue);
     let start_thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new()
@@ -300,18 +291,18 @@ pub fn open(
         threads: Mutex::new(vec![thread, gathering, carrying]),
         _lock: lock,
     };
-    let start = Start {
-        started,
-        accepted,
-        calls,
-        digester: digester.clone(),
-        pruned,
-        signer: signer.clone(),
-        at: at.clone(),
-    };
+    let start = Start { started, accepted, signer: signer.clone(), at: at.clone() };
     block_on(runner.run(start)).map_err(OpenError::Ledger)?;
+    if found < schema::VERSION {
+        // What an earlier version has left is taken over; a start that ends before this does it
+        // again.
+        migrate(&mut connect(&path, durability).map_err(database)?, schema::VERSION)?;
+    }
     Ok(Recorder::over(writer.to_owned(), digester, signer, runner))
 }
+
+/// The version up to which a database is migrated before its keys and its end are checked.
+const UNCHECKED: i64 = 3;
 
 /// Blocks the current thread until a future completes.
 fn block_on<F: Future>(future: F) -> F::Output {
@@ -331,24 +322,6 @@ fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Pending => std::thread::park(),
         }
     }
-}
-
-/// The first version in which events account for asynchronous calls.
-const EVENTS_OF_CALLS: i64 = 4;
-
-/// Calls that an earlier version left in the queue.
-fn unaccounted_calls(connection: &Connection) -> rusqlite::Result<Vec<QueuedCall>> {
-    let sql = format!("SELECT {CALL} FROM queue WHERE queued_by IS NULL ORDER BY place");
-    connection.prepare(&sql)?.query_map([], call)?.collect()
-}
-
-/// Logs whose beginning an earlier version removed.
-fn pruned_logs(connection: &Connection) -> rusqlite::Result<Vec<(String, PrunedLog)>> {
-    let sql = format!("SELECT {HEAD} FROM writers WHERE pruned IS NOT NULL ORDER BY no");
-    let mut statement = connection.prepare(&sql)?;
-    let heads = statement.query_map([], head)?;
-    let pruned = |head: WriterHead| head.pruned.map(|log| (head.writer, log));
-    heads.filter_map(|head| head.map(pruned).transpose()).collect()
 }
 
 /// Runs `quick_check` for at most [`LOOK_MAX`]. Returns the damage that it found in that time.
@@ -430,4 +403,54 @@ fn shorter(
         .map_err(|source| OpenError::Database { path: path.display().to_string(), source })?;
     let found = found.unwrap_or_default().unsigned_abs();
     Ok((found < kept.size).then_some(Shorter { writer: kept.writer, size: kept.size, found }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use toolbooth_audit::conformance::moment;
+    use toolbooth_audit::queue::CallQueue;
+    use toolbooth_audit::reads::LedgerReads;
+    use toolbooth_audit::verify::{self, TrustAnchors};
+
+    use super::*;
+
+    #[test]
+    fn an_upgrade_that_was_interrupted_is_done_again() {
+        for (version, pruned, queued) in [("version-2", 0, 1), ("version-2-pruned", 40, 0)] {
+            let folder = tempfile::tempdir().unwrap();
+            let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+            for file in std::fs::read_dir(fixtures.join(version)).unwrap() {
+                let file = file.unwrap();
+                std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+            }
+            let path = folder.path().join(super::super::DATABASE);
+            let mut connection = connect(&path, Durability::Full).unwrap();
+            // A writer that ended before its first event.
+            assert_eq!(schema::migrate(&mut connection, schema::READABLE).unwrap(), 2);
+            connection
+                .execute("INSERT INTO writers (writer, started) VALUES ('ended', '')", [])
+                .unwrap();
+            drop(connection);
+            let digester = StoreFolder::create(folder.path()).unwrap().digester(false).unwrap();
+            for writer in ["later", "latest"] {
+                let options = SqliteOptions::default();
+                let ledger = open(folder.path(), writer, options, &moment(100)).unwrap();
+                let known = TrustAnchors { digester: Some(digester.clone()), ..Default::default() };
+                let report = block_on(verify::store(&ledger, known)).unwrap();
+                assert!(
+                    report.problems.iter().all(|problem| problem.writer == "ended"),
+                    "{version}: {report:?}"
+                );
+                let gone = block_on(ledger.gone_page(None, 100)).unwrap();
+                let gone: u64 = gone.iter().map(|(_, part)| part.size).sum();
+                assert!(gone >= pruned && (pruned > 0 || gone == 0), "{version}: {gone}");
+                let taken = block_on(CallQueue::queued(&ledger, "local", "queued")).unwrap();
+                assert_eq!(taken.iter().count(), queued, "{version}");
+            }
+            let connection = connect(&path, Durability::Full).unwrap();
+            assert_eq!(schema::version(&connection).unwrap(), schema::VERSION);
+        }
+    }
 }

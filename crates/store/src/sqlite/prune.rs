@@ -1,4 +1,4 @@
-//! Removes old records: receipts, agent logs, and events that account for no remaining record.
+//! Finds and removes old records: receipts, agent logs, and events that account for no remaining record.
 //!
 //! Doc: records.md#retention
 
@@ -7,16 +7,16 @@ use std::collections::BTreeSet;
 use rusqlite::OptionalExtension;
 use serde::Deserialize;
 use toolbooth_audit::merkle::{Hash, leaf_hash};
-use toolbooth_audit::pruning::{self, BLOCK, Gone, Piece, Progress};
+use toolbooth_audit::pruning::{self, BLOCK, Gone, Piece, Removal};
 use toolbooth_audit::reads::PrunedLog;
-use toolbooth_audit::working::WorkingSet;
+use toolbooth_audit::working::{CallName, WorkingSet};
 use toolbooth_audit::writer::Failure;
 use toolbooth_contracts::receipt::AuditPlace;
 
 use super::backend::{Transaction, failed};
 use super::compact::{Compact, Name, Shown};
 use super::lookup::split;
-use super::rows::{RECEIPT, json_text, receipt_row, unreadable};
+use super::rows::{RECEIPT, limited, receipt_row, unreadable};
 use super::schema::place;
 use super::{share, unavailable};
 use crate::{Unreadable, pruned, shorten};
@@ -68,47 +68,53 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Removes agent logs older than `before`, at most `limit`. Returns how many.
-    pub(super) fn remove_logs(&self, before: &str, limit: usize) -> Result<u64, Failure> {
-        let writers: Vec<i64> =
-            self.all("SELECT no FROM writers ORDER BY no", [], |row| row.get(0))?;
-        let mut removed = 0;
-        for writer in writers {
-            if removed >= limit {
-                break;
-            }
-            let (mut first, mut last) = (None, None);
+    /// Finds agent logs older than `before`, at most `limit`.
+    pub(super) fn prunable_logs(
+        &self,
+        before: &str,
+        limit: usize,
+        set: &mut WorkingSet,
+    ) -> Result<(), Failure> {
+        let mut found = 0;
+        for (no, writer) in self.writers()? {
+            let sql = "SELECT place, body FROM agent_logs
+                       WHERE place >= ?1 AND place < ?2 ORDER BY place";
+            let mut statement = self.connection.prepare_cached(sql).map_err(failed)?;
+            let mut rows = statement.query((place(no, 0), place(no + 1, 0))).map_err(failed)?;
+            let mut places = Vec::new();
+            while found < limit
+                && let Some(row) = rows.next().map_err(failed)?
             {
-                let sql = "SELECT place, body FROM agent_logs
-                           WHERE place >= ?1 AND place < ?2 ORDER BY place";
-                let mut statement = self.connection.prepare_cached(sql).map_err(failed)?;
-                let ends = (place(writer, 0), place(writer + 1, 0));
-                let mut rows = statement.query(ends).map_err(failed)?;
-                let mut found = 0;
-                while found + removed < limit
-                    && let Some(row) = rows.next().map_err(failed)?
-                {
-                    let body: Vec<u8> = row.get(1).map_err(failed)?;
-                    let told = self.told(row.get(0).map_err(failed)?, &body)?;
-                    if told.timestamp.as_str() >= before {
-                        break;
-                    }
-                    last = Some(row.get::<_, i64>(0).map_err(failed)?);
-                    first = first.or(last);
-                    found += 1;
+                let (at, body): (i64, Vec<u8>) =
+                    (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
+                if self.told(at, &body)?.timestamp.as_str() >= before {
+                    break;
                 }
+                places.push(split(at).1.unsigned_abs());
+                found += 1;
             }
-            if let Some(last) = last {
-                self.lost_at(
-                    writer,
-                    split(first.unwrap_or(last)).1.unsigned_abs(),
-                    split(last).1.unsigned_abs(),
-                )?;
-                let sql = "DELETE FROM agent_logs WHERE place >= ?1 AND place <= ?2";
-                removed += self.execute(sql, (place(writer, 0), last))?;
+            if !places.is_empty() {
+                set.surveyed.removal.logs.insert(writer, places);
             }
         }
-        Ok(removed as u64)
+        Ok(())
+    }
+
+    /// Finds asynchronous calls that got their result before `before`, at most `limit`.
+    pub(super) fn prunable_calls(
+        &self,
+        before: &str,
+        limit: usize,
+    ) -> Result<Vec<CallName>, Failure> {
+        let sql =
+            "SELECT caller, call_id FROM queue WHERE finished < ?1 ORDER BY finished LIMIT ?2";
+        self.all(sql, (before, limited(limit)), |row| Ok((row.get(0)?, row.get(1)?)))
+    }
+
+    /// The numbers and names of all writers.
+    pub(super) fn writers(&self) -> Result<Vec<(i64, String)>, Failure> {
+        let sql = "SELECT no, writer FROM writers ORDER BY no";
+        self.all(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))
     }
 
     /// Reads the members of the agent log at `place` that pruning needs.
@@ -129,32 +135,37 @@ impl Transaction<'_> {
         told.map_err(unreadable)
     }
 
-    /// Takes the next step of pruning events: in a block that lost a record since, or else in the
+    /// Finds the next step of pruning events: in a block that lost a record since, or else in the
     /// next one.
     ///
     /// Damage in one log does not stop the others: its error is returned once no other log has work
     /// left.
-    pub(super) fn remove_events(&self, before: &str, set: &mut WorkingSet) -> Result<(), Failure> {
-        let stale: Option<i64> =
-            self.one("SELECT min(place) FROM stale", [], |row| row.get(0))?.flatten();
-        if let Some(stale) = stale {
-            self.execute("DELETE FROM stale WHERE place = ?1", [stale])?;
+    pub(super) fn prunable_events(
+        &self,
+        before: &str,
+        set: &mut WorkingSet,
+    ) -> Result<(), Failure> {
+        let writers = self.writers()?;
+        for (no, writer) in &writers {
+            let Some(progress) = self.progress.get(writer) else { continue };
+            let sql = "SELECT min(place) FROM stale WHERE place >= ?1 AND place < ?2";
+            let ends = (place(*no, 0), place(*no, progress.done().cast_signed()));
+            let stale: Option<i64> = self.one(sql, ends, |row| row.get(0))?.flatten();
+            let Some(from) = stale.map(|stale| split(stale).1.unsigned_abs()) else { continue };
+            let Some(part) = progress.again(from) else { continue };
             set.surveyed.more = true;
-            let (no, from) = split(stale);
-            let Some((writer, progress)) = self.progress(no)? else { return Ok(()) };
-            let again = progress.again(from.unsigned_abs());
-            let Some(part) = again else { return Ok(()) };
-            return match self.shorten(&writer, no, part, before, set) {
+            return match self.shorten(writer, *no, part, before, set) {
                 // The damaged block stays as it is; `audit verify` reports it.
-                Err(Failure::Refused(_)) => Ok(()),
+                Err(Failure::Refused(_)) => {
+                    set.surveyed.removal.looked_at = Some((writer.clone(), from / BLOCK));
+                    Ok(())
+                }
                 done => done,
             };
         }
-        let writers: Vec<i64> =
-            self.all("SELECT no FROM writers ORDER BY no", [], |row| row.get(0))?;
         let mut damage = None;
-        for no in writers {
-            match self.shorten_next(no, before, set) {
+        for (no, writer) in &writers {
+            match self.shorten_next(*no, writer, before, set) {
                 Ok(true) => return Ok(()),
                 Ok(false) => (),
                 Err(Failure::Refused(what)) => damage = damage.or(Some(what)),
@@ -164,35 +175,28 @@ impl Transaction<'_> {
         damage.map_or(Ok(()), |what| Err(Failure::Refused(what)))
     }
 
-    /// Takes the next step of pruning one log. Returns whether there was one.
-    fn shorten_next(&self, no: i64, before: &str, set: &mut WorkingSet) -> Result<bool, Failure> {
-        let Some((writer, mut progress)) = self.progress(no)? else { return Ok(false) };
+    /// Finds the next step of pruning one log. Returns whether there is one.
+    fn shorten_next(
+        &self,
+        no: i64,
+        writer: &str,
+        before: &str,
+        set: &mut WorkingSet,
+    ) -> Result<bool, Failure> {
+        let mut progress = self.progress.get(writer).cloned().unwrap_or_default();
         if let Some(part) = progress.next_part() {
-            self.shorten(&writer, no, part, before, set)?;
-        } else if let Some(signed) = self.next_checkpoint(no, progress.sound, before)? {
+            self.shorten(writer, no, part, before, set)?;
+        } else if let Some(signed) = self.next_checkpoint(no, progress.sound(), before)? {
             let pieces = self.pieces(no, progress.ahead(signed.0), &mut |_, _| Ok(true))?;
             progress
                 .compute(&pieces, signed)
-                .map_err(|what| unreadable(Unreadable::of(what).at("writers", &writer)))?;
+                .map_err(|what| unreadable(Unreadable::of(what).at("writers", writer)))?;
         } else {
             return Ok(false);
         }
         set.surveyed.more = true;
-        self.set_progress(no, &progress)?;
+        set.surveyed.removal.progress = Some((writer.to_owned(), progress));
         Ok(true)
-    }
-
-    /// A writer, and the pruning progress of its log.
-    fn progress(&self, no: i64) -> Result<Option<(String, Progress)>, Failure> {
-        let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
-        let found: Option<(String, Option<String>)> =
-            self.one("SELECT writer, pruned FROM writers WHERE no = ?1", [no], read)?;
-        Ok(found.map(|(writer, text)| (writer, Progress::parse(text.as_deref()))))
-    }
-
-    pub(super) fn set_progress(&self, no: i64, progress: &Progress) -> Result<(), Failure> {
-        let sql = "UPDATE writers SET pruned = ?2 WHERE no = ?1";
-        self.execute(sql, (no, json_text(progress)?)).map(drop)
     }
 
     /// Finds the newest checkpoint older than `before` among the next milestones of a log. Returns
@@ -251,7 +255,7 @@ impl Transaction<'_> {
         Ok(pieces)
     }
 
-    /// Removes the events of a block that are older than `before` and account for no remaining
+    /// Finds the events of a block that are older than `before` and account for no remaining
     /// record.
     fn shorten(
         &self,
@@ -282,20 +286,54 @@ impl Transaction<'_> {
         };
         let pieces = self.pieces(no, (from, to), &mut stays)?;
         let cut = pruning::cut(from, to, &pieces);
-        if cut.removed.is_empty() {
-            return Ok(());
+        set.surveyed.removal.looked_at = Some((writer.to_owned(), from / BLOCK));
+        if !cut.removed.is_empty() {
+            set.surveyed.removal.events = Some((writer.to_owned(), cut));
         }
-        for seq in &cut.removed {
-            let at = place(no, seq.cast_signed());
-            self.execute("DELETE FROM events WHERE place = ?1", [at])?;
-            self.execute("DELETE FROM milestones WHERE place = ?1", [at])?;
-        }
-        let ends = (place(no, from.cast_signed()), place(no, to.cast_signed()));
-        self.execute("DELETE FROM gone WHERE place >= ?1 AND place < ?2", ends)?;
-        self.put_gone(no, &cut.gone)?;
-        set.surveyed.removed = cut.removed.len() as u64;
-        set.surveyed.left = Some((writer.to_owned(), cut.left));
         Ok(())
+    }
+
+    /// Removes what a step of pruning has decided on.
+    pub(super) fn remove(&self, removal: &Removal) -> Result<(), Failure> {
+        for (writer, places) in &removal.logs {
+            let Some(no) = self.number(writer)? else { continue };
+            if let (Some(first), Some(last)) = (places.first(), places.last()) {
+                self.lost_at(no, *first, *last)?;
+            }
+            for seq in places {
+                let at = place(no, seq.cast_signed());
+                self.execute("DELETE FROM agent_logs WHERE place = ?1", [at])?;
+            }
+        }
+        if let Some((writer, block)) = &removal.looked_at
+            && let Some(no) = self.number(writer)?
+        {
+            let at = place(no, (block * BLOCK).cast_signed());
+            self.execute("DELETE FROM stale WHERE place = ?1", [at])?;
+        }
+        if let Some((writer, cut)) = &removal.events
+            && let Some(no) = self.number(writer)?
+        {
+            for seq in &cut.removed {
+                let at = place(no, seq.cast_signed());
+                self.execute("DELETE FROM events WHERE place = ?1", [at])?;
+                self.execute("DELETE FROM milestones WHERE place = ?1", [at])?;
+            }
+            let (from, to) = (cut.left.from.cast_signed(), cut.left.to.cast_signed());
+            let sql = "DELETE FROM gone WHERE place >= ?1 AND place < ?2";
+            self.execute(sql, (place(no, from), place(no, to)))?;
+            self.put_gone(no, &cut.gone)?;
+        }
+        for (caller, call_id) in &removal.calls {
+            let sql = "DELETE FROM queue WHERE caller = ?1 AND call_id = ?2";
+            self.execute(sql, (caller, call_id))?;
+        }
+        Ok(())
+    }
+
+    /// The number of a writer.
+    fn number(&self, writer: &str) -> Result<Option<i64>, Failure> {
+        self.one("SELECT no FROM writers WHERE writer = ?1", [writer], |row| row.get(0))
     }
 
     fn put_gone(&self, no: i64, gone: &[Gone]) -> Result<(), Failure> {
@@ -308,18 +346,14 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Records the removed subtrees and the progress of a log whose beginning an earlier version
-    /// removed.
+    /// Records the removed subtrees of a log whose beginning an earlier version removed.
     pub(super) fn adopt(&self, writer: &str, log: &PrunedLog) -> Result<(), Failure> {
-        let sql = "SELECT no FROM writers WHERE writer = ?1";
-        let no: Option<i64> = self.one(sql, [writer], |row| row.get(0))?;
-        let (Some(no), Some(gone)) = (no, pruned::parts(log)) else {
+        let (Some(no), Some(gone)) = (self.number(writer)?, pruned::parts(log)) else {
             let what = Unreadable::of("the beginning of a pruned log cannot be read");
             return Err(unreadable(what.at("writers", writer)));
         };
         self.put_gone(no, &gone)?;
-        let (done, peaks) = (log.size, log.peaks.clone());
-        self.set_progress(no, &Progress { computed: done, peaks, sound: done, done })
+        self.execute("UPDATE writers SET pruned = NULL WHERE no = ?1", [no]).map(drop)
     }
 
     /// Sequence numbers of a log that approvals and asynchronous calls name.
@@ -337,18 +371,15 @@ impl Transaction<'_> {
 
     /// Marks the block of an event as stale: the record that the event accounted for was removed.
     pub(super) fn lost(&self, at: &AuditPlace) -> Result<(), Failure> {
-        let sql = "SELECT no FROM writers WHERE writer = ?1";
-        let Some(no) = self.one(sql, [&at.writer], |row| row.get::<_, i64>(0))? else {
-            return Ok(());
-        };
-        self.lost_at(no, at.seq, at.seq)
+        match self.number(&at.writer)? {
+            Some(no) => self.lost_at(no, at.seq, at.seq),
+            None => Ok(()),
+        }
     }
 
-    pub(super) fn lost_at(&self, no: i64, first: u64, last: u64) -> Result<(), Failure> {
-        let Some((_, progress)) = self.progress(no)? else { return Ok(()) };
+    fn lost_at(&self, no: i64, first: u64, last: u64) -> Result<(), Failure> {
         // The dispatch event may be in the block before.
-        let blocks = (first / BLOCK).saturating_sub(1)..=last / BLOCK;
-        for block in blocks.filter(|block| block * BLOCK < progress.done) {
+        for block in (first / BLOCK).saturating_sub(1)..=last / BLOCK {
             let at = place(no, (block * BLOCK).cast_signed());
             self.execute("INSERT INTO stale (place) VALUES (?1) ON CONFLICT DO NOTHING", [at])?;
         }

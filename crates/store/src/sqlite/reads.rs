@@ -101,7 +101,7 @@ impl SqliteReads {
             if found > schema::VERSION {
                 return Err(OpenError::Newer { found, known: schema::VERSION });
             }
-            if found < schema::VERSION {
+            if found < schema::READABLE {
                 return Err(OpenError::Older { found, known: schema::VERSION });
             }
             let mut reader = Reader { path: path.to_owned(), database: connection, lookup: None };
@@ -684,7 +684,7 @@ impl LedgerReads for SqliteReads {
             let sql = format!("SELECT {HEAD}, no FROM writers ORDER BY writer");
             let mut statement = reader.database.prepare_cached(&sql).map_err(unavailable)?;
             let read = |row: &rusqlite::Row<'_>| {
-                let name = writer_name(&row.get(0)?, row.get(9)?).0;
+                let name = writer_name(&row.get(0)?, row.get(8)?).0;
                 let text = |at| Ok(row.get::<_, Option<Shown>>(at)?.map(|shown| shown.0));
                 head_of(row, name, text)
             };

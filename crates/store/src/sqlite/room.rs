@@ -99,9 +99,9 @@ impl Rooms {
 }
 
 impl Transaction<'_> {
-    /// Removes agent logs: those of refusals, from where the last search ended; after these, the
-    /// oldest.
-    pub(super) fn make_room(&self, limit: usize, set: &mut WorkingSet) -> Result<(), Failure> {
+    /// Finds agent logs to remove: those of refusals, from where the last search ended; after these,
+    /// the oldest.
+    pub(super) fn droppable_logs(&self, limit: usize, set: &mut WorkingSet) -> Result<(), Failure> {
         set.surveyed.more = true;
         if self.drop_refusals(limit, set)? {
             return Ok(());
@@ -117,7 +117,7 @@ impl Transaction<'_> {
         self.drop_logs(&places, places.last().map_or(0, |last| last + 1), false, set)
     }
 
-    /// Removes the next agent logs of calls without a receipt. Returns whether any log was
+    /// Finds the next agent logs of calls without a receipt. Returns whether any log was
     /// examined.
     fn drop_refusals(&self, limit: usize, set: &mut WorkingSet) -> Result<bool, Failure> {
         let (mut places, mut looked, mut next) = (Vec::new(), 0, self.searched.get());
@@ -153,12 +153,10 @@ impl Transaction<'_> {
 
     /// The number of the writer whose first agent log is the oldest.
     fn oldest(&self) -> Result<Option<i64>, Failure> {
-        let writers: Vec<i64> =
-            self.all("SELECT no FROM writers ORDER BY no", [], |row| row.get(0))?;
         let sql = "SELECT place, body FROM agent_logs WHERE place >= ?1 AND place < ?2
                    ORDER BY place LIMIT 1";
         let mut oldest: Option<(String, i64)> = None;
-        for writer in writers {
+        for (writer, _) in self.writers()? {
             let ends = (place(writer, 0), place(writer + 1, 0));
             let log: Option<(i64, Vec<u8>)> =
                 self.one(sql, ends, |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -171,7 +169,7 @@ impl Transaction<'_> {
         Ok(oldest.map(|(_, writer)| writer))
     }
 
-    /// Removes agent logs of one writer, and reports up to which place.
+    /// Reports agent logs of one writer, and up to which place they go.
     fn drop_logs(
         &self,
         places: &[i64],
@@ -179,17 +177,15 @@ impl Transaction<'_> {
         refusals: bool,
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
-        let (Some(first), Some(last)) = (places.first(), places.last()) else { return Ok(()) };
-        let (no, from) = split(*first);
-        self.lost_at(no, from.unsigned_abs(), split(*last).1.unsigned_abs())?;
-        for place in places {
-            self.execute("DELETE FROM agent_logs WHERE place = ?1", [place])?;
-        }
+        let Some(first) = places.first() else { return Ok(()) };
+        let no = split(*first).0;
         let sql = "SELECT writer FROM writers WHERE no = ?1";
-        let writer: Option<String> = self.one(sql, [no], |row| row.get(0))?;
-        set.surveyed.removed = places.len() as u64;
-        let to = split(to).1.unsigned_abs();
-        set.surveyed.dropped = writer.map(|writer| Dropped { writer, to, refusals });
+        let Some(writer) = self.one(sql, [no], |row| row.get::<_, String>(0))? else {
+            return Ok(());
+        };
+        let seq = |place: &i64| split(*place).1.unsigned_abs();
+        set.surveyed.removal.logs.insert(writer.clone(), places.iter().map(seq).collect());
+        set.surveyed.dropped = Some(Dropped { writer, to: seq(&to), refusals });
         Ok(())
     }
 }

@@ -10,7 +10,8 @@ use toolbooth_audit::chain::{Head, Placed};
 use toolbooth_audit::queue::{QueueState, QueuedCall, RawCall};
 use toolbooth_audit::reads::{MILESTONES, WriterHead, WriterRow};
 use toolbooth_audit::working::{
-    ApprovalName, Batch, CallName, Moved, Needs, OtherHead, Put, Stored, Survey, WorkingSet,
+    ApprovalName, Batch, CallName, Earlier, Moved, Needs, OtherHead, Put, Stored, Survey,
+    WorkingSet,
 };
 use toolbooth_audit::writer::Failure;
 use toolbooth_audit::{LedgerError, checkpoint};
@@ -48,10 +49,9 @@ pub(super) const RECEIPT: &str = "
     UNION ALL SELECT fence, body FROM tombstones WHERE id = ?1";
 /// Columns of `queue` as [`call`] reads them.
 pub(super) const CALL: &str = "call_id, caller, request, state, enqueued, finished, worker, \
-                               deliveries, cancel, progress, result, queued_by, finished_by";
+                               deliveries, cancel, progress, result, queued_by, finished_by, mac";
 /// Columns of `writers` as [`head`] reads them.
-pub(super) const HEAD: &str = "writer, size, last_leaf, root, pruned, started, stopped, named, \
-                               checkpoint";
+pub(super) const HEAD: &str = "writer, size, last_leaf, root, started, stopped, named, checkpoint";
 
 /// Fence and body of a receipt.
 pub(super) type ReceiptRow = (i64, Vec<u8>);
@@ -70,21 +70,18 @@ pub(super) fn head_of(
     writer: String,
     text: impl Fn(usize) -> rusqlite::Result<Option<String>>,
 ) -> rusqlite::Result<WriterHead> {
-    let pruned = text(4)?;
     Ok(WriterHead {
         writer,
         size: row.get::<_, i64>(1)?.unsigned_abs(),
         last_leaf: text(2)?,
         root: text(3)?,
         row: Some(WriterRow {
-            started: text(5)?.unwrap_or_default(),
-            stopped: row.get::<_, i64>(6)? == 1,
-            named: row.get(7)?,
-            checkpoint: text(8)?,
+            started: text(4)?.unwrap_or_default(),
+            stopped: row.get::<_, i64>(5)? == 1,
+            named: row.get(6)?,
+            checkpoint: text(7)?,
         }),
-        // Versions before 4 wrote a pruned log here. The progress that this version writes does not
-        // parse as one.
-        pruned: pruned.and_then(|text| serde_json::from_str(&text).ok()),
+        pruned: None,
     })
 }
 
@@ -102,10 +99,12 @@ pub(super) fn call(row: &Row<'_>) -> rusqlite::Result<QueuedCall> {
         worker: row.get(6)?,
         deliveries: u32::try_from(row.get::<_, i64>(7)?).unwrap_or(u32::MAX),
         cancel: row.get(8)?,
-        progress: progress.and_then(|text| serde_json::from_str(&text).ok()),
+        // What is no JSON is no progress that was told either: its MAC does not fit.
+        progress: progress.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text))),
         result: row.get(10)?,
         queued_by: place_of(row.get(11)?),
         finished_by: place_of(row.get(12)?),
+        mac: row.get(13)?,
     })
 }
 
@@ -306,13 +305,19 @@ impl Transaction<'_> {
                 let of = "named = 0 AND writer <> ?1";
                 set.surveyed.heads = self.heads(of, checkpoint::HEADS_MAX)?;
             }
-            Survey::AllHeads => set.surveyed.heads = self.heads("writer <> ?1", usize::MAX)?,
-            Survey::Prunable(before, limit) => self.load_prunable(&before, limit, set)?,
-            Survey::RemoveLogs(before, limit) => {
-                set.surveyed.removed = self.remove_logs(&before, limit)?;
+            Survey::Beginning { heads } => {
+                if heads {
+                    set.surveyed.heads = self.heads("writer <> ?1", usize::MAX)?;
+                }
+                set.surveyed.earlier = self.earlier()?;
             }
-            Survey::MakeRoom(limit) => self.make_room(limit, set)?,
-            Survey::RemoveEvents(before) => self.remove_events(&before, set)?,
+            Survey::PrunableReceipts(before, limit) => self.load_prunable(&before, limit, set)?,
+            Survey::PrunableLogs(before, limit) => self.prunable_logs(&before, limit, set)?,
+            Survey::DroppableLogs(limit) => self.droppable_logs(limit, set)?,
+            Survey::PrunableEvents(before) => self.prunable_events(&before, set)?,
+            Survey::PrunableCalls(before, limit) => {
+                set.surveyed.removal.calls = self.prunable_calls(&before, limit)?;
+            }
             Survey::NextCall(own) => {
                 set.surveyed.call = match self.next_call(&own)? {
                     Some(call) => Some(RawCall {
@@ -324,16 +329,29 @@ impl Transaction<'_> {
                     None => None,
                 };
             }
-            Survey::RemoveCalls(before) => {
-                let removed = self.execute(
-                    "DELETE FROM queue WHERE place IN
-                         (SELECT place FROM queue WHERE finished < ?1 ORDER BY finished LIMIT 1000)",
-                    [before],
-                )?;
-                set.surveyed.removed = removed as u64;
-            }
         }
         Ok(())
+    }
+
+    /// What an earlier version has left to be taken over. `None` once that is done, and in a store
+    /// that is new.
+    fn earlier(&self) -> Result<Option<Earlier>, Failure> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM writers WHERE writer <> ?1)";
+        let used: Option<bool> = self.one(sql, [self.writer], |row| row.get(0))?;
+        if used != Some(true)
+            || schema::version(self.connection).map_err(failed)? >= schema::VERSION
+        {
+            return Ok(None);
+        }
+        let sql = format!("SELECT {CALL} FROM queue WHERE mac IS NULL ORDER BY place");
+        let calls = self.all(&sql, [], call)?;
+        let sql = "SELECT writer, pruned FROM writers WHERE pruned IS NOT NULL ORDER BY no";
+        let logs: Vec<(String, String)> =
+            self.all(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        // Version 4 wrote how far it had pruned, which does not parse as a log.
+        let log =
+            |(writer, text): (String, String)| Some((writer, serde_json::from_str(&text).ok()?));
+        Ok(Some(Earlier { calls, logs: logs.into_iter().filter_map(log).collect() }))
     }
 
     fn heads(&self, of: &str, limit: usize) -> Result<Vec<OtherHead>, Failure> {
@@ -352,7 +370,10 @@ impl Transaction<'_> {
     ) -> Result<Option<QueuedCall>, Failure> {
         // Calls of lost workers were queued first, so they come first.
         let running = self.all(
-            &format!("SELECT {CALL} FROM queue WHERE state = 'running' ORDER BY place LIMIT 1000"),
+            &format!(
+                "SELECT {CALL} FROM queue WHERE state = 'running'
+                 ORDER BY enqueued, place LIMIT 1000"
+            ),
             [],
             call,
         )?;
@@ -367,7 +388,10 @@ impl Transaction<'_> {
         match left {
             Some(left) => Ok(Some(left)),
             None => self.one(
-                &format!("SELECT {CALL} FROM queue WHERE state = 'queued' ORDER BY place LIMIT 1"),
+                &format!(
+                    "SELECT {CALL} FROM queue WHERE state = 'queued'
+                     ORDER BY enqueued, place LIMIT 1"
+                ),
                 [],
                 call,
             ),
@@ -399,6 +423,7 @@ impl Transaction<'_> {
         self.put_events(&batch.events)?;
         self.put_logs(batch)?;
         batch.calls.values().try_for_each(|call| self.put_call(call))?;
+        batch.pruned.iter().try_for_each(|removal| self.remove(removal))?;
         if let Some(named) = &batch.checkpoint {
             for (writer, _) in &named.ended {
                 self.execute("UPDATE writers SET named = 1 WHERE writer = ?1", [writer])?;
@@ -406,10 +431,7 @@ impl Transaction<'_> {
             let sql = "UPDATE writers SET checkpoint = ?2 WHERE writer = ?1";
             self.execute(sql, (self.writer, &named.note))?;
         }
-        if let Some(at) = &batch.renewed {
-            let sql = "UPDATE writers SET renewed_ms = ?2 WHERE writer = ?1";
-            self.execute(sql, (self.writer, at.epoch_ms))?;
-        }
+        // A lock file tells whether a writer lives; its lease needs no row.
         if to.next_seq() != from.next_seq() {
             let sql = "UPDATE writers SET size = ?2, last_leaf = ?3, root = ?4 WHERE writer = ?1";
             let root = to.frontier().root().to_string();
@@ -561,13 +583,14 @@ impl Transaction<'_> {
     fn put_call(&self, call: &QueuedCall) -> Result<(), Failure> {
         self.execute(
             "INSERT INTO queue (caller, call_id, request, enqueued, state, finished, worker,
-                 deliveries, cancel, progress, result, queued_by, finished_by)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+                 deliveries, cancel, progress, result, queued_by, finished_by, mac)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
              ON CONFLICT (caller, call_id) DO UPDATE SET
                  state = excluded.state, finished = excluded.finished, worker = excluded.worker,
                  deliveries = excluded.deliveries, cancel = excluded.cancel,
                  progress = excluded.progress, result = excluded.result,
-                 queued_by = excluded.queued_by, finished_by = excluded.finished_by",
+                 queued_by = excluded.queued_by, finished_by = excluded.finished_by,
+                 mac = excluded.mac",
             (
                 &call.caller,
                 &call.call_id,
@@ -582,6 +605,7 @@ impl Transaction<'_> {
                 &call.result,
                 call.queued_by.as_ref().map(json_text).transpose()?,
                 call.finished_by.as_ref().map(json_text).transpose()?,
+                &call.mac,
             ),
         )
         .map(drop)

@@ -10,7 +10,9 @@ use crate::body;
 use crate::shorten;
 
 /// The newest version that this build knows.
-pub(super) const VERSION: i64 = 4;
+pub(super) const VERSION: i64 = 6;
+/// The first version whose records this build reads. What it lacks is written when a writer begins.
+pub(super) const READABLE: i64 = 5;
 
 const V1: &str = "
 CREATE TABLE writers (
@@ -194,6 +196,18 @@ CREATE TABLE gone (place INTEGER PRIMARY KEY, size INTEGER NOT NULL, root ANY NO
 CREATE TABLE stale (place INTEGER PRIMARY KEY) STRICT;
 ";
 
+/// Adds the MACs of asynchronous calls, which are taken in the order of their times.
+const V5: &str = "
+ALTER TABLE queue ADD COLUMN mac TEXT;
+DROP INDEX queue_open;
+CREATE INDEX queue_open ON queue (state, enqueued, place) WHERE state <> 'done';
+ALTER TABLE writers DROP COLUMN renewed_ms;
+";
+
+/// Drops the beginnings of logs that an earlier version removed, once a writer has taken them over.
+/// Before that, a writer finds what earlier versions left by this version.
+const V6: &str = "ALTER TABLE writers DROP COLUMN pruned;";
+
 /// Drops the tables of version 2 once their rows are migrated.
 const V3_END: &str = "
 DROP TABLE events_v2;
@@ -211,7 +225,7 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
 pub(super) fn migrate(connection: &mut Connection, to: i64) -> Result<i64, MigrateError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = version(&transaction)?;
-    for (version, script) in (1..).zip([V1, V2, V3, V4]) {
+    for (version, script) in (1..).zip([V1, V2, V3, V4, V5, V6]) {
         if found < version && version <= to {
             transaction.execute_batch(script)?;
             if version == 3 {

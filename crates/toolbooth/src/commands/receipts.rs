@@ -93,6 +93,7 @@ pub(super) async fn receipts(loaded: Loaded, command: Receipts) -> Result<bool, 
                         PruneWhat::Receipts => PruneKind::Receipts,
                         PruneWhat::Logs => PruneKind::Logs,
                         PruneWhat::Audit => PruneKind::Events,
+                        PruneWhat::Calls => PruneKind::Calls,
                     };
                     time(Some(&before), "--before")?.map(|before| vec![(kind, before)])
                 }
@@ -184,6 +185,7 @@ pub(super) fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Fail
         (PruneKind::Receipts, &retention.receipts, "retention.receipts"),
         (PruneKind::Logs, &retention.logs, "retention.logs"),
         (PruneKind::Events, &retention.audit, "retention.audit"),
+        (PruneKind::Calls, &retention.calls, "retention.calls"),
     ];
     let mut wanted = Vec::new();
     for (kind, age, place) in kinds {

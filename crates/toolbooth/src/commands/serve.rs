@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use toolbooth_audit::ledger::RENEW_EVERY;
+use toolbooth_audit::ledger::{PruneKind, RENEW_EVERY};
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::id::nearest;
 use toolbooth_registry::lock::{Approvals, Lock};
@@ -282,11 +282,21 @@ async fn maintain(runtime: Arc<Runtime>) {
     tokio::join!(renewing, freshening, others);
 }
 
-/// Removes what `[retention]` says is old, now and then.
+/// Which records are old; asynchronous calls are so after a time, whatever `[retention]` says.
+fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Failure> {
+    let mut wanted = receipts::retained(loaded)?;
+    if loaded.config.retention.calls.is_none() {
+        let before = records::time(Some(CALLS_KEPT), "retention.calls")?;
+        wanted.extend(before.map(|before| (PruneKind::Calls, before)));
+    }
+    Ok(wanted)
+}
+
+/// Removes what is old, now and then.
 async fn retain(runtime: &Runtime) {
     let loaded = &runtime.frame.loaded;
     loop {
-        match receipts::retained(loaded) {
+        match retained(loaded) {
             Ok(wanted) => match receipts::prune(runtime, wanted).await {
                 Ok(done) => {
                     for (kind, pruned) in done.iter().filter(|(_, pruned)| pruned.removed > 0) {
@@ -303,20 +313,8 @@ async fn retain(runtime: &Runtime) {
             },
             Err(failure) => tracing::error!(reason = failure.message, "old records are kept"),
         }
-        if let Err(error) = forget_calls(runtime).await {
-            tracing::error!(reason = error, "asynchronous calls that have ended are kept");
-        }
         tokio::time::sleep(RETAIN_EVERY).await;
     }
-}
-
-/// Removes asynchronous calls that have had their result for long enough.
-async fn forget_calls(runtime: &Runtime) -> Result<(), String> {
-    let age = runtime.frame.loaded.config.retention.calls.as_deref().unwrap_or(CALLS_KEPT);
-    let before = records::time(Some(age), "retention.calls").map_err(|failure| failure.message)?;
-    let before = before.unwrap_or_default();
-    while runtime.calls.forget(&before).await.map_err(|error| error.to_string())? > 0 {}
-    Ok(())
 }
 
 /// Runs asynchronous calls until it is told to stop.
