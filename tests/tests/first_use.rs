@@ -5,6 +5,7 @@
 //!
 //! Path: 3. Doc: registry.md#first-use, registry.md#the-lock
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -111,7 +112,11 @@ fn the_first_listing_is_pinned_and_what_comes_later_is_quarantined() {
     assert_eq!(code(&place, "s.read"), "quarantined-tool");
     assert_eq!(code(&place, "s.erase"), "quarantined-tool");
     assert_eq!(code(&place, "s.write"), Value::Null);
-    assert_eq!(read_pins(&place), kept, "nothing is pinned a second time");
+    let now = read_pins(&place);
+    assert_eq!((&now["tools"], &now["sources"]), (&kept["tools"], &kept["sources"]), "no new pin");
+    // `call` has a store: what `list` had pinned is on record by now.
+    assert_eq!(kept["unrecorded"], json!(["s.read", "s.write"]), "{kept}");
+    assert_eq!(now["unrecorded"], json!([]), "{now}");
     let (diff, exit) = place.json(&["lock", "diff"]);
     let changes: Vec<&Value> =
         diff["tools"].as_array().unwrap().iter().map(|row| &row["change"]).collect();
@@ -283,17 +288,80 @@ fn a_gateway_records_what_it_pins_and_sees_approvals() {
 }
 
 #[test]
-fn many_first_pins_are_folded_in_the_records() {
+fn each_of_many_first_pins_is_on_record() {
     let place = fresh("");
     let many: Vec<Value> = (0..250).map(|n| tool(&format!("t{n}"), "Does one thing.")).collect();
     says(&place, "s", &many);
     let gateway = place.serve();
     assert_eq!(called(&gateway, "s.t7").0, 200);
     assert_eq!(gateway.stop().0, Some(0));
-    let recorded = approvals(&place);
-    assert_eq!(recorded.len(), 201);
-    let folded = recorded.last().unwrap();
-    assert_eq!((&folded["source"], &folded["tools"]), (&json!("mcp:s"), &json!(50)), "{folded}");
+    let (events, _) = place.json(&["audit", "query", "--limit", "1000"]);
+    let events = events["events"].as_array().unwrap();
+    let recorded: BTreeSet<&str> = events
+        .iter()
+        .filter(|event| event["event"] == "TOOL_APPROVED")
+        .map(|event| event["facts"]["tool"].as_str().unwrap())
+        .collect();
+    assert_eq!(recorded.len(), 250);
+    place.assert_sound();
+}
+
+fn problems(place: &Place) -> Vec<(String, String)> {
+    let (report, _) = place.json(&["audit", "verify"]);
+    let problems = report["problems"].as_array().unwrap().iter();
+    let text = |problem: &Value, name: &str| problem[name].as_str().unwrap().to_owned();
+    problems.map(|problem| (text(problem, "kind"), text(problem, "message"))).collect()
+}
+
+#[test]
+fn pins_from_elsewhere_are_found() {
+    let elsewhere = fresh("");
+    says(&elsewhere, "s", &files("Reads a file, and mails it."));
+    let gateway = elsewhere.serve();
+    assert_eq!(called(&gateway, "s.read").0, 200);
+    assert_eq!(gateway.stop().0, Some(0));
+    assert_eq!(problems(&elsewhere), []);
+
+    let place = fresh("");
+    assert_eq!(listed(&place).len(), 2);
+    assert!(check(&place, "lock")["message"].as_str().unwrap().contains("2 not on record"));
+    let gateway = place.serve();
+    assert_eq!(called(&gateway, "s.write").0, 200);
+    assert_eq!(gateway.stop().0, Some(0));
+    let changes = |place: &Place| -> Vec<(String, String)> {
+        let text = |facts: &Value, name: &str| facts[name].as_str().unwrap().to_owned();
+        approvals(place).iter().map(|facts| (text(facts, "change"), text(facts, "tool"))).collect()
+    };
+    let found = |tool: &str| ("found".to_owned(), tool.to_owned());
+    assert_eq!(changes(&place), [found("s.read"), found("s.write")], "pinned by `list`");
+    assert_eq!(problems(&place), []);
+
+    // The whole file of another folder: its tools were approved there, and not here.
+    let own = std::fs::read(pins(&place)).unwrap();
+    std::fs::copy(pins(&elsewhere), pins(&place)).unwrap();
+    let pin = |id: &str| {
+        ("pin-unaccounted".to_owned(), format!("no event approves the pin of {id} as it is"))
+    };
+    assert_eq!(problems(&place), [pin("s.read")]);
+    assert_eq!(check(&place, "store")["state"], "failed");
+    // The same, said to be not on record yet: the next gateway says that it found them.
+    let mut unrecorded = read_pins(&elsewhere);
+    unrecorded.as_object_mut().unwrap().remove("unrecorded");
+    std::fs::write(pins(&place), unrecorded.to_string()).unwrap();
+    assert!(check(&place, "lock")["message"].as_str().unwrap().contains("2 not on record"));
+    let gateway = place.serve();
+    assert_eq!(gateway.stop().0, Some(0));
+    assert_eq!(changes(&place)[2..], [found("s.read"), found("s.write")]);
+    assert_eq!(problems(&place), []);
+    // An older approval counts no more.
+    std::fs::write(pins(&place), own).unwrap();
+    assert_eq!(problems(&place), [pin("s.read")]);
+    // Somebody looks at it and approves it again.
+    says(&place, "s", &files("Reads a file."));
+    let (done, exit) = place.json(&["lock", "approve", "s.read", "--yes"]);
+    assert_eq!(exit, 0, "{done}");
+    assert_eq!(place.serve().stop().0, Some(0));
+    assert_eq!(problems(&place), []);
 }
 
 #[test]

@@ -147,6 +147,8 @@ pub fn stays(kind: AuditEventKind) -> bool {
             // The request may be in another log, which is shortened at another time.
             | AuditEventKind::CallFinished
             | AuditEventKind::StoreRestored
+            // First-use pins are outside of the store.
+            | AuditEventKind::ToolApproved
     )
 }
 

@@ -680,6 +680,25 @@ async fn a_database_of_the_first_version_is_brought_up_to_date() {
     assert!(report.ok, "{report:?}");
 }
 
+/// An earlier version removed checkpoints that named the ends of other logs, and nothing healed that.
+#[tokio::test]
+async fn the_end_of_a_log_that_lost_its_name_is_named_again() {
+    let folder = fixture("version-2");
+    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+    assert!(connection.execute("UPDATE writers SET named = 1", []).unwrap() > 1);
+    let ledger = open(folder.path(), "later");
+    for step in ["after the upgrade", "after a checkpoint"] {
+        let report = verify::store(&ledger, TrustAnchors::default()).await.unwrap();
+        assert!(report.ok, "{step}: {report:?}");
+        let paused = EventBody::new(AuditEventKind::Paused, moment(200).text);
+        ledger.note(vec![paused]).await.unwrap();
+        ledger.checkpoint(Due::NOW, moment(201)).await.unwrap().unwrap();
+    }
+    let sql = "SELECT count(*) FROM writers WHERE named = 0";
+    let unnamed: i64 = connection.query_row(sql, [], |row| row.get(0)).unwrap();
+    assert_eq!(unnamed, 1, "only the log that goes on");
+}
+
 #[tokio::test]
 async fn events_of_a_writer_without_a_row_take_no_place_of_the_next_writer() {
     let folder = fixture("version-2");

@@ -2,7 +2,7 @@
 //!
 //! Doc: configuration.md
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use toolbooth_proxy::{
     PinStore, READ_RESULT, Results, SystemClock, SystemIds, ToolProxy, UnkeptPins, UpstreamEntry,
     Upstreams, World, WorldSettings, Worlds, own_tools,
 };
-use toolbooth_registry::lock::{Approvals, Lock, LockFile, locked_id};
+use toolbooth_registry::lock::{Approvals, Lock, LockFile, UnrecordedPin, locked_id};
 use toolbooth_registry::wire::{GivenNames, Naming, Prefix};
 use toolbooth_registry::{RegisteredTool, Source, WireNames, file};
 use toolbooth_server::{Gateway, Listing};
@@ -38,8 +38,8 @@ use crate::{executors, records};
 const WIRE_NAMES: &str = "wire-names.json";
 /// The file that remembers the names of prompts on the wire.
 const PROMPT_NAMES: &str = "prompt-names.json";
-/// Tools of one first listing whose pins are recorded one by one.
-const PINS_RECORDED_MAX: usize = 200;
+/// Pins that are recorded in one commit.
+const PINS_AT_ONCE: usize = 200;
 
 /// The parts that stand without a store: enough to list tools.
 pub(crate) struct Frame {
@@ -366,36 +366,57 @@ impl Runtime {
         }
     }
 
-    /// Writes down which tools were pinned at first use. What goes beyond a bound is one event.
+    /// Writes down which tools and items are pinned and not on record yet: those that this process has
+    /// pinned at first use, and those that it found.
     async fn note_first_uses(&self) {
-        let mut events = Vec::new();
-        for first in self.frame.catalogue.take_first_uses() {
-            let source = first.source.to_string();
-            let mut facts = Vec::new();
-            for tool in first.tools.iter().take(PINS_RECORDED_MAX) {
-                facts.push(json!({
-                    "tool": tool.tool_id,
-                    "source": source,
-                    "change": "first-use",
-                    "sourceDigest": tool.source_digest,
-                }));
-            }
-            let more = first.tools.len().saturating_sub(PINS_RECORDED_MAX);
-            if more > 0 {
-                facts.push(json!({ "source": source, "change": "first-use", "tools": more }));
-            }
-            events.extend(facts.into_iter().map(|facts| {
+        let firsts = self.frame.catalogue.take_first_uses();
+        let is_found = match &self.frame.worlds.now().approvals().lock {
+            Lock::FirstUse(pins) => !pins.unrecorded().is_empty(),
+            _ => false,
+        };
+        if self.frame.loaded.lock_use != LockUse::Pin || (firsts.is_empty() && !is_found) {
+            return;
+        }
+        let own: BTreeSet<&str> = firsts
+            .iter()
+            .flat_map(|first| first.tools.iter().map(|tool| tool.tool_id.as_str()))
+            .collect();
+        if let Err(failure) = self.record_pins(&own).await {
+            let reason = failure.message;
+            tracing::error!(reason, "first-use pins are not recorded; the next start does it");
+        }
+    }
+
+    async fn record_pins(&self, own: &BTreeSet<&str>) -> Result<(), Failure> {
+        let file = self.frame.loaded.pins();
+        let pins = file.read()?.map(|pins| pins.unrecorded()).unwrap_or_default();
+        let found: Vec<&str> =
+            pins.iter().map(|pin| pin.id.as_str()).filter(|id| !own.contains(id)).collect();
+        if !found.is_empty() {
+            tracing::warn!(
+                pins = found.len(),
+                first = found.first(),
+                file = %file.path().display(),
+                "pins that were not on record are, from now on"
+            );
+        }
+        for some in pins.chunks(PINS_AT_ONCE) {
+            let event = |pin: &UnrecordedPin| {
+                let change = if own.contains(pin.id.as_str()) { "first-use" } else { "found" };
+                let facts = json!({
+                    "tool": pin.id,
+                    "source": pin.source,
+                    "change": change,
+                    "sourceDigest": pin.source_digest,
+                });
                 let mut event = EventBody::new(AuditEventKind::ToolApproved, self.clock.now().text);
                 event.facts = facts.as_object().cloned();
                 event
-            }));
+            };
+            let noted = self.proxy.note(some.iter().map(event).collect()).await;
+            noted.map_err(|error| Failure::store(error.to_string()))?;
         }
-        if events.is_empty() {
-            return;
-        }
-        if let Err(error) = self.proxy.note(events).await {
-            tracing::error!(%error, "first-use pins are not recorded");
-        }
+        file.change(true, |kept| kept.mark_recorded(&pins)).map(drop)
     }
 
     /// Writes down which ways out were refused to processes that belong to no call.

@@ -21,6 +21,8 @@ pub use report::{PROBLEMS_MAX, Problem, VerifyReport};
 pub(crate) use store::GonePages;
 pub use store::store;
 
+use std::collections::BTreeMap;
+
 use crate::digest::Digester;
 use crate::note;
 
@@ -34,4 +36,6 @@ pub struct TrustAnchors {
     pub notes: Vec<String>,
     /// The store's digest key, by which asynchronous calls are compared with their events.
     pub digester: Option<Digester>,
+    /// First-use pins, by id: the source digests that events must have approved.
+    pub pins: BTreeMap<String, String>,
 }

@@ -92,13 +92,22 @@ pub(super) struct Records<'e> {
     resolved: BTreeMap<String, u64>,
     fences: BTreeMap<String, Fence>,
     queue: Queue,
+    /// First-use pins, and what was approved last of each: when, and its digest.
+    pins: BTreeMap<String, String>,
+    approved: BTreeMap<String, (String, Option<String>)>,
     counted: Accounted,
     problems: Problems,
 }
 
 impl<'e> Records<'e> {
-    pub(super) fn new(expected: &'e Expectations, digester: Option<Digester>) -> Self {
+    pub(super) fn new(
+        expected: &'e Expectations,
+        digester: Option<Digester>,
+        pins: BTreeMap<String, String>,
+    ) -> Self {
         Self {
+            pins,
+            approved: BTreeMap::new(),
             expected,
             digester,
             open: BTreeMap::new(),
@@ -128,6 +137,15 @@ impl<'e> Records<'e> {
             && let Some(id) = &fields.receipt_id
         {
             *self.resolved.entry(id.clone()).or_default() += 1;
+        }
+        if fields.event == AuditEventKind::ToolApproved
+            && let Some(id) = fields.fact("tool").filter(|id| self.pins.contains_key(*id))
+        {
+            // Each log is in its own order, and the logs are in none.
+            let known = self.approved.entry(id.to_owned()).or_default();
+            if known.0 <= fields.time {
+                *known = (fields.time.clone(), fields.fact("sourceDigest").map(str::to_owned));
+            }
         }
         self.queue.event(read, fields, self.expected.calls_before.as_ref());
         if let Some(digest) = &fields.receipt_digest {
@@ -496,6 +514,13 @@ impl<'e> Records<'e> {
 
     /// Records that no event accounts for, and approvals that are not there any more.
     pub(super) fn finish(mut self, records: &Unaccounted) -> Problems {
+        for (id, digest) in &self.pins {
+            let approved = self.approved.get(id).and_then(|(_, approved)| approved.as_ref());
+            if approved != Some(digest) {
+                let message = format!("no event approves the pin of {id} as it is");
+                self.problems.add("pin-unaccounted", "", None, message);
+            }
+        }
         for (id, (writer, seq)) in std::mem::take(&mut self.asked) {
             let message = format!("approval {id} is missing");
             self.problems.add("approval-missing", &writer, seq, message);

@@ -13,7 +13,7 @@ pub const PROBLEMS_MAX: usize = 1_000;
 pub struct Problem {
     /// `changed`, `missing`, `unaccounted-event`, `checkpoint-differs`, `signature`,
     /// `receipt-changed`, `receipt-missing`, `receipt-unaccounted`, `key-missing`,
-    /// `key-unaccounted`, `approval-changed`, `approval-missing`,
+    /// `key-unaccounted`, `pin-unaccounted`, `approval-changed`, `approval-missing`,
     /// `call-changed`, `call-missing`, `log-changed`, `log-missing`, `log-unaccounted`, `head-differs`,
     /// `index-differs` or `truncated`.
     pub kind: String,

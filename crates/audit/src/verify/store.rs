@@ -55,11 +55,11 @@ async fn look(
     heads: &[WriterHead],
     index: &[String],
 ) -> Result<VerifyReport, LedgerError> {
-    let digester = known.digester.clone();
+    let (digester, pins) = (known.digester.clone(), known.pins.clone());
     let ends = Ends(heads.iter().map(|head| (head.writer.as_str(), head.size)).collect());
     let (expected, surveyed) = survey(reads, Survey::of(known, heads), &ends).await?;
     let mut chains = Chains::new(&expected);
-    let mut records = Records::new(&expected, digester);
+    let mut records = Records::new(&expected, digester, pins);
     if let Some(known) = reads.key_ids().await? {
         records.key_ids(&known);
     }

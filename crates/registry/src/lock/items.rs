@@ -135,6 +135,7 @@ impl LockFile {
             let section = self.section_mut(item.kind());
             if !section.contains_key(item.id()) {
                 section.insert(item.id().to_owned(), LockedItem::of(item));
+                self.mark_unrecorded(item.locked_id());
                 pinned.push(item.locked_id());
             }
         }

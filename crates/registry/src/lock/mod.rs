@@ -21,6 +21,7 @@ use toolbooth_contracts::port::{ItemKind, Listing, Offers};
 
 pub use diff::{Change, Compatibility, FieldChange, ToolDiff, Word, WordChange, compare, diff};
 pub use items::{LockedItem, diff_items, locked_id};
+pub use pins::UnrecordedPin;
 pub use show::text as show_text;
 
 use crate::source_claims::SourceClaims;
@@ -58,6 +59,10 @@ pub struct LockFile {
     /// of first-use pins.
     #[serde(rename = "itemSources", default, skip_serializing_if = "BTreeSet::is_empty")]
     item_sources: BTreeSet<String>,
+    /// Pins that no event tells of yet, items by id with kind; only in the file of first-use pins.
+    /// Absent where an earlier version has written the file: no event may tell of any of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unrecorded: Option<BTreeSet<String>>,
 }
 
 /// One approved tool: its source and the claims of the source.

@@ -4,7 +4,7 @@
 //!
 //! Doc: registry.md#first-use
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use toolbooth_contracts::ToolId;
@@ -13,6 +13,17 @@ use super::{Approvals, Lock, LockFile, LockedTool, NewTools, Suspicious, VERSION
 use crate::source_claims::SourceClaims;
 use crate::suspicion;
 use crate::tool::{RegisteredTool, Source};
+
+/// A pin that no event tells of yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnrecordedPin {
+    /// The tool's id; an item's with its kind, such as `prompt:s.greet`.
+    pub id: String,
+    /// The source.
+    pub source: String,
+    /// The digest of what the source says.
+    pub source_digest: String,
+}
 
 impl LockFile {
     /// Whether the first listing of a source is pinned, even if it had no tools.
@@ -47,10 +58,76 @@ impl LockFile {
                 Some((id, locked)) if self.lacks_extra(locked, tool) => id.to_owned(),
                 _ => continue,
             };
-            self.tools.insert(id, LockedTool::of(tool));
+            self.tools.insert(id.clone(), LockedTool::of(tool));
+            self.mark_unrecorded(id);
             pinned.push(tool.id().clone());
         }
         pinned
+    }
+
+    pub(super) fn mark_unrecorded(&mut self, id: String) {
+        self.unrecorded_ids().insert(id);
+    }
+
+    fn unrecorded_ids(&mut self) -> &mut BTreeSet<String> {
+        let all = match self.unrecorded {
+            Some(_) => BTreeSet::new(),
+            None => self.digests().into_keys().collect(),
+        };
+        self.unrecorded.get_or_insert(all)
+    }
+
+    /// The source digest of each pin, items by id with kind.
+    #[must_use]
+    pub fn digests(&self) -> BTreeMap<String, String> {
+        let tools = self.tools.iter().map(|(id, tool)| (id.clone(), tool.source_digest.clone()));
+        tools.chain(self.items().map(|(id, item)| (id, item.source_digest.clone()))).collect()
+    }
+
+    /// Pins that no event tells of yet: ids, sources and source digests.
+    #[must_use]
+    pub fn unrecorded(&self) -> Vec<UnrecordedPin> {
+        let is_wanted =
+            |id: &str| self.unrecorded.as_ref().is_none_or(|unrecorded| unrecorded.contains(id));
+        let tools = self.tools.iter().map(|(id, tool)| UnrecordedPin {
+            id: id.clone(),
+            source: tool.source.clone(),
+            source_digest: tool.source_digest.clone(),
+        });
+        let items = self.items().map(|(id, item)| UnrecordedPin {
+            id,
+            source: item.source.clone(),
+            source_digest: item.source_digest.clone(),
+        });
+        tools.chain(items).filter(|pin| is_wanted(&pin.id)).collect()
+    }
+
+    /// An event tells of what is pinned under this id.
+    pub fn mark_approved(&mut self, id: &str) {
+        self.unrecorded_ids().remove(id);
+    }
+
+    /// No event may tell of any pin: the store is another one, or an older one.
+    pub fn forget_records(&mut self) {
+        self.unrecorded = None;
+    }
+
+    /// No event may tell of this pin. Returns whether it is pinned.
+    pub fn forget_record(&mut self, id: &str) -> bool {
+        let is_pinned = self.digests().contains_key(id);
+        if is_pinned {
+            self.mark_unrecorded(id.to_owned());
+        }
+        is_pinned
+    }
+
+    /// Events tell of these pins from now on.
+    pub fn mark_recorded(&mut self, pins: &[UnrecordedPin]) {
+        let digests = self.digests();
+        let left = self.unrecorded_ids();
+        for pin in pins.iter().filter(|pin| digests.get(&pin.id) == Some(&pin.source_digest)) {
+            left.remove(&pin.id);
+        }
     }
 
     /// Whether a pin was written by a version without extra members, and the tool matches it

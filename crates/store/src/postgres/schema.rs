@@ -181,7 +181,11 @@ CREATE INDEX receipts_written ON receipts USING brin (settled)
 ";
 
 /// Adds the MACs of asynchronous calls, which are taken in the order of their times.
+///
+/// The ends of all logs are named again: an earlier version may have removed the event that named
+/// one for good.
 const V4: &str = "
+UPDATE writers SET named = false;
 ALTER TABLE queue ADD COLUMN mac text;
 DROP INDEX queue_open;
 CREATE INDEX queue_open ON queue (state, enqueued, place) WHERE state <> 'done';

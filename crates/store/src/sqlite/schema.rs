@@ -197,7 +197,11 @@ CREATE TABLE stale (place INTEGER PRIMARY KEY) STRICT;
 ";
 
 /// Adds the MACs of asynchronous calls, which are taken in the order of their times.
+///
+/// The ends of all logs are named again: an earlier version may have removed the event that named
+/// one for good.
 const V5: &str = "
+UPDATE writers SET named = 0;
 ALTER TABLE queue ADD COLUMN mac TEXT;
 DROP INDEX queue_open;
 CREATE INDEX queue_open ON queue (state, enqueued, place) WHERE state <> 'done';

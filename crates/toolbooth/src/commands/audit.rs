@@ -1,5 +1,6 @@
 //! `audit`: reading, exporting, verifying and proving.
 
+use std::collections::BTreeMap;
 use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,10 +12,12 @@ use toolbooth_audit::reads::{EventFilter, Include, Page, PlacedEvent};
 use toolbooth_audit::verify::{self, TrustAnchors, VerifyReport};
 use toolbooth_audit::{checkpoint, note, stats};
 use toolbooth_contracts::event::AuditEvent;
+use toolbooth_registry::lock::LockFile;
 
 use super::records::{need, nothing_yet, open, time, unreadable, whole};
 use crate::cli::{Audit, EventFilterArgs, EventFormat, ExportFormat};
 use crate::config::Loaded;
+use crate::config::lock::LockMode;
 use crate::failure::{FAILED, Failure, OUT_OF_REACH};
 use crate::output::{self, Format};
 use crate::records;
@@ -117,7 +120,11 @@ pub(super) async fn audit(loaded: Loaded, command: Audit) -> Result<bool, Failur
                 (None, None) => records::own_digester(&loaded).await?,
                 _ => None,
             };
-            let known = TrustAnchors { keys, notes, digester };
+            let pins = match (&store, &file) {
+                (None, None) => recorded_pins(&loaded)?,
+                _ => BTreeMap::new(),
+            };
+            let known = TrustAnchors { keys, notes, digester, pins };
             let report = match file {
                 Some(path) => {
                     verify::export(|| std::fs::File::open(&path).map(BufReader::new), known)
@@ -195,6 +202,10 @@ pub(super) async fn audit(loaded: Loaded, command: Audit) -> Result<bool, Failur
             let now = toolbooth_proxy::Clock::now(&clock);
             let note = opened.ledger.close(now).await.map_err(unreadable)?;
             records::hand_outside(&loaded, note.as_deref());
+            // Pins since the backup are on record no more.
+            if loaded.lock_mode() == LockMode::FirstUse && loaded.pins().read()?.is_some() {
+                loaded.pins().change(true, LockFile::forget_records)?;
+            }
             if shown.format.is_json() {
                 output::json(&json!({ "accepted": true }));
             } else {
@@ -587,4 +598,17 @@ fn csv_line(cells: &[String]) -> Result<Vec<u8>, Failure> {
 /// A cell that a spreadsheet does not take for a formula.
 fn defused(cell: String) -> String {
     if cell.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{cell}") } else { cell }
+}
+
+/// The first-use pins that events must tell of; none where the lock has another mode.
+pub(super) fn recorded_pins(loaded: &Loaded) -> Result<BTreeMap<String, String>, Failure> {
+    if loaded.lock_mode() != LockMode::FirstUse {
+        return Ok(BTreeMap::new());
+    }
+    let Some(pins) = loaded.pins().read()? else { return Ok(BTreeMap::new()) };
+    let mut recorded = pins.digests();
+    for pin in pins.unrecorded() {
+        recorded.remove(&pin.id);
+    }
+    Ok(recorded)
 }

@@ -1,5 +1,6 @@
 //! `doctor`: finds what is wrong before a user does, and says what to do.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 
@@ -242,7 +243,15 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
         Ok(false) => (),
         Err(failure) => checks.push(of_failure("store", &failure)),
     }
-    checks.push(match verify::store(&*reads, verify::TrustAnchors::default()).await {
+    let pins = match super::audit::recorded_pins(loaded) {
+        Ok(pins) => pins,
+        Err(failure) => {
+            checks.push(of_failure("lock", &failure));
+            BTreeMap::new()
+        }
+    };
+    let known = verify::TrustAnchors { pins, ..verify::TrustAnchors::default() };
+    checks.push(match verify::store(&*reads, known).await {
         Ok(report) if report.ok => {
             ok("store", format!("{} event(s), all digests fit", report.events))
         }
@@ -291,6 +300,10 @@ fn lock(frame: &Frame, before: &Lock) -> Check {
                 pins.sources_seen(),
                 frame.loaded.pins().path().display()
             );
+            let pinned = match pins.unrecorded().len() {
+                0 => pinned,
+                more => format!("{pinned}; {more} not on record until a gateway starts"),
+            };
             if unseen.is_empty() {
                 return ok("lock", pinned);
             }

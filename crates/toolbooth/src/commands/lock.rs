@@ -162,16 +162,26 @@ async fn write_lock(
 }
 
 /// Adds what is chosen to the pins, as they are now: another process may have pinned meanwhile.
-async fn write_pins(compared: Compared, chosen: &[ToolDiff]) -> Result<String, Failure> {
+///
+/// A gateway that starts records those that are the `same`.
+async fn write_pins(
+    compared: Compared,
+    chosen: &[ToolDiff],
+    same: &[&str],
+) -> Result<String, Failure> {
     let mut approved = compared.lock.clone();
     chosen.iter().for_each(|diff| compared.approve(&mut approved, diff));
     let must_exist = compared.lock != LockFile::empty();
     let loaded = compared.record(chosen).await?;
     let pins = loaded.pins();
-    if !chosen.is_empty() {
+    if !(chosen.is_empty() && same.is_empty()) {
         pins.change(must_exist, |kept| {
+            for id in same {
+                kept.forget_record(id);
+            }
             for diff in chosen {
                 kept.take_over(&approved, &diff.tool_id);
+                kept.mark_approved(&diff.tool_id);
             }
         })?;
     }
@@ -460,8 +470,16 @@ pub(super) async fn approve(
         crate::note("nothing was approved");
         return Ok(false);
     }
+    // What is as it was pinned is recorded again, where an event may be missing.
+    let same: Vec<&str> = named
+        .iter()
+        .filter_map(|(_, named)| match named {
+            Named::Tool(id, _) if !chosen.iter().any(|diff| diff.tool_id == *id) => Some(*id),
+            _ => None,
+        })
+        .collect();
     let path = match &compared.before {
-        Lock::FirstUse(_) => write_pins(compared, &chosen).await?,
+        Lock::FirstUse(_) => write_pins(compared, &chosen, &same).await?,
         _ => write_lock(compared, &chosen, false).await?.0,
     };
     if format.is_json() {

@@ -420,6 +420,7 @@ async fn reload_lock(runtime: &Runtime) {
         }
     };
     runtime.frame.catalogue.approve_with(read).await;
+    runtime.note_discovered().await;
 }
 
 async fn reload_registry(runtime: &Runtime) {
