@@ -570,7 +570,7 @@ pub async fn queued_calls_are_taken_once<L: CallQueue + Ledger>(queue: &L) {
 pub async fn a_closed_ledger_refuses<L: Ledger + LedgerReads>(ledger: &L) {
     ledger.close(moment(9)).await.expect("closes");
     let refused = ledger.claim(request("z1", IdempotencyMode::None, &[], "args")).await;
-    assert!(matches!(refused, Err(LedgerError::Unavailable(_))), "got {refused:?}");
+    assert!(matches!(refused, Err(LedgerError::Closed)), "got {refused:?}");
 }
 
 /// Settles after everything that is pruned.

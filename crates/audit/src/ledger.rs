@@ -38,6 +38,12 @@ pub enum LedgerError {
     /// A row of the store cannot be read, although the store answers.
     #[error("the store is damaged: {0}")]
     Damaged(DamagedRow),
+    /// The ledger has ended, and takes no further steps.
+    #[error("the store is closed")]
+    Closed,
+    /// A defect of this build: nothing was written.
+    #[error("a defect of this build: {0}")]
+    Defect(String),
     /// The claim is no longer this writer's.
     #[error("the claim has been taken over")]
     Stale,

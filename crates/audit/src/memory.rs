@@ -85,7 +85,7 @@ impl Runner for Memory {
     async fn run<S: Step>(&self, step: S) -> Result<S::Answer, LedgerError> {
         let mut book = self.book();
         if book.closed {
-            return Err(LedgerError::Unavailable("the ledger is closed".to_owned()));
+            return Err(LedgerError::Closed);
         }
         book.run(&step)
     }
@@ -96,7 +96,7 @@ impl Runner for Memory {
 
     fn healthy(&self) -> Result<(), LedgerError> {
         match self.book().closed {
-            true => Err(LedgerError::Unavailable("the ledger is closed".to_owned())),
+            true => Err(LedgerError::Closed),
             false => Ok(()),
         }
     }

@@ -206,6 +206,90 @@ impl QueuedCall {
     }
 }
 
+/// What happens to a call in the queue.
+#[derive(Debug, Clone, Copy)]
+pub enum CallEvent<'e> {
+    /// A writer takes it.
+    Taken {
+        /// The writer.
+        by: &'e str,
+    },
+    /// No event accounts for it as it is: it never runs.
+    Disowned,
+    /// A writer that could not run it puts it back.
+    Released {
+        /// The writer.
+        by: &'e str,
+    },
+    /// A writer says how far it has come.
+    Progressed {
+        /// The writer.
+        by: &'e str,
+        /// How far.
+        progress: &'e Value,
+    },
+    /// Somebody wants it to stop.
+    Cancelled,
+    /// It gets its result.
+    Finished {
+        /// The result, JSON.
+        result: &'e str,
+        /// Now.
+        at: &'e str,
+        /// The event that accounts for it.
+        accounted: &'e AuditPlace,
+    },
+}
+
+/// The one rule of queued calls: how a call stands after something has happened; `None` where that
+/// changes nothing.
+///
+/// | | queued | running | done |
+/// | --- | --- | --- | --- |
+/// | taken | running, one delivery more | the same, by another writer or again | |
+/// | disowned | done, without a result | done, without a result | |
+/// | released by its writer | | queued, one delivery less | |
+/// | progressed, by its writer | | running | |
+/// | cancelled | queued | running | |
+/// | finished | done | done | |
+#[must_use]
+pub fn step(call: &QueuedCall, event: CallEvent<'_>) -> Option<QueuedCall> {
+    if call.state == QueueState::Done {
+        return None;
+    }
+    let is_of = |by: &str| call.state == QueueState::Running && call.worker.as_deref() == Some(by);
+    let mut next = call.clone();
+    match event {
+        CallEvent::Taken { by } => {
+            next.state = QueueState::Running;
+            next.worker = Some(by.to_owned());
+            next.deliveries = call.deliveries.saturating_add(1);
+        }
+        CallEvent::Disowned => {
+            next.state = QueueState::Done;
+            next.finished_at = Some(call.enqueued_at.clone());
+        }
+        CallEvent::Released { by } if is_of(by) => {
+            next.state = QueueState::Queued;
+            next.worker = None;
+            // This was no delivery.
+            next.deliveries = call.deliveries.saturating_sub(1);
+        }
+        CallEvent::Progressed { by, progress } if is_of(by) => {
+            next.progress = Some(progress.clone());
+        }
+        CallEvent::Released { .. } | CallEvent::Progressed { .. } => return None,
+        CallEvent::Cancelled => next.cancel = true,
+        CallEvent::Finished { result, at, accounted } => {
+            next.state = QueueState::Done;
+            next.result = Some(result.to_owned());
+            next.finished_at = Some(at.to_owned());
+            next.finished_by = Some(accounted.clone());
+        }
+    }
+    Some(next)
+}
+
 /// What became of a call that was handed over.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Enqueued {
@@ -288,4 +372,44 @@ pub trait CallQueue: Send + Sync {
     /// # Errors
     /// As [`CallQueue::enqueue`].
     async fn queued(&self, caller: &str, call_id: &str) -> Result<Option<QueuedCall>, LedgerError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_moves_as_the_table_says() {
+        let at = Moment { text: "t0".into(), epoch_ms: 0 };
+        let queued = QueuedCall::new("a".into(), "local".into(), "{}".into(), &at);
+        let running = step(&queued, CallEvent::Taken { by: "one" }).unwrap();
+        let accounted = AuditPlace { writer: "one".into(), seq: 7 };
+        let finished = CallEvent::Finished { result: "{}", at: "t1", accounted: &accounted };
+        let done = step(&running, finished).unwrap();
+        assert_eq!((done.state, done.worker.as_deref()), (QueueState::Done, Some("one")));
+        assert_eq!(done.finished_by, Some(accounted.clone()));
+        let progress = Value::from(1);
+        let own = CallEvent::Progressed { by: "one", progress: &progress };
+        let other = CallEvent::Progressed { by: "two", progress: &progress };
+        use QueueState::{Done, Queued, Running};
+        // State, worker and deliveries after each event, from `queued` and from `running`.
+        for (event, from_queued, from_running) in [
+            (CallEvent::Taken { by: "two" }, Some((Running, 1)), Some((Running, 2))),
+            (CallEvent::Disowned, Some((Done, 0)), Some((Done, 1))),
+            (CallEvent::Released { by: "one" }, None, Some((Queued, 0))),
+            (CallEvent::Released { by: "two" }, None, None),
+            (own, None, Some((Running, 1))),
+            (other, None, None),
+            (CallEvent::Cancelled, Some((Queued, 0)), Some((Running, 1))),
+            (finished, Some((Done, 0)), Some((Done, 1))),
+        ] {
+            let after = |call| step(call, event).map(|next| (next.state, next.deliveries));
+            assert_eq!(after(&queued), from_queued, "{event:?}");
+            assert_eq!(after(&running), from_running, "{event:?}");
+            assert_eq!(step(&done, event), None, "{event:?}");
+        }
+        assert!(step(&running, CallEvent::Cancelled).unwrap().cancel);
+        assert_eq!(step(&running, CallEvent::Released { by: "one" }).unwrap(), queued);
+        assert_eq!(step(&running, own).unwrap().progress, Some(progress.clone()));
+    }
 }

@@ -17,7 +17,7 @@ type Watched = (Sender<Infallible>, Receiver<Infallible>);
 /// What a writer and those who wait share.
 #[derive(Debug, Default)]
 pub struct Watch {
-    health: Mutex<Option<String>>,
+    health: Mutex<Option<LedgerError>>,
     running: Mutex<HashMap<String, Watched>>,
     room: Mutex<Room>,
 }
@@ -28,17 +28,17 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Watch {
     pub(crate) fn set_health(&self, error: Option<&LedgerError>) {
-        *locked(&self.health) = error.map(ToString::to_string);
+        *locked(&self.health) = error.cloned();
     }
 
     /// Whether the last commit went well, and there is room for more.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`] that says why not.
+    /// Why not.
     pub fn health(&self) -> Result<(), LedgerError> {
         match locked(&self.health).clone() {
             None => self.room().check(),
-            Some(error) => Err(LedgerError::Unavailable(error)),
+            Some(error) => Err(error),
         }
     }
 

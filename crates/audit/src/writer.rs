@@ -145,15 +145,11 @@ impl<S: Step> Job for Asked<S> {
             (Some(Err(error)), _) => Err(error),
             (_, Err(error)) => Err(error),
             (Some(decided), Ok(())) => decided,
-            (None, Ok(())) => Err(closed()),
+            (None, Ok(())) => Err(LedgerError::Closed),
         };
         // Whoever asked may have gone away; the record stands all the same.
         let _ = reply.send(answer);
     }
-}
-
-fn closed() -> LedgerError {
-    LedgerError::Unavailable("the store is closed".to_owned())
 }
 
 /// Hands steps to a writer.
@@ -184,8 +180,8 @@ impl Steps {
     pub async fn run<S: Step>(&self, step: S) -> Result<S::Answer, LedgerError> {
         let (reply, answer) = oneshot::channel();
         let job = Box::new(Asked { step, decided: None, reply: Some(reply) });
-        self.jobs.send(job).await.map_err(|_| closed())?;
-        answer.await.map_err(|_| closed())?
+        self.jobs.send(job).await.map_err(|_| LedgerError::Closed)?;
+        answer.await.map_err(|_| LedgerError::Closed)?
     }
 
     /// How much room the store has left.
@@ -205,7 +201,7 @@ impl Steps {
     /// [`LedgerError::Unavailable`].
     pub fn healthy(&self) -> Result<(), LedgerError> {
         if self.jobs.is_closed() {
-            return Err(closed());
+            return Err(LedgerError::Closed);
         }
         self.watch.health()
     }
@@ -281,7 +277,7 @@ impl<B: Backend> Writer<B> {
                 // The log has ended; whoever still waits is told so.
                 jobs.close();
                 let late = left.into_iter().chain(std::iter::from_fn(|| jobs.try_recv().ok()));
-                late.for_each(|job| job.finish(Err(closed())));
+                late.for_each(|job| job.finish(Err(LedgerError::Closed)));
                 return;
             }
         }
@@ -317,7 +313,7 @@ impl<B: Backend> Writer<B> {
 
     async fn commit(&mut self, needs: Needs, jobs: &mut [Box<dyn Job>]) -> Result<(), Failure> {
         if self.stopped {
-            return Err(Failure::Away(closed()));
+            return Err(Failure::Away(LedgerError::Closed));
         }
         if self.unproven
             && let Some(late) = self.recover().await.map_err(Failure::Away)?

@@ -124,7 +124,7 @@ impl AsyncCalls {
         };
         request.context.call_id = Some(call_id.clone());
         let text = serde_json::to_string(&request)
-            .map_err(|error| LedgerError::Unavailable(error.to_string()))?;
+            .map_err(|error| LedgerError::Defect(error.to_string()))?;
         let call = QueuedCall::new(call_id, caller.name().to_owned(), text, &parts.clock.now());
         let waiting = AsyncCall::from(call.clone());
         Ok(match self.queue.enqueue(call, parts.limits.queued_max).await? {

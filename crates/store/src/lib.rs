@@ -35,5 +35,5 @@ impl Unreadable {
 
 /// The error of a record that cannot be encoded.
 fn unwritable(error: impl std::fmt::Display) -> LedgerError {
-    LedgerError::Unavailable(format!("a record cannot be encoded: {error}"))
+    LedgerError::Defect(format!("a record cannot be encoded: {error}"))
 }

@@ -10,11 +10,16 @@ use toolbooth_contracts::event::{AuditEventKind, EventBody};
 
 use super::{Step, place, plain};
 use crate::ledger::{LedgerError, Moment};
-use crate::queue::{Enqueued, Heartbeat, QueueState, QueuedCall, digest_of};
+use crate::queue::{self, CallEvent, Enqueued, Heartbeat, QueuedCall, digest_of};
 use crate::working::{CallName, Changes, Needs, Survey, WorkingSet};
 
 fn changed(call: QueuedCall) -> Changes {
     Changes { calls: vec![call], ..Changes::default() }
+}
+
+/// What becomes of a call.
+fn happens(call: &QueuedCall, event: CallEvent<'_>) -> Changes {
+    queue::step(call, event).map(changed).unwrap_or_default()
 }
 
 /// Hands a call over, where fewer than `waiting_max` wait.
@@ -117,18 +122,14 @@ impl Step for TakeCall {
 
     fn decide(&self, set: &WorkingSet) -> Result<(Option<QueuedCall>, Changes), LedgerError> {
         let Some(next) = &set.surveyed.call else { return Ok((None, Changes::default())) };
-        let mut taken = next.call.clone();
-        if !(next.is_asked(set.digester()) && taken.is_whole(set.digester())) {
-            let (caller, id) = (&taken.caller, &taken.call_id);
+        let call = &next.call;
+        if !(next.is_asked(set.digester()) && call.is_whole(set.digester())) {
+            let (caller, id) = (&call.caller, &call.call_id);
             tracing::error!(caller, call.id = id, "a queued call was changed; it is not run");
-            taken.state = QueueState::Done;
-            taken.finished_at = Some(taken.enqueued_at.clone());
-            return Ok((None, changed(taken)));
+            return Ok((None, happens(call, CallEvent::Disowned)));
         }
-        taken.state = QueueState::Running;
-        taken.worker = Some(set.writer().to_owned());
-        taken.deliveries += 1;
-        Ok((Some(taken.clone()), changed(taken)))
+        let taken = queue::step(call, CallEvent::Taken { by: set.writer() });
+        Ok((taken.clone(), taken.map(changed).unwrap_or_default()))
     }
 }
 
@@ -144,17 +145,9 @@ impl Step for ReleaseCall {
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
-        let own = set.call(&self.0.0, &self.0.1)?.filter(|call| {
-            call.state == QueueState::Running && call.worker.as_deref() == Some(set.writer())
-        });
-        let Some(call) = own else { return Ok(((), Changes::default())) };
-        let released = QueuedCall {
-            state: QueueState::Queued,
-            worker: None,
-            deliveries: call.deliveries.saturating_sub(1),
-            ..call.clone()
-        };
-        Ok(((), changed(released)))
+        let call = set.call(&self.0.0, &self.0.1)?;
+        let released = CallEvent::Released { by: set.writer() };
+        Ok(((), call.map(|call| happens(call, released)).unwrap_or_default()))
     }
 }
 
@@ -184,12 +177,8 @@ impl Step for BeatCall {
             return Ok((Heartbeat::Lost, Changes::default()));
         };
         let beat = if call.cancel { Heartbeat::Cancel } else { Heartbeat::Go };
-        let changes = match &self.progress {
-            Some(progress) => {
-                changed(QueuedCall { progress: Some(progress.clone()), ..call.clone() })
-            }
-            None => Changes::default(),
-        };
+        let told = |progress| happens(call, CallEvent::Progressed { by: set.writer(), progress });
+        let changes = self.progress.as_ref().map(told).unwrap_or_default();
         Ok((beat, changes))
     }
 }
@@ -217,19 +206,15 @@ impl Step for FinishCall {
     fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
         // What has run has its result, whatever was done to the row meanwhile.
         let open = set.call_as_stored(&self.call.0, &self.call.1)?;
-        let Some(call) = open.filter(|call| call.state != QueueState::Done) else {
+        let accounted = place(set, 0);
+        let finished =
+            CallEvent::Finished { result: &self.result, at: &self.at.text, accounted: &accounted };
+        let Some(call) = open.and_then(|call| queue::step(call, finished)) else {
             return Ok(((), Changes::default()));
         };
-        let finished = QueuedCall {
-            state: QueueState::Done,
-            result: Some(self.result.clone()),
-            finished_at: Some(self.at.text.clone()),
-            finished_by: Some(place(set, 0)),
-            ..call.clone()
-        };
-        let mut event = event(AuditEventKind::CallFinished, call, self.at.text.clone());
+        let mut event = event(AuditEventKind::CallFinished, &call, self.at.text.clone());
         event.result_digest = Some(self.digest.clone());
-        let mut changes = changed(finished);
+        let mut changes = changed(call);
         changes.events.push(plain(event));
         Ok(((), changes))
     }
@@ -247,10 +232,8 @@ impl Step for CancelCall {
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<(bool, Changes), LedgerError> {
-        let open = set.call(&self.0.0, &self.0.1)?;
-        let Some(call) = open.filter(|call| call.state != QueueState::Done) else {
-            return Ok((false, Changes::default()));
-        };
-        Ok((true, changed(QueuedCall { cancel: true, ..call.clone() })))
+        let call = set.call(&self.0.0, &self.0.1)?;
+        let cancelled = call.and_then(|call| queue::step(call, CallEvent::Cancelled));
+        Ok((cancelled.is_some(), cancelled.map(changed).unwrap_or_default()))
     }
 }

@@ -164,7 +164,7 @@ pub(super) async fn read(mut page: Vec<RawEntry>) -> Result<Vec<Read>, LedgerErr
     }
     let mut all = Vec::new();
     for part in parts {
-        let gone = |_| LedgerError::Unavailable("a page was not read to its end".to_owned());
+        let gone = |_| LedgerError::Defect("a page was not read to its end".to_owned());
         all.extend(part.await.map_err(gone)?);
     }
     Ok(all)

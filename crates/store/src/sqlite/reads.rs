@@ -128,9 +128,8 @@ impl SqliteReads {
         let job: Query = Box::new(move |reader| {
             let _ = reply.try_send(query(reader));
         });
-        let gone = || LedgerError::Unavailable("the store is closed".to_owned());
-        self.readers.queries.send(job).await.map_err(|_| gone())?;
-        answer.recv().await.map_err(|_| gone())?
+        self.readers.queries.send(job).await.map_err(|_| LedgerError::Closed)?;
+        answer.recv().await.map_err(|_| LedgerError::Closed)?
     }
 }
 
