@@ -1,0 +1,166 @@
+//! What a batch of steps writes: the changes of its steps, applied in their order.
+//!
+//! Path: 6, 9. Doc: records.md#the-ledger
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use toolbooth_contracts::approval::Approval;
+use toolbooth_contracts::receipt::{AuditPlace, ClaimState};
+
+use super::{CallName, Changes, Entry, Named, Put, RateName, Stored, WorkingSet, WrittenLog};
+use crate::chain::Placed;
+use crate::ledger::Moment;
+use crate::pruning::Removal;
+use crate::queue::{QueueState, QueuedCall};
+use crate::reads::PrunedLog;
+
+/// A receipt that a batch has moved.
+#[derive(Debug, Clone)]
+pub struct Moved {
+    /// Where it stood before the batch: state and fence; `None` where it is new.
+    pub before: Option<(ClaimState, u64)>,
+    /// As it is now; `None` where it is removed.
+    pub after: Option<Put>,
+    /// Where it is removed: the event that accounted for it.
+    pub accounted: Option<AuditPlace>,
+}
+
+/// What a batch of steps writes.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Receipts by their ids.
+    pub receipts: BTreeMap<String, Moved>,
+    /// Receipts whose keys are freed, before others are held.
+    pub freed: BTreeSet<String>,
+    /// Keys, and the receipts that hold them.
+    pub held: BTreeMap<String, String>,
+    /// Arrival times.
+    pub rates: BTreeMap<RateName, i64>,
+    /// Approvals by their ids.
+    pub approvals: BTreeMap<String, Approval>,
+    /// Events in their places.
+    pub events: Vec<Placed>,
+    /// Agent logs, each with the place of the event that accounts for it.
+    pub logs: Vec<(Arc<WrittenLog>, u64)>,
+    /// Asynchronous calls.
+    pub calls: BTreeMap<CallName, QueuedCall>,
+    /// A checkpoint.
+    pub checkpoint: Option<Named>,
+    /// The writer's lease is renewed.
+    pub renewed: Option<Moment>,
+    /// Records that go, beside receipts.
+    pub pruned: Option<Removal>,
+    /// Beginnings of logs that an earlier version has removed are taken over.
+    pub adopted: Vec<(String, PrunedLog)>,
+    /// The writer's log ends.
+    pub stopped: bool,
+    /// Claims that were dispatched: their fences, and when.
+    pub(crate) begun: Vec<(String, u64, Moment)>,
+    /// Claims that run no more.
+    pub(crate) ended: Vec<String>,
+}
+
+impl Batch {
+    /// Whether there is nothing to write.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.receipts.is_empty()
+            && self.freed.is_empty()
+            && self.held.is_empty()
+            && self.rates.is_empty()
+            && self.approvals.is_empty()
+            && self.events.is_empty()
+            && self.calls.is_empty()
+            && self.checkpoint.is_none()
+            && self.renewed.is_none()
+            && self.pruned.is_none()
+            && self.adopted.is_empty()
+            && !self.stopped
+    }
+}
+
+impl WorkingSet {
+    /// Applies what a step has decided.
+    pub(crate) fn apply(&mut self, changes: Changes, batch: &mut Batch) {
+        for id in changes.freed {
+            for holder in self.keys.values_mut().filter(|holder| holder.as_ref() == Some(&id)) {
+                *holder = None;
+            }
+            batch.held.retain(|_, holder| *holder != id);
+            batch.freed.insert(id);
+        }
+        for put in changes.receipts {
+            let id = put.receipt.receipt_id.clone();
+            let runs = put.receipt.state == ClaimState::InFlight;
+            if !matches!(put.receipt.state, ClaimState::InFlight | ClaimState::AwaitingInput) {
+                batch.ended.push(id.clone());
+            }
+            let stored =
+                Stored { receipt: Arc::clone(&put.receipt), fence: put.fence, owner_lost: false };
+            let before = self.receipts.insert(id.clone(), Some(stored)).flatten();
+            if let Some(running) = self.running.get_mut(&put.receipt.tool_id) {
+                let ran = before.as_ref().is_some_and(|own| own.runs() && !own.owner_lost);
+                *running = (*running + u64::from(runs)).saturating_sub(u64::from(ran));
+            }
+            let moved = batch.receipts.entry(id).or_insert_with(|| Moved {
+                before: before.map(|before| (before.receipt.state, before.fence)),
+                after: None,
+                accounted: None,
+            });
+            moved.after = Some(put);
+        }
+        for receipt in changes.removed {
+            let id = receipt.receipt_id.clone();
+            let before = self.receipts.insert(id.clone(), None).flatten();
+            let moved = batch.receipts.entry(id).or_insert_with(|| Moved {
+                before: before.map(|before| (before.receipt.state, before.fence)),
+                after: None,
+                accounted: None,
+            });
+            (moved.after, moved.accounted) = (None, receipt.audit_seq.clone());
+        }
+        for (key, id) in changes.held {
+            self.keys.insert(key.clone(), Some(id.clone()));
+            batch.held.insert(key, id);
+        }
+        for (name, tat_ms) in changes.rates {
+            self.rates.insert(name.clone(), Some(tat_ms));
+            batch.rates.insert(name, tat_ms);
+        }
+        for approval in changes.approvals {
+            self.approvals.insert(approval.approval_id.clone(), approval.clone());
+            batch.approvals.insert(approval.approval_id.clone(), approval);
+        }
+        for Entry { body, log } in changes.events {
+            let placed = self.head.append(body);
+            if let Some(log) = log {
+                batch.logs.push((log, placed.event.seq));
+            }
+            batch.events.push(placed);
+        }
+        for mut call in changes.calls {
+            call.mac = Some(call.mac_of(&self.digester));
+            let name = (call.caller.clone(), call.call_id.clone());
+            let waits = u64::from(call.state == QueueState::Queued);
+            let before = self.calls.insert(name.clone(), Some(call.clone())).flatten();
+            let waited = before.is_some_and(|before| before.state == QueueState::Queued);
+            if let Some(waiting) = &mut self.waiting {
+                *waiting = (*waiting + waits).saturating_sub(u64::from(waited));
+            }
+            batch.calls.insert(name, call);
+        }
+        if let Some(now_ms) = changes.looked_ms {
+            self.head.look(now_ms);
+        }
+        if let Some(named) = changes.checkpoint {
+            self.head.cover();
+            batch.checkpoint = Some(named);
+        }
+        batch.begun.extend(changes.begun);
+        batch.renewed = changes.renewed.or(batch.renewed.take());
+        batch.pruned = changes.pruned.or(batch.pruned.take());
+        batch.adopted.extend(changes.adopted);
+        batch.stopped |= changes.stopped;
+    }
+}

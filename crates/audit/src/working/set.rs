@@ -1,0 +1,404 @@
+//! The records that a batch works on, as the store has them and as the steps so far have left them.
+//!
+//! Path: 6, 9. Doc: records.md#the-ledger
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use toolbooth_contracts::approval::{Approval, ApprovalState};
+use toolbooth_contracts::receipt::{ClaimState, Receipt};
+
+use super::{ApprovalName, CallName, Needs, RateName, Surveyed};
+use crate::chain::Head;
+use crate::digest::{Digester, of_record};
+use crate::ledger::LedgerError;
+use crate::queue::{QueueState, QueuedCall};
+use crate::reads::DamagedRow;
+use crate::room::Room;
+use crate::watch::Watch;
+
+/// A receipt with what only the store knows of it.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    /// The receipt.
+    pub receipt: Arc<Receipt>,
+    /// The fence of the claim.
+    pub fence: u64,
+    /// Whether the writer that owns it is lost.
+    pub owner_lost: bool,
+}
+
+impl Stored {
+    pub(super) fn runs(&self) -> bool {
+        self.receipt.state == ClaimState::InFlight
+    }
+}
+
+/// The records that a batch works on. What was not loaded is not known to be absent: to look at it
+/// is an error.
+#[derive(Debug)]
+pub struct WorkingSet {
+    pub(super) digester: Digester,
+    pub(crate) head: Head,
+    pub(crate) receipts: HashMap<String, Option<Stored>>,
+    pub(super) keys: HashMap<String, Option<String>>,
+    pub(super) rates: HashMap<RateName, Option<i64>>,
+    pub(super) running: HashMap<String, u64>,
+    pub(crate) approvals: BTreeMap<String, Approval>,
+    asked: HashSet<ApprovalName>,
+    pub(crate) calls: HashMap<CallName, Option<QueuedCall>>,
+    pub(super) waiting: Option<u64>,
+    /// What the batch's survey has found.
+    pub surveyed: Surveyed,
+    /// The store's clock, in milliseconds since 1970, where it has one of its own.
+    pub clock_ms: Option<i64>,
+    watch: Arc<Watch>,
+    /// Whether it has every record there is.
+    whole: bool,
+}
+
+/// Whether an event accounts for an approval; who only asks needs none.
+#[must_use]
+pub fn is_vouched(approval: &Approval, event: Option<&str>) -> bool {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Fields {
+        approval_digest: Option<String>,
+    }
+    let fields = event.and_then(|event| serde_json::from_str::<Fields>(event).ok());
+    match fields.and_then(|fields| fields.approval_digest) {
+        Some(digest) => digest == of_record(approval),
+        // Earlier versions wrote no event.
+        None => {
+            approval.audit_seq.is_none()
+                && matches!(approval.state, ApprovalState::Pending | ApprovalState::Spent)
+        }
+    }
+}
+
+fn unread(what: &str) -> LedgerError {
+    LedgerError::Defect(format!("{what} was not loaded"))
+}
+
+impl WorkingSet {
+    /// The set of a writer whose log ends at `head`, in a store with the keys of `digester`.
+    #[must_use]
+    pub fn new(head: Head, digester: Digester, watch: Arc<Watch>) -> Self {
+        Self {
+            digester,
+            head,
+            receipts: HashMap::new(),
+            keys: HashMap::new(),
+            rates: HashMap::new(),
+            running: HashMap::new(),
+            approvals: BTreeMap::new(),
+            asked: HashSet::new(),
+            calls: HashMap::new(),
+            waiting: None,
+            surveyed: Surveyed::default(),
+            clock_ms: None,
+            watch,
+            whole: false,
+        }
+    }
+
+    /// The same, of which all records there are will be in the set.
+    #[cfg(feature = "memory")]
+    #[must_use]
+    pub(crate) fn whole(self) -> Self {
+        Self { whole: true, ..self }
+    }
+
+    /// The writer.
+    #[must_use]
+    pub fn writer(&self) -> &str {
+        self.head.writer()
+    }
+
+    /// Makes digests with the store's keys.
+    #[must_use]
+    pub fn digester(&self) -> &Digester {
+        &self.digester
+    }
+
+    /// How much room the store has left.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        self.watch.room()
+    }
+
+    /// The store was looked at.
+    pub fn set_room(&self, room: Room) {
+        self.watch.set_room(room);
+    }
+
+    /// Where the writer's log ends.
+    #[must_use]
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn known<'s, T>(
+        &self,
+        found: Option<&'s Option<T>>,
+        what: &str,
+    ) -> Result<Option<&'s T>, LedgerError> {
+        match found {
+            Some(known) => Ok(known.as_ref()),
+            None if self.whole => Ok(None),
+            None => Err(unread(what)),
+        }
+    }
+
+    /// The receipt that holds a key.
+    ///
+    /// # Errors
+    /// [`LedgerError::Defect`] where it was not loaded; the same for all that look.
+    pub fn held(&self, key: &str) -> Result<Option<&Stored>, LedgerError> {
+        match self.known(self.keys.get(key), "a key")? {
+            Some(id) => self.receipt(id),
+            None => Ok(None),
+        }
+    }
+
+    /// A receipt.
+    ///
+    /// # Errors
+    /// As [`WorkingSet::held`].
+    pub fn receipt(&self, id: &str) -> Result<Option<&Stored>, LedgerError> {
+        self.known(self.receipts.get(id), "a receipt")
+    }
+
+    /// The keys of the set that a receipt holds.
+    #[cfg(feature = "memory")]
+    pub(crate) fn keys_of(&self, receipt_id: &str) -> Vec<String> {
+        let held = self.keys.iter().filter(|(_, holder)| holder.as_deref() == Some(receipt_id));
+        held.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Whether a receipt holds any of the keys that are in the set.
+    #[cfg(feature = "memory")]
+    pub(crate) fn holds(&self, receipt_id: &str) -> bool {
+        self.keys.values().flatten().any(|holder| holder == receipt_id)
+    }
+
+    /// A receipt that must be there.
+    ///
+    /// # Errors
+    /// [`LedgerError::NotFound`]; as [`WorkingSet::held`].
+    pub fn require(&self, id: &str) -> Result<&Stored, LedgerError> {
+        self.receipt(id)?.ok_or_else(|| LedgerError::NotFound(id.to_owned()))
+    }
+
+    /// The arrival time kept for a tool and caller, in milliseconds.
+    ///
+    /// # Errors
+    /// As [`WorkingSet::held`].
+    pub fn rate(&self, name: &RateName) -> Result<Option<i64>, LedgerError> {
+        Ok(self.known(self.rates.get(name), "a rate")?.copied())
+    }
+
+    /// How many calls of a tool run, by live writers.
+    ///
+    /// # Errors
+    /// As [`WorkingSet::held`].
+    pub fn running(&self, tool: &str) -> Result<u64, LedgerError> {
+        match self.running.get(tool) {
+            Some(running) => Ok(*running),
+            None if self.whole => {
+                let own = self.receipts.values().flatten();
+                let of = own.filter(|stored| stored.runs() && stored.receipt.tool_id == tool);
+                Ok(of.count() as u64)
+            }
+            None => Err(unread("how many calls run")),
+        }
+    }
+
+    /// The newest approval for exactly this call that is not spent.
+    ///
+    /// # Errors
+    /// As [`WorkingSet::held`].
+    pub fn approval(&self, name: &ApprovalName) -> Result<Option<&Approval>, LedgerError> {
+        if !self.whole && !self.asked.contains(name) {
+            return Err(unread("an approval"));
+        }
+        let is = |approval: &&Approval| {
+            approval.state != ApprovalState::Spent
+                && approval.tool_id == name.tool
+                && approval.caller == name.caller
+                && approval.args_digest == name.args_digest
+                && approval.contract_digest == name.contract_digest
+        };
+        Ok(self.approvals.values().rev().find(is))
+    }
+
+    /// An approval that a receipt has spent.
+    #[must_use]
+    pub fn spent(&self, approval_id: &str) -> Option<&Approval> {
+        self.approvals.get(approval_id)
+    }
+
+    /// An asynchronous call.
+    ///
+    /// # Errors
+    /// [`LedgerError::Damaged`] where its row was changed; as [`WorkingSet::held`].
+    pub fn call(&self, caller: &str, call_id: &str) -> Result<Option<&QueuedCall>, LedgerError> {
+        let found = self.call_as_stored(caller, call_id)?;
+        match found {
+            Some(call) if !call.is_whole(&self.digester) => Err(LedgerError::Damaged(DamagedRow {
+                table: "queue".to_owned(),
+                row: format!("{caller} {call_id}"),
+                reason: "its MAC does not fit".to_owned(),
+            })),
+            found => Ok(found),
+        }
+    }
+
+    /// An asynchronous call, whatever was done to its row.
+    ///
+    /// # Errors
+    /// As [`WorkingSet::held`].
+    pub fn call_as_stored(
+        &self,
+        caller: &str,
+        call_id: &str,
+    ) -> Result<Option<&QueuedCall>, LedgerError> {
+        self.known(self.calls.get(&(caller.to_owned(), call_id.to_owned())), "a call")
+    }
+
+    /// How many asynchronous calls wait.
+    ///
+    /// # Errors
+    /// As [`WorkingSet::held`].
+    pub fn waiting(&self) -> Result<u64, LedgerError> {
+        match self.waiting {
+            Some(waiting) => Ok(waiting),
+            None if self.whole => {
+                let waits = |call: &&QueuedCall| call.state == QueueState::Queued;
+                Ok(self.calls.values().flatten().filter(waits).count() as u64)
+            }
+            None => Err(unread("how many calls wait")),
+        }
+    }
+
+    /// Closes when a claim of this process is settled; `None` for claims of others.
+    #[must_use]
+    pub fn watch(&self, stored: &Stored) -> Option<async_channel::Receiver<Infallible>> {
+        let own = stored.receipt.writer == self.head.writer();
+        own.then(|| self.watch.of(&stored.receipt.receipt_id))
+    }
+
+    /// What of this has to be loaded.
+    #[must_use]
+    pub fn missing(&self, needs: &Needs) -> Needs {
+        fn those<T: Ord + Clone>(all: &BTreeSet<T>, known: impl Fn(&T) -> bool) -> BTreeSet<T> {
+            all.iter().filter(|one| !known(one)).cloned().collect()
+        }
+        let survey = needs.survey.clone();
+        if self.whole {
+            return Needs { survey, ..Needs::default() };
+        }
+        Needs {
+            keys: those(&needs.keys, |key| self.keys.contains_key(key)),
+            receipts: those(&needs.receipts, |id| self.receipts.contains_key(id)),
+            rates: those(&needs.rates, |name| self.rates.contains_key(name)),
+            running: those(&needs.running, |tool| self.running.contains_key(tool)),
+            approvals: those(&needs.approvals, |name| self.asked.contains(name)),
+            calls: those(&needs.calls, |name| self.calls.contains_key(name)),
+            waiting: needs.waiting && self.waiting.is_none(),
+            survey,
+        }
+    }
+
+    /// Who holds a key, as the store has it.
+    pub fn load_key(&mut self, key: String, receipt_id: Option<String>) {
+        self.keys.insert(key, receipt_id);
+    }
+
+    /// A receipt, as the store has it; what is known already is newer.
+    pub fn load_receipt(&mut self, id: String, stored: Option<Stored>) {
+        self.receipts.entry(id).or_insert(stored);
+    }
+
+    /// An arrival time, as the store has it.
+    pub fn load_rate(&mut self, name: RateName, tat_ms: Option<i64>) {
+        self.rates.insert(name, tat_ms);
+    }
+
+    /// How many calls of a tool run, as the store has it.
+    pub fn load_running(&mut self, tool: String, running: u64) {
+        self.running.insert(tool, running);
+    }
+
+    /// An approval, as the store has it, and the event that it says accounts for it. What somebody
+    /// has decided is believed by its event, not by its row.
+    pub fn load_approval(&mut self, approval: Approval, event: Option<&str>) {
+        if is_vouched(&approval, event) {
+            self.approvals.entry(approval.approval_id.clone()).or_insert(approval);
+        } else {
+            let id = &approval.approval_id;
+            tracing::error!(approval.id = %id, "an approval was changed; it is not believed");
+        }
+    }
+
+    /// Approvals for this call were looked up.
+    pub fn load_asked(&mut self, name: ApprovalName) {
+        self.asked.insert(name);
+    }
+
+    /// A call, as the store has it.
+    pub fn load_call(&mut self, name: CallName, call: Option<QueuedCall>) {
+        self.calls.insert(name, call);
+    }
+
+    /// How many calls wait, as the store has it.
+    pub fn load_waiting(&mut self, waiting: u64) {
+        self.waiting = Some(waiting);
+    }
+
+    /// A running claim whose writer is lost.
+    pub fn load_lost(&mut self, stored: Stored) {
+        self.load_receipt(stored.receipt.receipt_id.clone(), Some(stored.clone()));
+        self.surveyed.lost.push(stored);
+    }
+
+    /// A settled receipt that may be pruned, and whether it holds a key.
+    pub fn load_prunable(&mut self, stored: Stored, holds: bool) {
+        self.load_receipt(stored.receipt.receipt_id.clone(), Some(stored.clone()));
+        self.surveyed.prunable.push((stored, holds));
+    }
+
+    /// Another process has written: everything has to be loaded again.
+    pub fn forget(&mut self) {
+        self.receipts.clear();
+        self.trim();
+    }
+
+    /// Keeps what a settlement will need: own claims that run, as long as nobody else writes.
+    pub(crate) fn trim(&mut self) {
+        let Self { receipts, head, approvals, .. } = self;
+        receipts.retain(|_, stored| {
+            stored.as_ref().is_some_and(|stored| {
+                matches!(stored.receipt.state, ClaimState::InFlight | ClaimState::AwaitingInput)
+                    && stored.receipt.writer == head.writer()
+            })
+        });
+        if !approvals.is_empty() {
+            let spent: HashSet<&String> = receipts
+                .values()
+                .flatten()
+                .filter_map(|stored| stored.receipt.approval_id.as_ref())
+                .collect();
+            approvals.retain(|id, _| spent.contains(id));
+        }
+        self.keys.clear();
+        self.rates.clear();
+        self.running.clear();
+        self.asked.clear();
+        self.calls.clear();
+        self.waiting = None;
+        self.surveyed = Surveyed::default();
+        self.clock_ms = None;
+    }
+}
