@@ -117,13 +117,13 @@ impl Book {
         self.queue.extend(fresh.map(|call| (call.caller.clone(), call.call_id.clone())));
         self.set.apply(changes, &mut batch);
         self.events.extend(batch.events.into_iter().map(|placed| placed.bytes.into_boxed_str()));
-        if let Some(removal) = &batch.pruned {
+        if let Some(removal) = &batch.upkeep.pruned {
             self.remove(removal);
         }
         let texts = batch.logs.into_iter();
         self.logs.extend(texts.map(|(log, seq)| (log.record.text.as_str().into(), seq)));
         self.watch.ended(batch.ended.iter());
-        self.closed |= batch.stopped;
+        self.closed |= batch.upkeep.stopped;
         Ok(answer)
     }
 

@@ -339,7 +339,7 @@ impl<B: Backend> Writer<B> {
         match written {
             Ok(()) => {
                 self.set.trim();
-                self.stopped = batch.stopped;
+                self.stopped = batch.upkeep.stopped;
                 self.orphans.clear();
                 self.watch.ended(batch.ended.iter());
                 Ok(())
@@ -355,7 +355,7 @@ impl<B: Backend> Writer<B> {
                 // It may be known at once that it has happened all the same.
                 match self.recover().await {
                     Ok(Some(done)) => {
-                        self.stopped = done.stopped;
+                        self.stopped = done.upkeep.stopped;
                         self.orphans.clear();
                         self.watch.ended(done.ended.iter());
                         Ok(())
@@ -399,7 +399,7 @@ impl<B: Backend> Writer<B> {
             }
         }
         for job in jobs {
-            if batch.stopped {
+            if batch.upkeep.stopped {
                 // What came after the end of the log is told that it was not done.
                 break;
             }

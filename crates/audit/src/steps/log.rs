@@ -65,7 +65,7 @@ impl Step for SignCheckpoint {
             .filter(|other| other.ended)
             .map(|other| (other.head.writer.clone(), other.head.size))
             .collect();
-        changes.checkpoint = Some(Named { note: note.clone(), ended });
+        changes.upkeep.checkpoint = Some(Named { note: note.clone(), ended });
         Ok((Some(note), changes))
     }
 }
@@ -91,7 +91,7 @@ pub(super) fn sign_at_once(
     let note = body.facts.as_ref().and_then(|facts| facts.get("note")?.as_str());
     let note = note.unwrap_or_default().to_owned();
     changes.events.push(plain(body));
-    changes.checkpoint = Some(Named { note: note.clone(), ended: Vec::new() });
+    changes.upkeep.checkpoint = Some(Named { note: note.clone(), ended: Vec::new() });
     note
 }
 
@@ -121,7 +121,7 @@ impl Step for Stop {
         let mut body = EventBody::new(AuditEventKind::WriterStopped, self.at.text.clone());
         body.facts = Some(facts);
         changes.events.push(plain(body));
-        changes.stopped = true;
+        changes.upkeep.stopped = true;
         Ok((note, changes))
     }
 }
@@ -193,7 +193,7 @@ impl Step for Start {
             let events = logs.map(|(writer, log)| adopted(writer, log, &self.at));
             let events = events.chain([forgotten(&self.at)]).collect();
             sign_at_once(set, events, &self.signer, &self.at, &mut changes);
-            changes.adopted.clone_from(&earlier.logs);
+            changes.upkeep.adopted.clone_from(&earlier.logs);
         }
         Ok(((), changes))
     }

@@ -13,7 +13,7 @@ use crate::claim::{self, ClaimEvent, Transition};
 use crate::ledger::{LedgerError, Moment, Prune, PruneKind, Pruned, Swept};
 use crate::note::Signer;
 use crate::pruning::Removal;
-use crate::working::{Changes, Needs, Survey, WorkingSet};
+use crate::working::{Changes, Needs, Survey, Upkeep, WorkingSet};
 
 /// The writer's lease is renewed.
 #[derive(Debug)]
@@ -31,7 +31,13 @@ impl Step for Renew {
     }
 
     fn decide(&self, _: &WorkingSet) -> Result<((), Changes), LedgerError> {
-        Ok(((), Changes { renewed: Some(self.0.clone()), ..Changes::default() }))
+        Ok((
+            (),
+            Changes {
+                upkeep: Upkeep { renewed: Some(self.0.clone()), ..Upkeep::default() },
+                ..Changes::default()
+            },
+        ))
     }
 }
 
@@ -90,7 +96,7 @@ impl Step for MakeRoom {
         let pruned = Pruned { removed, tombstones: 0, more: surveyed.more };
         let mut changes = Changes::default();
         if removed > 0 {
-            changes.pruned = Some(surveyed.removal.clone());
+            changes.upkeep.pruned = Some(surveyed.removal.clone());
         }
         let Some(dropped) = &surveyed.dropped else { return Ok(((pruned, None), changes)) };
         let mut body = EventBody::new(AuditEventKind::ReceiptsPruned, self.at.text.clone());
@@ -161,7 +167,7 @@ impl Step for PruneRecords {
         }
         let removal = &set.surveyed.removal;
         if *removal != Removal::default() {
-            changes.pruned = Some(removal.clone());
+            changes.upkeep.pruned = Some(removal.clone());
         }
         pruned.removed += removal.count();
         pruned.more = set.surveyed.more;

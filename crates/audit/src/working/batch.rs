@@ -8,12 +8,10 @@ use std::sync::Arc;
 use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState};
 
-use super::{CallName, Changes, Entry, Named, Put, RateName, Stored, WorkingSet, WrittenLog};
+use super::{CallName, Changes, Entry, Put, RateName, Stored, Upkeep, WorkingSet, WrittenLog};
 use crate::chain::Placed;
 use crate::ledger::Moment;
-use crate::pruning::Removal;
 use crate::queue::{QueueState, QueuedCall};
-use crate::reads::PrunedLog;
 
 /// A receipt that a batch has moved.
 #[derive(Debug, Clone)]
@@ -45,16 +43,8 @@ pub struct Batch {
     pub logs: Vec<(Arc<WrittenLog>, u64)>,
     /// Asynchronous calls.
     pub calls: BTreeMap<CallName, QueuedCall>,
-    /// A checkpoint.
-    pub checkpoint: Option<Named>,
-    /// The writer's lease is renewed.
-    pub renewed: Option<Moment>,
-    /// Records that go, beside receipts.
-    pub pruned: Option<Removal>,
-    /// Beginnings of logs that an earlier version has removed are taken over.
-    pub adopted: Vec<(String, PrunedLog)>,
-    /// The writer's log ends.
-    pub stopped: bool,
+    /// What changes beside the records of calls.
+    pub upkeep: Upkeep,
     /// Claims that were dispatched: their fences, and when.
     pub(crate) begun: Vec<(String, u64, Moment)>,
     /// Claims that run no more.
@@ -72,11 +62,7 @@ impl Batch {
             && self.approvals.is_empty()
             && self.events.is_empty()
             && self.calls.is_empty()
-            && self.checkpoint.is_none()
-            && self.renewed.is_none()
-            && self.pruned.is_none()
-            && self.adopted.is_empty()
-            && !self.stopped
+            && self.upkeep.is_empty()
     }
 }
 
@@ -153,14 +139,10 @@ impl WorkingSet {
         if let Some(now_ms) = changes.looked_ms {
             self.head.look(now_ms);
         }
-        if let Some(named) = changes.checkpoint {
+        if changes.upkeep.checkpoint.is_some() {
             self.head.cover();
-            batch.checkpoint = Some(named);
         }
+        batch.upkeep.add(changes.upkeep);
         batch.begun.extend(changes.begun);
-        batch.renewed = changes.renewed.or(batch.renewed.take());
-        batch.pruned = changes.pruned.or(batch.pruned.take());
-        batch.adopted.extend(changes.adopted);
-        batch.stopped |= changes.stopped;
     }
 }

@@ -87,6 +87,13 @@ pub struct Changes {
     pub begun: Vec<(String, u64, Moment)>,
     /// A checkpoint was asked for at this time, in milliseconds.
     pub looked_ms: Option<i64>,
+    /// What changes beside the records of calls.
+    pub upkeep: Upkeep,
+}
+
+/// What changes beside the records of calls: the log as such, the lease, what is pruned.
+#[derive(Debug, Default)]
+pub struct Upkeep {
     /// A checkpoint covers everything up to now.
     pub checkpoint: Option<Named>,
     /// The writer's lease is renewed.
@@ -97,6 +104,27 @@ pub struct Changes {
     pub adopted: Vec<(String, PrunedLog)>,
     /// The writer's log ends.
     pub stopped: bool,
+}
+
+impl Upkeep {
+    /// Whether nothing changes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.checkpoint.is_none()
+            && self.renewed.is_none()
+            && self.pruned.is_none()
+            && self.adopted.is_empty()
+            && !self.stopped
+    }
+
+    /// Adds what a later step changes.
+    pub(crate) fn add(&mut self, later: Self) {
+        self.checkpoint = later.checkpoint.or(self.checkpoint.take());
+        self.renewed = later.renewed.or(self.renewed.take());
+        self.pruned = later.pruned.or(self.pruned.take());
+        self.adopted.extend(later.adopted);
+        self.stopped |= later.stopped;
+    }
 }
 
 /// What a checkpoint leaves behind beside its event.

@@ -11,6 +11,6 @@ mod needs;
 mod set;
 
 pub use batch::{Batch, Moved};
-pub use changes::{Changes, Entry, Named, Put, RecordText, WrittenLog};
+pub use changes::{Changes, Entry, Named, Put, RecordText, Upkeep, WrittenLog};
 pub use needs::{ApprovalName, CallName, Earlier, Needs, OtherHead, RateName, Survey, Surveyed};
 pub use set::{Stored, WorkingSet, is_vouched};

@@ -183,7 +183,8 @@ impl Backend for PostgresBackend {
         let session = self.session()?;
         let done = timeout(BATCH_TIMEOUT, session.write(batch, begun, from, to)).await;
         self.keep(session, done).await?;
-        self.progress.extend(batch.pruned.as_ref().and_then(|removal| removal.progress.clone()));
+        self.progress
+            .extend(batch.upkeep.pruned.as_ref().and_then(|removal| removal.progress.clone()));
         Ok(())
     }
 

@@ -445,25 +445,25 @@ impl Session {
         if !batch.calls.is_empty() {
             writes.push((&s.put_calls, call_columns(batch)));
         }
-        for (writer, log) in &batch.adopted {
+        for (writer, log) in &batch.upkeep.adopted {
             let adopted = super::prune::adopted(writer, log).map_err(unreadable)?;
             writes.push((&s.put_gone, adopted));
         }
-        if !batch.adopted.is_empty() {
+        if !batch.upkeep.adopted.is_empty() {
             let sql = "UPDATE writers SET pruned = NULL";
             self.client().batch_execute(sql).await.map_err(failed)?;
         }
-        if let Some(removal) = &batch.pruned {
+        if let Some(removal) = &batch.upkeep.pruned {
             self.remove(removal, &mut writes);
         }
         let own = || to.writer();
-        if let Some(named) = &batch.checkpoint {
+        if let Some(named) = &batch.upkeep.checkpoint {
             let (ended, sizes): (Vec<&str>, Vec<i64>) =
                 named.ended.iter().map(|(writer, size)| (writer.as_str(), number(*size))).unzip();
             writes.push((&s.name_writers, given![ended, sizes]));
             writes.push((&s.set_checkpoint, given![own(), named.note.as_str()]));
         }
-        if batch.renewed.is_some() {
+        if batch.upkeep.renewed.is_some() {
             // Uses the database's clock and the writer's own connection: a writer that cannot write
             // must not look alive.
             writes.push((&s.renew, given![own()]));
@@ -473,7 +473,7 @@ impl Session {
             let root = to.frontier().root().to_string();
             writes.push((&s.advance, given![own(), was, is, to.last_leaf(), root]));
         }
-        if batch.stopped {
+        if batch.upkeep.stopped {
             writes.push((&s.stop, given![own()]));
         }
         let sent = AtomicBool::new(true);

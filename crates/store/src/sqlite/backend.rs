@@ -243,7 +243,8 @@ impl Backend for SqliteBackend {
         self.within(|transaction| transaction.write(batch, from, to))?;
         self.end("COMMIT")?;
         self.check_files().map_err(Failure::Unknown)?;
-        self.progress.extend(batch.pruned.as_ref().and_then(|removal| removal.progress.clone()));
+        self.progress
+            .extend(batch.upkeep.pruned.as_ref().and_then(|removal| removal.progress.clone()));
         if !batch.events.is_empty() {
             let place = |seq: u64| schema::place(self.writer_no, seq.cast_signed());
             let of = |placed: &Placed| Found::of(place(placed.event.seq), &placed.event.body);

@@ -423,8 +423,8 @@ impl Transaction<'_> {
         self.put_events(&batch.events)?;
         self.put_logs(batch)?;
         batch.calls.values().try_for_each(|call| self.put_call(call))?;
-        batch.pruned.iter().try_for_each(|removal| self.remove(removal))?;
-        if let Some(named) = &batch.checkpoint {
+        batch.upkeep.pruned.iter().try_for_each(|removal| self.remove(removal))?;
+        if let Some(named) = &batch.upkeep.checkpoint {
             for (writer, _) in &named.ended {
                 self.execute("UPDATE writers SET named = 1 WHERE writer = ?1", [writer])?;
             }
@@ -437,8 +437,8 @@ impl Transaction<'_> {
             let root = to.frontier().root().to_string();
             self.execute(sql, (self.writer, number(to.next_seq()), to.last_leaf(), root))?;
         }
-        batch.adopted.iter().try_for_each(|(writer, log)| self.adopt(writer, log))?;
-        if batch.stopped {
+        batch.upkeep.adopted.iter().try_for_each(|(writer, log)| self.adopt(writer, log))?;
+        if batch.upkeep.stopped {
             self.execute("UPDATE writers SET stopped = 1 WHERE writer = ?1", [self.writer])?;
         }
         Ok(())
