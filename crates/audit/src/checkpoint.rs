@@ -8,9 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 
-use crate::chain::Head;
+use crate::backend::chain::Head;
+use crate::backend::merkle::Hash;
 use crate::ledger::Moment;
-use crate::merkle::Hash;
 use crate::note::{NoteError, Signer, split};
 use crate::reads::WriterHead;
 

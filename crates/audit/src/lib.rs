@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 
-pub mod chain;
+pub mod backend;
 pub mod checkpoint;
 pub mod claim;
 #[cfg(feature = "conformance")]
@@ -10,24 +10,16 @@ pub mod export;
 pub mod ledger;
 #[cfg(feature = "memory")]
 pub mod memory;
-pub mod merkle;
 pub mod note;
 pub mod proof;
-pub mod pruning;
 pub mod queue;
 pub mod reads;
-pub mod recorder;
 pub mod redact;
-pub mod room;
 pub mod stats;
-pub mod steps;
 pub mod verify;
-pub mod watch;
-pub mod working;
-pub mod writer;
 
+pub use backend::recorder::Recorder;
 pub use digest::Digester;
 pub use ledger::{Ledger, LedgerError};
 pub use queue::CallQueue;
 pub use reads::LedgerReads;
-pub use recorder::Recorder;

@@ -12,20 +12,20 @@ use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::event::AuditEvent;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
-use crate::chain::Head;
+use crate::backend::chain::Head;
+use crate::backend::pruning::{Gone, Removal};
+use crate::backend::recorder::{Recorder, Runner};
+use crate::backend::steps::{self, Step};
+use crate::backend::watch::Watch;
+use crate::backend::working::{Batch, CallName, Stored, Survey, Surveyed, WorkingSet};
 use crate::digest::{Digester, KEY_BYTES};
 use crate::ledger::{LedgerError, Moment};
 use crate::note::Signer;
-use crate::pruning::{Gone, Removal};
 use crate::queue::{QueueState, QueuedCall, RawCall};
 use crate::reads::{
     Accounted, EventFilter, FoundId, IdKind, Include, LedgerReads, LogFilter, MILESTONES, Page,
     PlacedEvent, RawApproval, RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
 };
-use crate::recorder::{Recorder, Runner};
-use crate::steps::{self, Step};
-use crate::watch::Watch;
-use crate::working::{Batch, CallName, Stored, Survey, Surveyed, WorkingSet};
 
 /// A ledger in memory.
 pub type MemoryLedger = Recorder<Memory>;

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 
 use crate::LedgerReads;
+use crate::backend::merkle::{self, Hash, Leaves, leaf_hash};
+use crate::backend::pruning::Gone;
 use crate::checkpoint::Checkpoint;
 use crate::ledger::LedgerError;
-use crate::merkle::{self, Hash, Leaves, leaf_hash};
 use crate::note::{self, NoteError};
-use crate::pruning::Gone;
 use crate::reads::{EventFilter, Include};
 
 /// A proof, as it is written to a file.
@@ -205,7 +205,7 @@ pub async fn inclusion(reads: &dyn LedgerReads, call_id: &str) -> Result<Proof, 
     let hashes = leaves
         .inclusion(event.seq, checkpoint.size)
         .ok_or(ProofError::Wrong("the event is beyond its checkpoint"))?;
-    let bytes = crate::chain::bytes_of(event);
+    let bytes = crate::backend::chain::bytes_of(event);
     Ok(Proof::Inclusion { event: bytes, index: event.seq, hashes: text(&hashes), checkpoint: note })
 }
 

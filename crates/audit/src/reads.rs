@@ -10,10 +10,10 @@ use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 use toolbooth_contracts::receipt::Receipt;
 
+use crate::backend::pruning::Gone;
+use crate::backend::working::CallName;
 use crate::ledger::LedgerError;
-use crate::pruning::Gone;
 use crate::queue::RawCall;
-use crate::working::CallName;
 
 /// Which receipts.
 #[derive(Debug, Clone, Default)]

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
+use toolbooth_audit::backend::merkle::Hash;
+use toolbooth_audit::backend::pruning::{self, Gone};
 use toolbooth_audit::checkpoint::Checkpoint;
-use toolbooth_audit::merkle::Hash;
-use toolbooth_audit::pruning::{self, Gone};
 use toolbooth_audit::reads::PrunedLog;
 use toolbooth_contracts::event::AuditEventKind;
 

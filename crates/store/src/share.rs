@@ -8,7 +8,7 @@
 //! Doc: records.md#stores
 
 use memchr::memmem;
-use toolbooth_audit::working::{Batch, WrittenLog};
+use toolbooth_audit::backend::working::{Batch, WrittenLog};
 use toolbooth_contracts::receipt::ClaimState;
 
 /// Minimum bytes of a shared part; a reference to a shorter one would not save space.

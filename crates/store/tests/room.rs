@@ -6,6 +6,8 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use serde_json::json;
 use toolbooth_audit::LedgerError;
+use toolbooth_audit::backend::recorder::Runner;
+use toolbooth_audit::backend::room::Room;
 use toolbooth_audit::conformance::{moment, request, settlement};
 use toolbooth_audit::digest::sha256_hex;
 use toolbooth_audit::ledger::{
@@ -13,8 +15,6 @@ use toolbooth_audit::ledger::{
 };
 use toolbooth_audit::queue::{CallQueue, QueuedCall};
 use toolbooth_audit::reads::{LedgerReads, LogFilter, ReceiptFilter};
-use toolbooth_audit::recorder::Runner;
-use toolbooth_audit::room::Room;
 use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::AuditEventKind;

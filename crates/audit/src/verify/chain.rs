@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::event_fields::{Read, event_columns, fits};
 use super::report::Problems;
 use super::survey::{Expectations, Wanted};
-use crate::merkle::{Frontier, Hash, SIZE_MAX};
-use crate::pruning::{Gone, Left};
+use crate::backend::merkle::{Frontier, Hash, SIZE_MAX};
+use crate::backend::pruning::{Gone, Left};
 use crate::reads::{MILESTONES, WriterHead};
 
 #[derive(Debug, Clone, Default)]

@@ -11,9 +11,9 @@ use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::json::canonical;
 use toolbooth_contracts::receipt::{AuditPlace, ReceiptKey};
 
+use crate::backend::merkle::{Hash, leaf_hash};
 use crate::digest::sha256_hex;
 use crate::ledger::LedgerError;
-use crate::merkle::{Hash, leaf_hash};
 use crate::reads::{MILESTONES, RawEntry, RawRecord};
 
 /// The members of an event that verification looks at.

@@ -11,8 +11,8 @@ use super::chain::Chains;
 use super::event_fields::Read;
 use super::report::{Problems, VerifyReport};
 use super::survey::{Survey, is_milestone};
-use crate::merkle::Hash;
-use crate::pruning::Gone;
+use crate::backend::merkle::Hash;
+use crate::backend::pruning::Gone;
 use crate::reads::{PrunedLog, RawEntry, WriterHead};
 
 /// The last line of an export: where each log ends.

@@ -13,12 +13,12 @@ use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 use super::event_fields::{EventFields, LogFields, Read, ReceiptFields, Record, fits, is_name};
 use super::report::Problems;
 use super::survey::Expectations;
+use crate::backend::steps::CALL_SINCE;
+use crate::backend::working::{CallName, is_vouched};
 use crate::claim::holds_keys;
 use crate::digest::Digester;
 use crate::queue::{QueueState, RawCall};
 use crate::reads::{Accounted, RawApproval, Unaccounted};
-use crate::steps::CALL_SINCE;
-use crate::working::{CallName, is_vouched};
 
 /// The events that were seen to account for a receipt.
 #[derive(Debug, Default)]

@@ -14,9 +14,9 @@ use super::records::{Records, UnresolvedReceipt};
 use super::report::{Problems, VerifyReport};
 use super::survey::{Expectations, Survey, is_milestone};
 use crate::LedgerReads;
+use crate::backend::pruning::Gone;
 use crate::digest::of_record;
 use crate::ledger::LedgerError;
-use crate::pruning::Gone;
 use crate::queue::RawCall;
 use crate::reads::{DamagedRow, EventFilter, Include, RawEntry, WriterHead};
 

@@ -12,12 +12,12 @@ use toolbooth_contracts::event::AuditEventKind;
 use super::TrustAnchors;
 use super::event_fields::EventFields;
 use super::report::Problems;
+use crate::backend::merkle::{Frontier, Hash};
+use crate::backend::pruning::Left;
+use crate::backend::room::Dropped;
 use crate::checkpoint::{Checkpoint, NamedHead};
-use crate::merkle::{Frontier, Hash};
 use crate::note;
-use crate::pruning::Left;
 use crate::reads::{MILESTONES, WriterHead};
-use crate::room::Dropped;
 
 /// The names and sizes of other logs, as an event lists them.
 type Heads = Vec<NamedHead>;

@@ -18,10 +18,10 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::chain::Head;
-use toolbooth_audit::pruning::Progress;
-use toolbooth_audit::working::{Batch, Needs, WorkingSet};
-use toolbooth_audit::writer::{Backend, End, Failure};
+use toolbooth_audit::backend::chain::Head;
+use toolbooth_audit::backend::pruning::Progress;
+use toolbooth_audit::backend::working::{Batch, Needs, WorkingSet};
+use toolbooth_audit::backend::writer::{Backend, End, Failure};
 
 use super::connect::{Connection, Server};
 use super::statements::Statements;

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::merkle::{Hash, leaf_hash};
-use toolbooth_audit::pruning::{self, BLOCK, Gone, Piece, Progress, Removal};
+use toolbooth_audit::backend::merkle::{Hash, leaf_hash};
+use toolbooth_audit::backend::pruning::{self, BLOCK, Gone, Piece, Progress, Removal};
+use toolbooth_audit::backend::working::WorkingSet;
+use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::reads::PrunedLog;
-use toolbooth_audit::working::WorkingSet;
-use toolbooth_audit::writer::Failure;
 
 use super::backend::{Parameters, Session, failed};
 use super::rows::lost;

@@ -7,15 +7,15 @@ use deadpool_postgres::{Object, Pool};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::merkle::Hash;
-use toolbooth_audit::pruning::Gone;
+use toolbooth_audit::backend::merkle::Hash;
+use toolbooth_audit::backend::pruning::Gone;
+use toolbooth_audit::backend::working::CallName;
 use toolbooth_audit::queue::RawCall;
 use toolbooth_audit::reads::{
     Accounted, EVENT_COLUMNS, EventFilter, FoundId, IdKind, Include, LOG_COLUMNS, LedgerReads,
     LogFilter, Page, PlacedEvent, RECEIPT_COLUMNS, RawApproval, RawEntry, RawRecord, ReceiptFilter,
     Unaccounted, WriterHead,
 };
-use toolbooth_audit::working::CallName;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 

@@ -10,16 +10,16 @@ use serde_json::Value;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::chain::Head;
-use toolbooth_audit::checkpoint;
-use toolbooth_audit::digest::sha256_hex;
-use toolbooth_audit::pruning::{BLOCK, Progress};
-use toolbooth_audit::queue::{QueueState, QueuedCall, RawCall};
-use toolbooth_audit::reads::{MILESTONES, WriterHead, WriterRow};
-use toolbooth_audit::working::{
+use toolbooth_audit::backend::chain::Head;
+use toolbooth_audit::backend::pruning::{BLOCK, Progress};
+use toolbooth_audit::backend::working::{
     Batch, CallName, Earlier, Moved, Needs, OtherHead, Put, Stored, Survey, WorkingSet,
 };
-use toolbooth_audit::writer::Failure;
+use toolbooth_audit::backend::writer::Failure;
+use toolbooth_audit::checkpoint;
+use toolbooth_audit::digest::sha256_hex;
+use toolbooth_audit::queue::{QueueState, QueuedCall, RawCall};
+use toolbooth_audit::reads::{MILESTONES, WriterHead, WriterRow};
 use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, Params};
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::chain::{Head, Placed};
-use toolbooth_audit::pruning::Progress;
-use toolbooth_audit::working::{Batch, Needs, WorkingSet};
-use toolbooth_audit::writer::{Backend, End, Failure};
+use toolbooth_audit::backend::chain::{Head, Placed};
+use toolbooth_audit::backend::pruning::Progress;
+use toolbooth_audit::backend::working::{Batch, Needs, WorkingSet};
+use toolbooth_audit::backend::writer::{Backend, End, Failure};
 
 use super::folder::StoreFolder;
 use super::lookup::Found;

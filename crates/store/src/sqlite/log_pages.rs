@@ -9,8 +9,8 @@ use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, ToSql};
 use serde::Deserialize;
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::merkle::Hash;
-use toolbooth_audit::pruning::Gone;
+use toolbooth_audit::backend::merkle::Hash;
+use toolbooth_audit::backend::pruning::Gone;
 use toolbooth_audit::reads::{Include, RawEntry, RawRecord};
 use toolbooth_contracts::event::AuditEventKind;
 

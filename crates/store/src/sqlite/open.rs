@@ -15,18 +15,18 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior};
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::chain::Head;
+use toolbooth_audit::backend::chain::Head;
+use toolbooth_audit::backend::recorder::{Recorder, Runner};
+use toolbooth_audit::backend::room::Room;
+use toolbooth_audit::backend::steps::{self, AcceptRestored, Start, Step};
+use toolbooth_audit::backend::watch::Watch;
+use toolbooth_audit::backend::working::WorkingSet;
+use toolbooth_audit::backend::writer::{Steps, Writer};
 use toolbooth_audit::checkpoint::Checkpoint;
 use toolbooth_audit::digest::Digester;
 use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::note::Signer;
 use toolbooth_audit::reads::WriterHead;
-use toolbooth_audit::recorder::{Recorder, Runner};
-use toolbooth_audit::room::Room;
-use toolbooth_audit::steps::{self, AcceptRestored, Start, Step};
-use toolbooth_audit::watch::Watch;
-use toolbooth_audit::working::WorkingSet;
-use toolbooth_audit::writer::{Steps, Writer};
 
 use super::backend::{Files, SqliteBackend};
 use super::folder::StoreFolder;

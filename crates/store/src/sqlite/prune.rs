@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 
 use rusqlite::OptionalExtension;
 use serde::Deserialize;
-use toolbooth_audit::merkle::{Hash, leaf_hash};
-use toolbooth_audit::pruning::{self, BLOCK, Gone, Piece, Removal};
+use toolbooth_audit::backend::merkle::{Hash, leaf_hash};
+use toolbooth_audit::backend::pruning::{self, BLOCK, Gone, Piece, Removal};
+use toolbooth_audit::backend::working::{CallName, WorkingSet};
+use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::reads::PrunedLog;
-use toolbooth_audit::working::{CallName, WorkingSet};
-use toolbooth_audit::writer::Failure;
 use toolbooth_contracts::receipt::AuditPlace;
 
 use super::backend::{Transaction, failed};

@@ -11,13 +11,13 @@ use async_channel::{Receiver, Sender};
 use async_trait::async_trait;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::pruning::Gone;
+use toolbooth_audit::backend::pruning::Gone;
+use toolbooth_audit::backend::working::CallName;
 use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_audit::reads::{
     Accounted, DAMAGED_MAX, DamagedRow, EventFilter, FoundId, Include, LedgerReads, LogFilter,
     Page, PlacedEvent, RawApproval, RawEntry, ReceiptFilter, Unaccounted, WriterHead,
 };
-use toolbooth_audit::working::CallName;
 use toolbooth_contracts::Status;
 use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::AuditEvent;

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use toolbooth_audit::room::{Dropped, Room};
-use toolbooth_audit::working::WorkingSet;
-use toolbooth_audit::writer::Failure;
+use toolbooth_audit::backend::room::{Dropped, Room};
+use toolbooth_audit::backend::working::WorkingSet;
+use toolbooth_audit::backend::writer::Failure;
 
 use super::backend::{Transaction, failed};
 use super::lookup::{self, split};

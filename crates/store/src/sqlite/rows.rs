@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 
 use rusqlite::{OptionalExtension, Params, Row};
 use serde_json::Value;
-use toolbooth_audit::chain::{Head, Placed};
-use toolbooth_audit::queue::{QueueState, QueuedCall, RawCall};
-use toolbooth_audit::reads::{MILESTONES, WriterHead, WriterRow};
-use toolbooth_audit::working::{
+use toolbooth_audit::backend::chain::{Head, Placed};
+use toolbooth_audit::backend::working::{
     ApprovalName, Batch, CallName, Earlier, Moved, Needs, OtherHead, Put, Stored, Survey,
     WorkingSet,
 };
-use toolbooth_audit::writer::Failure;
+use toolbooth_audit::backend::writer::Failure;
+use toolbooth_audit::queue::{QueueState, QueuedCall, RawCall};
+use toolbooth_audit::reads::{MILESTONES, WriterHead, WriterRow};
 use toolbooth_audit::{LedgerError, checkpoint};
 use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};

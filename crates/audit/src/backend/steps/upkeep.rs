@@ -9,11 +9,11 @@ use toolbooth_contracts::receipt::Receipt;
 use std::sync::Arc;
 
 use super::{Step, about, log, move_to, place, snapshot};
+use crate::backend::pruning::Removal;
+use crate::backend::working::{Changes, Needs, Survey, Upkeep, WorkingSet};
 use crate::claim::{self, ClaimEvent, Transition};
 use crate::ledger::{LedgerError, Moment, Prune, PruneKind, Pruned, Swept};
 use crate::note::Signer;
-use crate::pruning::Removal;
-use crate::working::{Changes, Needs, Survey, Upkeep, WorkingSet};
 
 /// The writer's lease is renewed.
 #[derive(Debug)]

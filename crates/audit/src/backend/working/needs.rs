@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 
 use super::Stored;
-use crate::pruning::Removal;
+use crate::backend::pruning::Removal;
+use crate::backend::room::Dropped;
 use crate::queue::{QueuedCall, RawCall};
 use crate::reads::{PrunedLog, WriterHead};
-use crate::room::Dropped;
 
 /// A tool and a caller, as rates are counted.
 pub type RateName = (String, String);

@@ -10,13 +10,13 @@ use toolbooth_contracts::approval::{Approval, ApprovalState};
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
 use super::{ApprovalName, CallName, Needs, RateName, Surveyed};
-use crate::chain::Head;
+use crate::backend::chain::Head;
+use crate::backend::room::Room;
+use crate::backend::watch::Watch;
 use crate::digest::{Digester, of_record};
 use crate::ledger::LedgerError;
 use crate::queue::{QueueState, QueuedCall};
 use crate::reads::DamagedRow;
-use crate::room::Room;
-use crate::watch::Watch;
 
 /// A receipt with what only the store knows of it.
 #[derive(Debug, Clone)]

@@ -9,9 +9,9 @@ use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::{ErrorCode, Status};
 
 use super::{Step, about, move_to, place, snapshot};
+use crate::backend::working::{Changes, Needs, WorkingSet};
 use crate::claim::{self, ClaimEvent, Transition};
 use crate::ledger::{LedgerError, Resolution};
-use crate::working::{Changes, Needs, WorkingSet};
 
 impl Step for Resolution {
     type Answer = Arc<Receipt>;

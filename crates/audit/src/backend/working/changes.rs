@@ -10,9 +10,9 @@ use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::receipt::Receipt;
 
 use super::RateName;
+use crate::backend::pruning::Removal;
 use crate::digest::{record_text, sha256_hex};
 use crate::ledger::Moment;
-use crate::pruning::Removal;
 use crate::queue::QueuedCall;
 use crate::reads::PrunedLog;
 

@@ -7,10 +7,10 @@ use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::Receipt;
 
 use super::{place, plain};
+use crate::backend::working::{ApprovalName, Changes, WorkingSet};
 use crate::claim;
 use crate::digest::of_record;
 use crate::ledger::{ClaimRequest, Claimed, LedgerError};
-use crate::working::{ApprovalName, Changes, WorkingSet};
 
 impl ClaimRequest {
     pub(super) fn approval_name(&self) -> ApprovalName {

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use async_channel::{Receiver, Sender};
 use futures_channel::oneshot;
 
-use crate::chain::Head;
+use crate::backend::chain::Head;
+use crate::backend::room::Room;
+use crate::backend::steps::{Abandon, Step};
+use crate::backend::watch::Watch;
+use crate::backend::working::{Batch, Changes, Needs, WorkingSet};
 use crate::ledger::{LedgerError, Moment};
-use crate::room::Room;
-use crate::steps::{Abandon, Step};
-use crate::watch::Watch;
-use crate::working::{Batch, Changes, Needs, WorkingSet};
 
 /// Most steps that one commit takes.
 const BATCH_MAX: usize = 256;

@@ -6,10 +6,10 @@ use toolbooth_contracts::Effect;
 use toolbooth_contracts::receipt::{Receipt, ReceiptKey};
 
 use super::{Step, account, approvals, move_to, place, plain, snapshot};
+use crate::backend::working::{Changes, Needs, Stored, WorkingSet};
 use crate::claim::{self, ClaimEvent, ClaimSnapshot, Transition};
 use crate::digest::of_record;
 use crate::ledger::{Claim, ClaimRequest, Claimed, LedgerError};
-use crate::working::{Changes, Needs, Stored, WorkingSet};
 
 impl Step for ClaimRequest {
     type Answer = Claimed;

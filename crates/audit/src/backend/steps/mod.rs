@@ -24,9 +24,9 @@ use std::sync::Arc;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
+use crate::backend::working::{Changes, Entry, Needs, Put, RecordText, Stored, WorkingSet};
 use crate::claim::{ClaimSnapshot, holds_keys};
 use crate::ledger::{LedgerError, Moment};
-use crate::working::{Changes, Entry, Needs, Put, RecordText, Stored, WorkingSet};
 
 /// Something that a ledger does.
 pub trait Step: Send + 'static {

@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_channel::{Receiver, Sender};
 
+use crate::backend::room::Room;
 use crate::ledger::LedgerError;
-use crate::room::Room;
 
 type Watched = (Sender<Infallible>, Receiver<Infallible>);
 

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use toolbooth_contracts::event::AuditEventKind;
 
+use crate::backend::merkle::{Frontier, Hash, node_hash};
+use crate::backend::working::CallName;
 use crate::digest::sha256_hex;
-use crate::merkle::{Frontier, Hash, node_hash};
-use crate::working::CallName;
 
 /// Events of a block.
 pub const BLOCK: u64 = 1_024;
@@ -257,7 +257,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::merkle::leaf_hash;
+    use crate::backend::merkle::leaf_hash;
 
     #[test]
     fn a_part_that_ends_before_it_begins_is_empty() {

@@ -6,12 +6,12 @@
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 
 use super::{Step, plain};
+use crate::backend::pruning::Left;
+use crate::backend::working::{Changes, Named, Needs, Survey, WorkingSet};
 use crate::checkpoint::{self, Due};
 use crate::ledger::{LedgerError, Moment, PruneKind};
 use crate::note::Signer;
-use crate::pruning::Left;
 use crate::reads::{PrunedLog, WriterHead};
-use crate::working::{Changes, Named, Needs, Survey, WorkingSet};
 
 /// Events that are no calls.
 #[derive(Debug)]

@@ -11,6 +11,13 @@ use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::receipt::Receipt;
 
+use crate::backend::pruning::Gone;
+use crate::backend::room::Room;
+use crate::backend::steps::{
+    BeatCall, CancelCall, Enqueue, FinishCall, MakeRoom, Note, PruneRecords, Refuse, ReleaseCall,
+    Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
+};
+use crate::backend::working::CallName;
 use crate::checkpoint::Due;
 use crate::claim::ClaimEvent;
 use crate::digest::Digester;
@@ -19,18 +26,11 @@ use crate::ledger::{
     Settlement, Swept,
 };
 use crate::note::Signer;
-use crate::pruning::Gone;
 use crate::queue::{CallQueue, Enqueued, Heartbeat, QueuedCall, RawCall, digest_of};
 use crate::reads::{
     Accounted, DamagedRow, EventFilter, FoundId, Include, LedgerReads, LogFilter, Page,
     PlacedEvent, RawApproval, RawEntry, ReceiptFilter, Unaccounted, WriterHead,
 };
-use crate::room::Room;
-use crate::steps::{
-    BeatCall, CancelCall, Enqueue, FinishCall, MakeRoom, Note, PruneRecords, Refuse, ReleaseCall,
-    Renew, Settle, SignCheckpoint, Step, Stop, Sweep, TakeCall, Wait,
-};
-use crate::working::CallName;
 
 /// Steps in which room is made at once; calls go on between them.
 const ROOM_STEPS_MAX: usize = 64;

@@ -9,7 +9,7 @@ use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState};
 
 use super::{CallName, Changes, Entry, Put, RateName, Stored, Upkeep, WorkingSet, WrittenLog};
-use crate::chain::Placed;
+use crate::backend::chain::Placed;
 use crate::ledger::Moment;
 use crate::queue::{QueueState, QueuedCall};
 

@@ -9,9 +9,9 @@ use serde_json::Value;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 
 use super::{Step, place, plain};
+use crate::backend::working::{CallName, Changes, Needs, Survey, WorkingSet};
 use crate::ledger::{LedgerError, Moment};
 use crate::queue::{self, CallEvent, Enqueued, Heartbeat, QueuedCall, digest_of};
-use crate::working::{CallName, Changes, Needs, Survey, WorkingSet};
 
 fn changed(call: QueuedCall) -> Changes {
     Changes { calls: vec![call], ..Changes::default() }

@@ -10,9 +10,9 @@ use toolbooth_contracts::receipt::{ClaimState, Receipt};
 use toolbooth_contracts::{Effect, ErrorCode};
 
 use super::{Step, about, account, approvals, move_to, place, plain, snapshot};
+use crate::backend::working::{Changes, Entry, Needs, RecordText, WorkingSet, WrittenLog};
 use crate::claim::{self, ClaimEvent, ClaimSnapshot, Transition};
 use crate::ledger::{LedgerError, Moment, Refusal, Settlement};
-use crate::working::{Changes, Entry, Needs, RecordText, WorkingSet, WrittenLog};
 
 /// Settles a claim.
 #[derive(Debug)]
@@ -255,7 +255,7 @@ impl Abandon {
     fn given_up(
         &self,
         set: &WorkingSet,
-        stored: &crate::working::Stored,
+        stored: &crate::backend::working::Stored,
     ) -> Option<(ClaimSnapshot, Effect, bool)> {
         let receipt = &stored.receipt;
         let gone = ClaimEvent::Settled {

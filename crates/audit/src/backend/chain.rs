@@ -6,7 +6,7 @@
 
 use toolbooth_contracts::event::{AuditEvent, EventBody};
 
-use crate::merkle::{Frontier, Hash, leaf_hash};
+use crate::backend::merkle::{Frontier, Hash, leaf_hash};
 
 /// How old the first event of a log becomes without a checkpoint, in milliseconds.
 const FIRST_AGE_MS: i64 = 1_000;
