@@ -211,6 +211,38 @@ fn a_backup_is_put_back_and_nothing_runs_before_somebody_accepts_it() {
 }
 
 #[test]
+fn a_store_is_bounded_by_half_of_what_is_free_at_its_first_start() {
+    let place = Place::new();
+    let call = ["call", "calculator", "--args", "{\"expression\": \"1+1\"}"];
+    assert_eq!(place.json(&call).1, 0);
+    let file = place.path().join(".toolbooth/bytes-max");
+    let bound = || std::fs::read_to_string(&file).unwrap();
+    let first = bound();
+    let bytes: u64 = first.trim().parse().unwrap();
+    assert!((16 << 20..=21 << 30).contains(&bytes), "{bytes}");
+    assert_eq!(place.json(&call).1, 0);
+    assert_eq!(bound(), first, "it stays");
+    let store = |place: &Place| {
+        let (doctor, _) = place.json(&["doctor"]);
+        let checks = doctor["checks"].as_array().unwrap().clone();
+        let check = checks.into_iter().find(|check| check["name"] == "store").unwrap();
+        check["message"].as_str().unwrap().to_owned()
+    };
+    let mib = bytes as f64 / f64::from(1 << 20);
+    let said = store(&place);
+    assert!(said.ends_with(&format!(" of {mib:.1} MiB used")), "{said}");
+    // One that cannot be read bounds nothing, so nothing starts.
+    std::fs::write(&file, "much").unwrap();
+    let (refused, exit) = place.json(&call);
+    assert_eq!(exit, 3, "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("no number"), "{refused}");
+    // What somebody says goes before it.
+    place.write("toolbooth.toml", "[store]\nbytes_max = 33554432\n");
+    assert_eq!(place.json(&call).1, 0);
+    assert!(store(&place).ends_with(" of 32.0 MiB used"));
+}
+
+#[test]
 fn old_records_go_and_their_keys_stay() {
     let place = torture::place(
         "[receipts.tools]\n\"mail.*\" = \"digest\"\n[audit.tools]\n\"mail.*\" = \"none\"\n",

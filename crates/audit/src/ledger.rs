@@ -310,7 +310,9 @@ pub struct Swept {
 }
 
 /// Receipt store, agent-log repository and audit logger in one, because they must commit
-/// together. Each method is one durable transaction: it has happened whole when it returns.
+/// together. Each method is one transaction: it has happened whole when it returns. Only a claim
+/// that is [`ClaimRequest::relaxed`] and has no key may be answered while it is being written: where
+/// that fails, the call was dispatched, and its settlement finds no receipt.
 ///
 /// Dropping a future of a ledger does not undo what was handed over.
 #[async_trait]
@@ -324,7 +326,7 @@ pub trait Ledger: Send + Sync {
     /// Looks up the earlier outcome for a key; else the approval, the charges and the claim.
     ///
     /// # Errors
-    /// [`LedgerError::Unavailable`]: nothing may be dispatched.
+    /// [`LedgerError`], whichever it is: nothing may be dispatched.
     async fn claim(&self, request: ClaimRequest) -> Result<Claimed, LedgerError>;
 
     /// Writes receipt, agent log and audit events of a dispatched call. The settlement is shared

@@ -100,8 +100,8 @@ pub(crate) struct Config {
 pub(crate) struct Store {
     /// When an answer is given.
     pub(crate) durability: Durability,
-    /// Bytes that the SQLite database and its index may take, at least 16777216; absent = what the
-    /// file system has, but for a reserve.
+    /// Bytes that the SQLite database and its index may take, at least 16777216; absent = what they
+    /// take at the first start, and half of what is free then, at most 20 GiB.
     pub(crate) bytes_max: Option<u64>,
     /// A PostgreSQL database for several replicas; absent = SQLite in the data folder.
     pub(crate) url: Option<Setting>,

@@ -79,9 +79,6 @@ async fn url(loaded: &Loaded) -> Result<Option<SecretString>, Failure> {
     found.map(Some).map_err(|error| Failure::configuration(error.to_string()).at("store.url"))
 }
 
-/// The smallest bound of a store: some thousand calls.
-const BYTES_MAX_LEAST: u64 = 16 << 20;
-
 /// Opens the store for writing and begins the log of a writer.
 pub(crate) async fn open(
     loaded: &Loaded,
@@ -109,16 +106,23 @@ pub(crate) async fn open(
         config::Durability::Full => Durability::Full,
     };
     let bytes_max = store.bytes_max;
-    if let Some(bytes) = bytes_max.filter(|bytes| *bytes < BYTES_MAX_LEAST) {
+    if let Some(bytes) = bytes_max.filter(|bytes| *bytes < sqlite::BYTES_MAX_LEAST) {
         return Err(Failure::configuration(format!(
             "a store of {bytes} bytes is too small to be of use"
         ))
         .at("store.bytes_max")
-        .hint(format!("at least {BYTES_MAX_LEAST} bytes")));
+        .hint(format!("at least {} bytes", sqlite::BYTES_MAX_LEAST)));
     }
     let folder = loaded.data.clone();
-    let options = SqliteOptions { durability, signer, bytes_max, accept_restored };
-    let opening = tokio::task::spawn_blocking(move || sqlite::open(&folder, &writer, options, &at));
+    let opening = tokio::task::spawn_blocking(move || {
+        let bytes_max = match bytes_max {
+            None => sqlite::standard_bytes_max(&StoreFolder::create(&folder)?)?,
+            Some(chosen) => chosen,
+        };
+        let options =
+            SqliteOptions { durability, signer, bytes_max: Some(bytes_max), accept_restored };
+        sqlite::open(&folder, &writer, options, &at)
+    });
     let opened = opening.await.map_err(|error| Failure::store(error.to_string()))?;
     opened.map(Records::of).map_err(|error| {
         let rolled_back =
@@ -349,4 +353,21 @@ pub(crate) fn operations(reads: Arc<dyn LedgerReads>) -> Result<Operations, Fail
         .operator(&toolbooth_server::auth::local_user())
         .map_err(|denial| Failure::new(FAILED, "policy-denied", denial.reason))?;
     Ok(Operations::new(reads, operator))
+}
+
+/// What the records use of the room that they may take, in words; nothing for PostgreSQL, whose disk
+/// is bounded at its server.
+pub(crate) fn space(loaded: &Loaded) -> Result<Option<String>, Failure> {
+    if loaded.config.store.url.is_some() || !loaded.data.exists() {
+        return Ok(None);
+    }
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let failed = |error: sqlite::OpenError| opening_failed(&error, false);
+    let folder = StoreFolder::create(&loaded.data).map_err(failed)?;
+    let used = sqlite::used_bytes(&folder).map_err(failed)?;
+    let bound = match loaded.config.store.bytes_max {
+        Some(chosen) => Some(chosen),
+        None => folder.kept_bytes_max().map_err(failed)?,
+    };
+    Ok(bound.map(|bound| format!("{:.1} of {:.1} MiB used", mib(used), mib(bound))))
 }

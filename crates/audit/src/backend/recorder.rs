@@ -40,7 +40,8 @@ pub trait Runner: Send + Sync + 'static {
     /// What reads.
     type Reads: LedgerReads;
 
-    /// Runs a step; it is durable when this returns.
+    /// Runs a step; it is durable when this returns, except where its answer may be early
+    /// ([`Step::is_early`]).
     fn run<S: Step>(&self, step: S) -> impl Future<Output = Result<S::Answer, LedgerError>> + Send;
 
     /// What reads.

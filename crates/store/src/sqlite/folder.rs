@@ -25,6 +25,8 @@ const SIGNING_KEY: &str = "signing.key";
 /// have that checkpoint.
 const CHECKPOINT: &str = "checkpoint.note";
 const WRITERS: &str = "writers";
+/// The bound that was chosen at the first start, in bytes.
+const BYTES_MAX: &str = "bytes-max";
 /// The age at which a draft counts as abandoned.
 const YOUNG: Duration = Duration::from_secs(3600);
 
@@ -60,6 +62,38 @@ impl StoreFolder {
 
     fn error(path: &Path, source: std::io::Error) -> OpenError {
         OpenError::Folder { path: path.display().to_string(), source }
+    }
+
+    /// The path of the folder.
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The bound that was chosen at the first start, in bytes; `None` before.
+    ///
+    /// # Errors
+    /// [`OpenError::Folder`], also if the file has no number.
+    pub fn kept_bytes_max(&self) -> Result<Option<u64>, OpenError> {
+        let path = self.0.join(BYTES_MAX);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(Self::error(&path, source)),
+        };
+        let number = text.trim().parse().map_err(|_| {
+            let message = "it has no number of bytes; if it is removed, one is chosen anew";
+            Self::error(&path, std::io::Error::new(std::io::ErrorKind::InvalidData, message))
+        });
+        number.map(Some)
+    }
+
+    /// Keeps the bound of the store. Returns the one that counts: of two processes that start at
+    /// once, that of the first.
+    pub(super) fn keep_bytes_max(&self, bytes_max: u64) -> Result<u64, OpenError> {
+        let path = self.0.join(BYTES_MAX);
+        self.write_new(BYTES_MAX, format!("{bytes_max}\n").as_bytes())
+            .map_err(|source| Self::error(&path, source))?;
+        Ok(self.kept_bytes_max()?.unwrap_or(bytes_max))
     }
 
     /// The path of the database.

@@ -21,6 +21,7 @@ pub use folder::{DATABASE, StoreFolder};
 pub use maintenance::{MaintenanceError, backup, restore, vacuum};
 pub use open::{Durability, Sqlite, SqliteLedger, SqliteOptions, open};
 pub use reads::SqliteReads;
+pub use room::{BYTES_MAX_LEAST, standard_bytes_max, used_bytes};
 
 use rusqlite::ErrorCode;
 use toolbooth_audit::LedgerError;

@@ -6,15 +6,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OpenFlags};
 use toolbooth_audit::backend::room::{Dropped, Room};
 use toolbooth_audit::backend::working::WorkingSet;
 use toolbooth_audit::backend::writer::Failure;
 
+use super::OpenError;
 use super::backend::{Transaction, failed};
+use super::folder::StoreFolder;
 use super::lookup::{self, split};
 use super::schema::place;
 
+/// The smallest bound of a store that is of use.
+pub const BYTES_MAX_LEAST: u64 = 16 << 20;
 /// How long a measurement stays valid.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How many batches a measurement stays valid for.
@@ -75,27 +79,65 @@ impl Rooms {
     }
 
     fn room(&self, connection: &Connection, before: Room) -> rusqlite::Result<Room> {
-        let number = |pragma: &str| -> rusqlite::Result<u64> {
-            let mut statement = connection.prepare_cached(pragma)?;
-            statement.query_row([], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
-        };
-        let page = number("PRAGMA page_size")?;
-        let (pages, empty) = (number("PRAGMA page_count")?, number("PRAGMA freelist_count")?);
+        let (used, empty) = used(connection, &self.database)?;
         let bound = self.bytes_max.map_or(Room::Enough, |bytes_max| {
-            let beside = self.database.with_file_name(lookup::LOOKUP);
-            let beside = std::fs::metadata(beside).map_or(0, |file| file.size());
-            let used = pages.saturating_sub(empty).saturating_mul(page).saturating_add(beside);
             Room::of(bytes_max.saturating_sub(used), bytes_max / BOUND_PART, before)
         });
         let disk = rustix::fs::statvfs(&self.database).map_or(Room::Enough, |disk| {
             let free = disk.f_bavail.saturating_mul(disk.f_frsize);
             let reserve = disk.f_blocks.saturating_mul(disk.f_frsize) / FREE_PART;
             // SQLite fills empty pages before the file grows.
-            let left = free.saturating_add(empty.saturating_mul(page));
+            let left = free.saturating_add(empty);
             Room::of(left, reserve.min(FREE_MAX), before)
         });
         Ok(bound.max(disk))
     }
+}
+
+/// The bytes of a database and its index that are in use, and those of empty pages.
+fn used(connection: &Connection, database: &Path) -> rusqlite::Result<(u64, u64)> {
+    let number = |pragma: &str| -> rusqlite::Result<u64> {
+        let mut statement = connection.prepare_cached(pragma)?;
+        statement.query_row([], |row| row.get::<_, i64>(0)).map(i64::unsigned_abs)
+    };
+    let page = number("PRAGMA page_size")?;
+    let (pages, empty) = (number("PRAGMA page_count")?, number("PRAGMA freelist_count")?);
+    let beside = std::fs::metadata(database.with_file_name(lookup::LOOKUP));
+    let beside = beside.map_or(0, |file| file.size());
+    let used = pages.saturating_sub(empty).saturating_mul(page).saturating_add(beside);
+    Ok((used, empty.saturating_mul(page)))
+}
+
+/// How many bytes the records of a store use; 0 where there is no database.
+///
+/// # Errors
+/// [`OpenError::Database`].
+pub fn used_bytes(folder: &StoreFolder) -> Result<u64, OpenError> {
+    let path = folder.database();
+    if !path.exists() {
+        return Ok(0);
+    }
+    let open = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY);
+    open.and_then(|connection| used(&connection, &path))
+        .map(|(used, _)| used)
+        .map_err(|source| OpenError::Database { path: path.display().to_string(), source })
+}
+
+/// The bound of a store for which nobody has chosen one: what it uses when it is first started, and
+/// half of what is free then, at most 20 GiB. It is kept in the folder, so that it stays.
+///
+/// # Errors
+/// [`OpenError`]; [`OpenError::Folder`] also where the kept bound is no number.
+pub fn standard_bytes_max(folder: &StoreFolder) -> Result<u64, OpenError> {
+    const MOST: u64 = 20 << 30;
+    if let Some(kept) = folder.kept_bytes_max()? {
+        return Ok(kept);
+    }
+    let used = used_bytes(folder)?;
+    let disk = rustix::fs::statvfs(folder.path());
+    let free = disk.map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+    let bound = used.saturating_add((free / 2).min(MOST)).max(BYTES_MAX_LEAST);
+    folder.keep_bytes_max(bound)
 }
 
 impl Transaction<'_> {

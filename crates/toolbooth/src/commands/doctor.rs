@@ -253,7 +253,12 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
     let known = verify::TrustAnchors { pins, ..verify::TrustAnchors::default() };
     checks.push(match verify::store(&*reads, known).await {
         Ok(report) if report.ok => {
-            ok("store", format!("{} event(s), all digests fit", report.events))
+            let fits = format!("{} event(s), all digests fit", report.events);
+            match crate::records::space(loaded) {
+                Ok(Some(space)) => ok("store", format!("{fits}, {space}")),
+                Ok(None) => ok("store", fits),
+                Err(failure) => of_failure("store", &failure),
+            }
         }
         Ok(report) => bad(
             "store",
