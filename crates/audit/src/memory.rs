@@ -21,7 +21,7 @@ use crate::backend::working::{Batch, CallName, Stored, Survey, Surveyed, Working
 use crate::digest::{Digester, KEY_BYTES};
 use crate::ledger::{LedgerError, Moment};
 use crate::note::Signer;
-use crate::queue::{QueueState, QueuedCall, RawCall};
+use crate::queue::{self, QueueState, QueuedCall, RawCall};
 use crate::reads::{
     Accounted, EventFilter, FoundId, IdKind, Include, LedgerReads, LogFilter, MILESTONES, Page,
     PlacedEvent, RawApproval, RawEntry, RawRecord, ReceiptFilter, Unaccounted, WriterHead,
@@ -200,8 +200,8 @@ impl Book {
             }
             Survey::NextCall(own) => {
                 let is_left = |call: &QueuedCall| {
-                    call.state == QueueState::Running
-                        && !own.contains(&(call.caller.clone(), call.call_id.clone()))
+                    let name = (call.caller.clone(), call.call_id.clone());
+                    queue::is_left(call, self.set.writer(), || own.contains(&name), |_| true)
                 };
                 let next = self
                     .calls()

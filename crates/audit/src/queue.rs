@@ -290,6 +290,24 @@ pub fn step(call: &QueuedCall, event: CallEvent<'_>) -> Option<QueuedCall> {
     Some(next)
 }
 
+/// Whether a running call is to be taken again: its writer is lost, or is the one that asks and does
+/// not have it, since the step that took it failed. Such calls come before those that wait, each
+/// in the order in which they came.
+#[must_use]
+pub fn is_left(
+    call: &QueuedCall,
+    asking: &str,
+    has: impl FnOnce() -> bool,
+    is_lost: impl FnOnce(&str) -> bool,
+) -> bool {
+    call.state == QueueState::Running
+        && match call.worker.as_deref() {
+            Some(worker) if worker == asking => !has(),
+            Some(worker) => is_lost(worker),
+            None => true,
+        }
+}
+
 /// What became of a call that was handed over.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Enqueued {

@@ -6,7 +6,6 @@ mod body;
 mod digits;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-mod pruned;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod share;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]

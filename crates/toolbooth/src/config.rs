@@ -780,8 +780,15 @@ fn told(error: &toml::de::Error, text: &str, file: &str) -> Failure {
         }
         _ => message,
     };
-    let message = message.to_owned();
+    let key = error.span().and_then(|span| key_before(text.get(..span.start)?));
+    let message = match key.filter(|_| message.starts_with("expected ")) {
+        Some(key) => format!("`{key}`: {message}"),
+        None => message.to_owned(),
+    };
     let failure = Failure::configuration(message.clone()).at(place);
+    if key == Some("command") && message.ends_with("expected a string") {
+        return failure.hint("it is one program; its arguments go into `args`");
+    }
     let mut quoted = message.split('`').skip(1).step_by(2);
     let Some(unknown) = quoted.next().filter(|_| message.starts_with("unknown field")) else {
         return failure;
@@ -795,9 +802,34 @@ fn told(error: &toml::de::Error, text: &str, file: &str) -> Failure {
     }
 }
 
+/// The key of the value that begins after `text`, where it stands on the same line.
+fn key_before(text: &str) -> Option<&str> {
+    let line = text.rsplit('\n').next()?.trim_end().strip_suffix('=')?;
+    let key = line.rsplit(['{', ',']).next()?.trim();
+    let is_plain = |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
+    Some(key).filter(|key| !key.is_empty() && is_plain(key))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_of_another_kind_is_told_with_its_key() {
+        for (text, message, hint) in [
+            (
+                "[servers.x]\ncommand = [\"a\"]\n",
+                "`command`: expected a string",
+                Some("it is one program; its arguments go into `args`"),
+            ),
+            ("[http]\nlisten = 7\n", "`listen`: expected a string", None),
+            ("servers = { x = { command = 1 } }\n", "`command`: expected a string", None),
+        ] {
+            let error = parse(text, "t.toml", Vec::new()).unwrap_err();
+            assert_eq!(error.message, message);
+            assert!(hint.is_none() || error.hint.as_deref() == hint, "{error:?}");
+        }
+    }
 
     #[test]
     fn the_full_example_is_loaded() {

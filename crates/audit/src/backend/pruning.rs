@@ -6,14 +6,17 @@
 //!
 //! Doc: records.md#retention
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use toolbooth_contracts::event::AuditEventKind;
 
 use crate::backend::merkle::{Frontier, Hash, node_hash};
 use crate::backend::working::CallName;
+use crate::checkpoint::Checkpoint;
 use crate::digest::sha256_hex;
+use crate::reads::PrunedLog;
 
 /// Events of a block.
 pub const BLOCK: u64 = 1_024;
@@ -137,8 +140,7 @@ fn add(gone: &mut Vec<Gone>, part: Gone) {
 }
 
 /// Whether an event stays, whatever it accounts for: what says what logs are, and what was removed.
-#[must_use]
-pub fn stays(kind: AuditEventKind) -> bool {
+fn stays(kind: AuditEventKind) -> bool {
     matches!(
         kind,
         AuditEventKind::WriterStarted
@@ -150,6 +152,101 @@ pub fn stays(kind: AuditEventKind) -> bool {
             // First-use pins are outside of the store.
             | AuditEventKind::ToolApproved
     )
+}
+
+/// Which events may go: those from before a time that account for nothing that is still there.
+#[derive(Debug, Clone, Default)]
+pub struct EventRules {
+    /// The time, RFC 3339 UTC.
+    pub before: String,
+    /// Places of the log that approvals and asynchronous calls name.
+    pub named: BTreeSet<u64>,
+    /// Logs that have ended and whose ends were named: writers and sizes.
+    pub ended: BTreeMap<String, u64>,
+}
+
+impl EventRules {
+    /// What an event accounts for, which goes only if that is gone; `None` where it stays whatever
+    /// it accounts for. One that cannot be read is evidence, and stays.
+    #[must_use]
+    pub fn accounts_for(&self, seq: u64, event: &str) -> Option<AccountsFor> {
+        let told: Told = serde_json::from_str(event).ok()?;
+        let may_go = told.time < self.before
+            && !stays(told.event)
+            && !self.named.contains(&seq)
+            && !self.names_end(&told);
+        may_go.then(|| AccountsFor { receipt: told.receipt_digest.as_ref().and(told.receipt_id) })
+    }
+
+    /// Whether an event is a checkpoint that names the end of a log that has ended: nothing else
+    /// vouches for that end.
+    fn names_end(&self, told: &Told) -> bool {
+        let heads = told.facts.as_ref().filter(|_| told.event == AuditEventKind::Checkpoint);
+        let heads = heads.and_then(|facts| facts.get("heads")?.as_array());
+        heads.into_iter().flatten().any(|head| {
+            let writer = head.get("writer").and_then(Value::as_str).unwrap_or_default();
+            let size = head.get("size").and_then(Value::as_u64);
+            self.ended.get(writer).is_some_and(|end| Some(*end) == size)
+        })
+    }
+}
+
+/// What an event accounts for, beside the agent log at its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountsFor {
+    /// The id of a receipt.
+    pub receipt: Option<String>,
+}
+
+/// The members of an event that decide whether it may go.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Told {
+    event: AuditEventKind,
+    time: String,
+    #[serde(default)]
+    receipt_id: Option<String>,
+    #[serde(default)]
+    receipt_digest: Option<String>,
+    #[serde(default)]
+    facts: Option<Value>,
+}
+
+/// The size and the root of the newest checkpoint from before a time among events in their order:
+/// up to there a log may be shortened, once it is found to fit.
+#[must_use]
+pub fn newest_checkpoint<'e>(
+    events: impl IntoIterator<Item = &'e str>,
+    before: &str,
+) -> Option<(u64, Hash)> {
+    let mut newest = None;
+    for event in events {
+        let told: Option<Told> = serde_json::from_str(event).ok();
+        let Some(told) = told.filter(|told| told.event == AuditEventKind::Checkpoint) else {
+            continue;
+        };
+        let note = told.facts.as_ref().and_then(|facts| facts.get("note")?.as_str());
+        let Some(Ok(signed)) = note.map(Checkpoint::of_note) else { continue };
+        if told.time.as_str() >= before {
+            break;
+        }
+        newest = Some((signed.size, signed.root));
+    }
+    newest
+}
+
+/// The removed subtrees of a log whose beginning an earlier version removed; `None` where the peaks
+/// do not match the size.
+#[must_use]
+pub fn parts(log: &PrunedLog) -> Option<Vec<Gone>> {
+    let (mut seq, mut parts) = (0, Vec::new());
+    let mut sizes = (0..u64::BITS).rev().map(|bit| 1 << bit).filter(|size| log.size & size != 0);
+    for peak in &log.peaks {
+        let size = sizes.next()?;
+        parts.push(Gone { seq, size, root: Hash::parse(peak)? });
+        seq += size;
+    }
+    sizes.next().is_none().then_some(parts)
 }
 
 /// Records that a step of pruning removes, and how far it has looked.

@@ -2,20 +2,20 @@
 //!
 //! Doc: records.md#retention
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::merkle::{Hash, leaf_hash};
-use toolbooth_audit::backend::pruning::{self, BLOCK, Gone, Piece, Progress, Removal};
+use toolbooth_audit::backend::pruning::{self, BLOCK, EventRules, Gone, Piece, Progress, Removal};
 use toolbooth_audit::backend::working::WorkingSet;
 use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::reads::PrunedLog;
 
 use super::backend::{Parameters, Session, failed};
 use super::rows::lost;
-use crate::{Unreadable, body, pruned};
+use crate::{Unreadable, body};
 
 /// The advisory lock of the replica that prunes events; the others skip the step meanwhile.
 const LOCK: i64 = 0x746f_6f6c_7072_756e;
@@ -38,7 +38,7 @@ fn columns(writer: &str, gone: &[Gone]) -> Parameters<'static> {
 /// The parameters of `put_gone` for a log whose beginning an earlier version removed.
 pub(super) fn adopted(writer: &str, log: &PrunedLog) -> Result<Parameters<'static>, LedgerError> {
     let what = "the beginning of a pruned log cannot be read";
-    let gone = pruned::parts(log).ok_or_else(|| Unreadable::of(what).at("writers", writer))?;
+    let gone = pruning::parts(log).ok_or_else(|| Unreadable::of(what).at("writers", writer))?;
     Ok(columns(writer, &gone))
 }
 
@@ -141,17 +141,12 @@ impl Session {
         let sql = "SELECT body, zbody FROM events WHERE writer = $1 AND seq > $2 AND milestone
                    ORDER BY seq LIMIT $3";
         let given: [&(dyn ToSql + Sync); 3] = [&writer, &after.cast_signed(), &CHECKPOINTS];
-        let mut newest = None;
-        for row in self.client().query(sql, &given).await.map_err(failed)? {
-            let text = body::unpack(row.get(0), row.get(1))
-                .map_err(|what| damaged("events", writer, what))?;
-            match pruned::checkpoint(&text) {
-                Some((time, _)) if time.as_str() >= before => break,
-                Some((_, signed)) => newest = Some((signed.size, signed.root)),
-                None => (),
-            }
-        }
-        Ok(newest)
+        let rows = self.client().query(sql, &given).await.map_err(failed)?;
+        let text = |row: &Row| {
+            body::unpack(row.get(0), row.get(1)).map_err(|what| damaged("events", writer, what))
+        };
+        let texts: Result<Vec<String>, Failure> = rows.iter().map(text).collect();
+        Ok(pruning::newest_checkpoint(texts?.iter().map(String::as_str), before))
     }
 
     /// The events and the removed subtrees of a part of a log, in order. `stays` decides for each
@@ -199,19 +194,18 @@ impl Session {
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
         let client = self.client();
-        let named = self.named_places(writer).await?;
         let sql = "SELECT writer, size FROM writers WHERE named";
         let rows = client.query(sql, &[]).await.map_err(failed)?;
         let ended = |row: &Row| (row.get(0), row.get::<_, i64>(1).unsigned_abs());
-        let ended: BTreeMap<String, u64> = rows.iter().map(ended).collect();
+        let rules = EventRules {
+            before: before.to_owned(),
+            named: self.named_places(writer).await?,
+            ended: rows.iter().map(ended).collect(),
+        };
         let stays = |text: &str, seq: u64, has_log: bool, has_receipt: bool| {
-            let told = pruned::Told::of(text).filter(|told| told.may_go(before));
-            told.is_none_or(|told| {
-                named.contains(&seq)
-                    || told.names_end(&ended)
-                    || has_log
-                    || (has_receipt && told.receipt().is_some())
-            })
+            rules
+                .accounts_for(seq, text)
+                .is_none_or(|accounts| has_log || (has_receipt && accounts.receipt.is_some()))
         };
         let pieces = self.pieces(writer, (from, to), stays).await?;
         let cut = pruning::cut(from, to, &pieces);

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use rusqlite::OptionalExtension;
 use serde::Deserialize;
 use toolbooth_audit::backend::merkle::{Hash, leaf_hash};
-use toolbooth_audit::backend::pruning::{self, BLOCK, Gone, Piece, Removal};
+use toolbooth_audit::backend::pruning::{self, BLOCK, EventRules, Gone, Piece, Removal};
 use toolbooth_audit::backend::working::{CallName, WorkingSet};
 use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::reads::PrunedLog;
@@ -19,7 +19,7 @@ use super::lookup::split;
 use super::rows::{RECEIPT, limited, receipt_row, unreadable};
 use super::schema::place;
 use super::{share, unavailable};
-use crate::{Unreadable, pruned, shorten};
+use crate::{Unreadable, shorten};
 
 /// The members of an agent log that show when the call ended, and whether it was dispatched.
 #[derive(Deserialize)]
@@ -212,16 +212,9 @@ impl Transaction<'_> {
         let ends = (place(no, after.cast_signed()), place(no + 1, 0), CHECKPOINTS);
         let bodies: Vec<(i64, Vec<u8>)> =
             self.all(sql, ends, |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let mut newest = None;
-        for (at, body) in bodies {
-            let text = event_text(at, &body)?;
-            match pruned::checkpoint(&text) {
-                Some((time, _)) if time.as_str() >= before => break,
-                Some((_, signed)) => newest = Some((signed.size, signed.root)),
-                None => (),
-            }
-        }
-        Ok(newest)
+        let texts: Result<Vec<String>, Failure> =
+            bodies.iter().map(|(at, body)| event_text(*at, body)).collect();
+        Ok(pruning::newest_checkpoint(texts?.iter().map(String::as_str), before))
     }
 
     /// The events and the removed subtrees of a part of a log, in order. `stays` decides for each
@@ -265,20 +258,20 @@ impl Transaction<'_> {
         before: &str,
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
-        let named = self.named_places(writer)?;
         let sql = "SELECT writer, size FROM writers WHERE named";
         let ended: Vec<(String, i64)> = self.all(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let ended = ended.into_iter().map(|(own, size)| (own, size.unsigned_abs())).collect();
+        let rules = EventRules {
+            before: before.to_owned(),
+            named: self.named_places(writer)?,
+            ended: ended.into_iter().map(|(own, size)| (own, size.unsigned_abs())).collect(),
+        };
         let mut stays = |at: i64, text: &str| -> Result<bool, Failure> {
-            let Some(told) = pruned::Told::of(text).filter(|told| told.may_go(before)) else {
+            let Some(accounts) = rules.accounts_for(split(at).1.unsigned_abs(), text) else {
                 return Ok(true);
             };
-            if named.contains(&split(at).1.unsigned_abs()) || told.names_end(&ended) {
-                return Ok(true);
-            }
             let log = "SELECT 1 FROM agent_logs WHERE place = ?1";
             let has_log = self.one(log, [at], |_| Ok(()))?.is_some();
-            let has_receipt = match told.receipt() {
+            let has_receipt = match &accounts.receipt {
                 Some(id) => self.one(RECEIPT, [Compact::of(id)], receipt_row)?.is_some(),
                 None => false,
             };
@@ -348,7 +341,7 @@ impl Transaction<'_> {
 
     /// Records the removed subtrees of a log whose beginning an earlier version removed.
     pub(super) fn adopt(&self, writer: &str, log: &PrunedLog) -> Result<(), Failure> {
-        let (Some(no), Some(gone)) = (self.number(writer)?, pruned::parts(log)) else {
+        let (Some(no), Some(gone)) = (self.number(writer)?, pruning::parts(log)) else {
             let what = Unreadable::of("the beginning of a pruned log cannot be read");
             return Err(unreadable(what.at("writers", writer)));
         };

@@ -12,7 +12,7 @@ use toolbooth_audit::backend::working::{
     WorkingSet,
 };
 use toolbooth_audit::backend::writer::Failure;
-use toolbooth_audit::queue::{QueueState, QueuedCall, RawCall};
+use toolbooth_audit::queue::{self, QueueState, QueuedCall, RawCall};
 use toolbooth_audit::reads::{MILESTONES, WriterHead, WriterRow};
 use toolbooth_audit::{LedgerError, checkpoint};
 use toolbooth_contracts::approval::Approval;
@@ -377,13 +377,9 @@ impl Transaction<'_> {
             [],
             call,
         )?;
-        let left = running.into_iter().find(|call| match call.worker.as_deref() {
-            // A call of this writer that is not in `own` was taken by a step that failed.
-            Some(worker) if worker == self.writer => {
-                !own.contains(&(call.caller.clone(), call.call_id.clone()))
-            }
-            Some(worker) => self.is_lost(worker),
-            None => true,
+        let left = running.into_iter().find(|call| {
+            let has = || own.contains(&(call.caller.clone(), call.call_id.clone()));
+            queue::is_left(call, self.writer, has, |worker| self.is_lost(worker))
         });
         match left {
             Some(left) => Ok(Some(left)),
