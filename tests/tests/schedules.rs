@@ -26,7 +26,7 @@ use toolbooth_store::sqlite::{self, SqliteLedger, SqliteOptions};
 use toolbooth_tests::postgres::Postgres;
 
 /// Schedules for each store; `PROPTEST_CASES` asks for more.
-const CASES_SQLITE: u32 = 100;
+const CASES_SQLITE: u32 = 200;
 const CASES_POSTGRES: u32 = 12;
 const KINDS: [PruneKind; 4] =
     [PruneKind::Receipts, PruneKind::Logs, PruneKind::Events, PruneKind::Calls];

@@ -114,7 +114,7 @@ pub fn soak(minutes: u64) -> Result<()> {
         BUILD,
         Step { limit_s: 7_200, ..step("crates alone", &["test-alone"]) },
         Step { limit_s: 7_200, ..step("torture", &["torture", "all"]) },
-        // Each round has other schedules: more than two thousand in all.
+        // Each round has other schedules: more than four thousand in all.
         Step { limit_s: 7_200, ..step("schedules", &["flaky", "20", "schedules::"]) },
         Step { limit_s: limit_s * 2, ..step("fuzzing", &fuzzing) },
         step("tests", &["flaky", "1"]),
