@@ -5,6 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rusqlite::Connection;
+use toolbooth_audit::LedgerError;
+use toolbooth_audit::backend::pruning::Removal;
+use toolbooth_audit::backend::recorder::Runner;
+use toolbooth_audit::backend::steps::Step;
+use toolbooth_audit::backend::working::{Changes, Entry, Needs, Survey, WorkingSet};
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::conformance::{moment, request, settlement};
 use toolbooth_audit::ledger::{
@@ -203,6 +208,64 @@ async fn a_pruned_log_still_verifies_and_still_shows_tampering() {
         .unwrap();
     let report = verified(&ledger).await;
     assert_eq!(report.problems[0].kind, "checkpoint-differs", "{report:?}");
+}
+
+/// A step that finds what may go and removes nothing of it. It writes an event, so that its
+/// transaction commits.
+struct Look(Survey);
+
+impl Step for Look {
+    type Answer = ();
+
+    fn needs(&self) -> Needs {
+        Needs::of(self.0.clone())
+    }
+
+    fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
+        let found = &set.surveyed;
+        let is_any = found.removal != Removal::default() || !found.prunable.is_empty();
+        // The first look for room is for refusals, of which there are none.
+        assert!(is_any || found.more, "{found:?}");
+        let body = EventBody::new(AuditEventKind::Paused, moment(4).text);
+        Ok(((), Changes { events: vec![Entry { body, log: None }], ..Changes::default() }))
+    }
+}
+
+#[tokio::test]
+async fn what_a_step_finds_stays_until_the_step_removes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = open(folder.path(), "one");
+    for n in 0..3 {
+        call(&ledger, &format!("c{n}"), IdempotencyMode::None, (1, 2)).await;
+    }
+    let queued = QueuedCall::new("queued".into(), "local".into(), "{}".into(), &moment(1));
+    ledger.enqueue(queued, 10).await.unwrap();
+    ledger.take(Vec::new()).await.unwrap().unwrap();
+    ledger.finish("local", "queued", "{}".into(), moment(2)).await.unwrap();
+    checkpoint(&ledger, 3).await;
+    let tables = ["milestones", "gone", "stale", "receipts", "agent_logs", "queue"];
+    let counts = || {
+        let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+        tables.map(|table| {
+            let sql = format!("SELECT count(*) FROM {table}");
+            connection.query_row(&sql, [], |row| row.get::<_, i64>(0)).unwrap()
+        })
+    };
+    let (before, old) = (counts(), moment(9).text);
+    for survey in [
+        Survey::PrunableReceipts(old.clone(), 10),
+        Survey::PrunableLogs(old.clone(), 10),
+        Survey::DroppableLogs(10),
+        Survey::PrunableEvents(old.clone()),
+        Survey::PrunableCalls(old, 10),
+    ] {
+        let end = ledger.heads().await.unwrap()[0].size;
+        ledger.runner().run(Look(survey.clone())).await.unwrap();
+        assert_eq!(counts(), before, "{survey:?}");
+        assert_eq!(ledger.heads().await.unwrap()[0].size, end + 1, "it was committed");
+    }
+    // No event is gone either.
+    sound(&ledger).await;
 }
 
 #[tokio::test]

@@ -347,6 +347,17 @@ async fn a_queued_call_and_its_result_are_believed_by_their_events() {
             false,
             true,
         ),
+        // What no event accounts for has a MAC.
+        ("UPDATE queue SET deliveries = 4 WHERE call_id = 'waits'", false, true),
+        ("UPDATE queue SET cancel = 1 WHERE call_id = 'waits'", false, true),
+        ("UPDATE queue SET mac = NULL WHERE call_id = 'waits'", false, true),
+        (
+            "UPDATE queue SET mac = (SELECT mac FROM queue WHERE call_id = 'done')
+             WHERE call_id = 'waits'",
+            false,
+            true,
+        ),
+        ("UPDATE queue SET progress = '{\"message\":\"x\"}' WHERE call_id = 'done'", true, false),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let ledger = open(folder.path(), "one");

@@ -77,6 +77,9 @@ impl Transaction<'_> {
     ) -> Result<(), Failure> {
         let mut found = 0;
         for (no, writer) in self.writers()? {
+            if found == limit {
+                break;
+            }
             let sql = "SELECT place, body FROM agent_logs
                        WHERE place >= ?1 AND place < ?2 ORDER BY place";
             let mut statement = self.connection.prepare_cached(sql).map_err(failed)?;
