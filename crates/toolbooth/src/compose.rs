@@ -64,6 +64,8 @@ pub(crate) struct Runtime {
     pub(crate) reads: Arc<dyn LedgerReads>,
     pub(crate) calls: AsyncCalls,
     clock: Arc<dyn Clock>,
+    /// Held while pins are recorded: what one task has just pinned must not be found by another.
+    recording_pins: tokio::sync::Mutex<()>,
 }
 
 /// By what secrets are known: the neutral shapes and a maintained set of rules.
@@ -288,7 +290,14 @@ impl Runtime {
         });
         frame.own.connect(&frame.catalogue, Arc::clone(&opened.reads));
         let calls = AsyncCalls::new(proxy.clone(), opened.queue, Arc::clone(&opened.reads));
-        let runtime = Self { frame, proxy, reads: opened.reads, calls, clock };
+        let runtime = Self {
+            frame,
+            proxy,
+            reads: opened.reads,
+            calls,
+            clock,
+            recording_pins: tokio::sync::Mutex::new(()),
+        };
         runtime.maintain().await?;
         Ok(runtime)
     }
@@ -369,6 +378,7 @@ impl Runtime {
     /// Writes down which tools and items are pinned and not on record yet: those that this process has
     /// pinned at first use, and those that it found.
     async fn note_first_uses(&self) {
+        let _held = self.recording_pins.lock().await;
         let firsts = self.frame.catalogue.take_first_uses();
         let is_found = match &self.frame.worlds.now().approvals().lock {
             Lock::FirstUse(pins) => !pins.unrecorded().is_empty(),

@@ -112,13 +112,11 @@ impl LockFile {
         self.unrecorded = None;
     }
 
-    /// No event may tell of this pin. Returns whether it is pinned.
-    pub fn forget_record(&mut self, id: &str) -> bool {
-        let is_pinned = self.digests().contains_key(id);
-        if is_pinned {
+    /// No event may tell of this pin, where it is one.
+    pub fn forget_record(&mut self, id: &str) {
+        if self.digests().contains_key(id) {
             self.mark_unrecorded(id.to_owned());
         }
-        is_pinned
     }
 
     /// Events tell of these pins from now on.
