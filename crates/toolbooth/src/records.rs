@@ -182,6 +182,7 @@ async fn open_postgres(
                 Failure::configuration(error.to_string()).at("store.digest_key")
             }
             postgres::OpenError::Url(_) => bad_url(&error),
+            postgres::OpenError::Newer { .. } => Failure::store(chain(&error)).at("store.url"),
             other => opening_failed(&other, rolled_back).at("store.url"),
         }
     })
@@ -275,6 +276,11 @@ pub(crate) async fn reads(
             Ok(reads) => Ok(Some(Arc::new(reads))),
             Err(postgres::OpenError::Empty) => Ok(None),
             Err(error @ postgres::OpenError::Url(_)) => Err(bad_url(&error)),
+            Err(
+                error @ (postgres::OpenError::Newer { .. } | postgres::OpenError::Older { .. }),
+            ) => {
+                Err(Failure::new(OUT_OF_REACH, "store-unavailable", chain(&error)).at("store.url"))
+            }
             Err(error) => Err(Failure::new(OUT_OF_REACH, "store-unavailable", chain(&error))
                 .at("store.url")
                 .hint("is the server running, and may this user log in to this database?")),
