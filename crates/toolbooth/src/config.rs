@@ -4,6 +4,7 @@
 
 pub(crate) mod endpoints;
 pub(crate) mod lock;
+mod parse;
 pub(crate) mod sandbox;
 pub(crate) mod toolsets;
 
@@ -12,13 +13,11 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use toml::{Table, Value};
 use toolbooth_adapters::command::ErrorText;
 use toolbooth_adapters::handlers::Language;
 use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::agent_log::LogLevel;
 use toolbooth_contracts::contract::IdempotencyMode;
-use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::secret::SecretRef;
 use toolbooth_contracts::trust::TrustLevel;
 use toolbooth_proxy::{Intent, OutputRule, Results};
@@ -26,6 +25,8 @@ use toolbooth_registry::lock::{NewTools, Suspicious};
 use toolbooth_registry::wire::{Naming, Prefix};
 use toolbooth_server::Listing;
 use toolbooth_server::auth::Loopback;
+
+pub(crate) use parse::parse;
 
 use crate::config::lock::LockMode;
 use crate::failure::Failure;
@@ -706,174 +707,4 @@ pub(crate) fn place(named: Option<&Path>) -> Result<PathBuf, Failure> {
     }
     let found = here.ancestors().map(|folder| folder.join(FILE)).find(|path| path.is_file());
     Ok(found.unwrap_or_else(|| here.join(FILE)))
-}
-
-/// A configuration from text and overrides.
-pub(crate) fn parse(
-    text: &str,
-    file: &str,
-    overrides: Vec<(String, String)>,
-) -> Result<Config, Failure> {
-    let config: Config = toml::from_str(text).map_err(|error| told(&error, text, file))?;
-    if overrides.is_empty() {
-        return Ok(config);
-    }
-    let mut table: Table = toml::from_str(text).map_err(|error| told(&error, text, file))?;
-    for (name, value) in &overrides {
-        let path: Vec<String> = name.split("__").map(str::to_lowercase).collect();
-        set(&mut table, &path, scalar(value)).map_err(|message| {
-            Failure::configuration(message).at(format!("the variable TOOLBOOTH__{name}"))
-        })?;
-    }
-    Value::Table(table).try_into().map_err(|error: toml::de::Error| {
-        let names: Vec<String> =
-            overrides.iter().map(|(name, _)| format!("TOOLBOOTH__{name}")).collect();
-        told(&error, "", &format!("the variables {}", names.join(", ")))
-    })
-}
-
-/// A value from the environment: a TOML value where it is one, else text.
-fn scalar(text: &str) -> Value {
-    let wrapped = format!("value = {text}");
-    match toml::from_str::<Table>(&wrapped).ok().and_then(|mut table| table.remove("value")) {
-        Some(value) => value,
-        None => Value::String(text.to_owned()),
-    }
-}
-
-fn set(table: &mut Table, path: &[String], value: Value) -> Result<(), String> {
-    match path {
-        [] => Err("the variable names no setting".to_owned()),
-        [last] => {
-            table.insert(last.clone(), value);
-            Ok(())
-        }
-        [first, rest @ ..] => {
-            let inner = table.entry(first.clone()).or_insert_with(|| Value::Table(Table::new()));
-            match inner {
-                Value::Table(inner) => set(inner, rest, value),
-                _ => Err(format!("`{first}` is no section")),
-            }
-        }
-    }
-}
-
-/// Sections that people know from elsewhere and that this version does not have.
-const NOT_YET: [&str; 4] = ["auth", "budgets", "approvals", "telemetry"];
-
-/// What is wrong, with place and help; never the line itself, which may hold a secret.
-fn told(error: &toml::de::Error, text: &str, file: &str) -> Failure {
-    let place = match error.span().filter(|_| !text.is_empty()) {
-        Some(span) => {
-            let (line, column) =
-                toolbooth_contracts::json::line_column(text.as_bytes(), span.start);
-            format!("{file}:{line}:{column}")
-        }
-        None => file.to_owned(),
-    };
-    // `invalid type: string "…", expected a map` repeats the value; what was expected does not.
-    let message = error.message();
-    let message = match message.find("expected ") {
-        Some(at) if message.starts_with("invalid ") => message.get(at..).unwrap_or_default(),
-        _ if message.starts_with("unknown variant") => {
-            message.find("expected ").and_then(|at| message.get(at..)).unwrap_or("no such value")
-        }
-        _ => message,
-    };
-    let key = error.span().and_then(|span| key_before(text.get(..span.start)?));
-    let message = match key.filter(|_| message.starts_with("expected ")) {
-        Some(key) => format!("`{key}`: {message}"),
-        None => message.to_owned(),
-    };
-    let failure = Failure::configuration(message.clone()).at(place);
-    if key == Some("command") && message.ends_with("expected a string") {
-        return failure.hint("it is one program; its arguments go into `args`");
-    }
-    let mut quoted = message.split('`').skip(1).step_by(2);
-    let Some(unknown) = quoted.next().filter(|_| message.starts_with("unknown field")) else {
-        return failure;
-    };
-    if NOT_YET.contains(&unknown) {
-        return failure.hint(format!("this version has no `{unknown}`; take it out"));
-    }
-    match nearest(unknown, quoted) {
-        Some(near) => failure.hint(format!("did you mean `{near}`?")),
-        None => failure,
-    }
-}
-
-/// The key of the value that begins after `text`, where it stands on the same line.
-fn key_before(text: &str) -> Option<&str> {
-    let line = text.rsplit('\n').next()?.trim_end().strip_suffix('=')?;
-    let key = line.rsplit(['{', ',']).next()?.trim();
-    let is_plain = |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
-    Some(key).filter(|key| !key.is_empty() && is_plain(key))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_value_of_another_kind_is_told_with_its_key() {
-        for (text, message, hint) in [
-            (
-                "[servers.x]\ncommand = [\"a\"]\n",
-                "`command`: expected a string",
-                Some("it is one program; its arguments go into `args`"),
-            ),
-            ("[http]\nlisten = 7\n", "`listen`: expected a string", None),
-            ("servers = { x = { command = 1 } }\n", "`command`: expected a string", None),
-        ] {
-            let error = parse(text, "t.toml", Vec::new()).unwrap_err();
-            assert_eq!(error.message, message);
-            assert!(hint.is_none() || error.hint.as_deref() == hint, "{error:?}");
-        }
-    }
-
-    #[test]
-    fn the_full_example_is_loaded() {
-        let text = include_str!("../../../examples/toolbooth.toml");
-        let config = parse(text, "toolbooth.toml", Vec::new()).unwrap();
-        assert!(
-            !config.servers.is_empty()
-                && !config.commands.is_empty()
-                && !config.runtimes.is_empty()
-        );
-        parse(include_str!("../templates/toolbooth.toml"), "toolbooth.toml", Vec::new()).unwrap();
-    }
-
-    #[test]
-    fn unknown_keys_name_place_and_nearest_name() {
-        let error = parse("[flags]\nmcp_tool = true\n", "t.toml", Vec::new()).unwrap_err();
-        assert_eq!(error.path.as_deref(), Some("t.toml:2:1"));
-        assert_eq!(error.hint.as_deref(), Some("did you mean `mcp_tools`?"));
-        let error = parse("[budgets]\ndaily = 1\n", "t.toml", Vec::new()).unwrap_err();
-        assert!(error.hint.unwrap().contains("no `budgets`"));
-    }
-
-    #[test]
-    fn messages_hold_no_values_of_the_file() {
-        let text =
-            "[servers.x]\ncommand = \"a\"\nenv = { TOKEN = \"hunter2\", }\nargs = \"hunter3\"\n";
-        let shown = parse(text, "t.toml", Vec::new()).unwrap_err().text();
-        assert!(!shown.contains("hunter"), "{shown}");
-        for text in ["[servers.x]\nheaders = \"hunter2\"\n", "[servers.x]\nverify = \"hunter2\"\n"]
-        {
-            let shown = parse(text, "t.toml", Vec::new()).unwrap_err().text();
-            assert!(!shown.contains("hunter") && shown.contains("expected"), "{shown}");
-        }
-    }
-
-    #[test]
-    fn the_environment_overrides() {
-        let overrides = vec![
-            ("FLAGS__MCP_TOOLS".to_owned(), "false".to_owned()),
-            ("HTTP__LISTEN".to_owned(), "127.0.0.1:0".to_owned()),
-        ];
-        let config = parse("[flags]\nmcp_tools = true\n", "t", overrides).unwrap();
-        assert!(!config.flags.mcp_tools);
-        assert_eq!(config.http.listen.as_deref(), Some("127.0.0.1:0"));
-        assert!(parse("", "t", vec![("FLAGZ__X".into(), "1".into())]).is_err());
-    }
 }
