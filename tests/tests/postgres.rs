@@ -434,7 +434,7 @@ async fn a_server_that_goes_away_comes_back_and_nothing_is_lost() {
     let before = claim(&ledger, "a", mode, "a").await;
     server.stop();
     let refused = ledger.claim(request("b", mode, &["b"], "x")).await;
-    assert!(matches!(refused, Err(LedgerError::Unavailable(_))), "{refused:?}");
+    assert!(matches!(refused, Err(LedgerError::Unavailable { .. })), "{refused:?}");
     assert!(ledger.healthy().await.is_err());
     server.resume();
     let settled = ledger.settle(settlement(before, mode, Effect::Completed, None)).await;
@@ -456,11 +456,11 @@ async fn a_server_that_goes_away_comes_back_and_nothing_is_lost() {
                 while ledger.settle(std::sync::Arc::clone(&settling)).await.is_err() {}
             }
             // Refused: nothing was dispatched, so the key is free.
-            Err(LedgerError::Unavailable(_)) => {
+            Err(LedgerError::Unavailable { .. }) => {
                 let claimed = loop {
                     match ledger.claim(request(&again, mode, &[&call], "x")).await {
                         Ok(claimed) => break claimed,
-                        Err(LedgerError::Unavailable(_)) => (),
+                        Err(LedgerError::Unavailable { .. }) => (),
                         Err(other) => panic!("{other:?}"),
                     }
                 };

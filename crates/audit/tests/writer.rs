@@ -72,10 +72,10 @@ impl Backend for Scripted {
             .iter()
             .any(|placed| kept.poison.is_some() && placed.event.body.tool_name == kept.poison);
         if poisoned {
-            return Err(Failure::Refused(LedgerError::Unavailable("poison".to_owned())));
+            return Err(Failure::Refused(LedgerError::unavailable("poison")));
         }
         let commit = if kept.script.is_empty() { Commit::Done } else { kept.script.remove(0) };
-        let unknown = || Failure::Unknown(LedgerError::Unavailable("nobody knows".to_owned()));
+        let unknown = || Failure::Unknown(LedgerError::unavailable("nobody knows"));
         match commit {
             Commit::Outdated => return Err(Failure::Outdated),
             Commit::Lost => return Err(unknown()),

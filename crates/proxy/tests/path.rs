@@ -645,7 +645,7 @@ fn away() -> MockBook {
 }
 
 fn unavailable<T>() -> Result<T, LedgerError> {
-    Err(LedgerError::Unavailable("internal cause".into()))
+    Err(LedgerError::unavailable("internal cause"))
 }
 
 #[tokio::test]

@@ -423,7 +423,7 @@ struct Memory {
 impl Memory {
     fn there(&self) -> Result<(), LedgerError> {
         match self.away.load(Ordering::SeqCst) {
-            true => Err(LedgerError::Unavailable("away".into())),
+            true => Err(LedgerError::unavailable("away")),
             false => Ok(()),
         }
     }

@@ -75,7 +75,7 @@ async fn sound(ledger: &SqliteLedger) {
 }
 
 fn is_full<T>(answer: Result<T, LedgerError>) -> bool {
-    matches!(answer, Err(LedgerError::Unavailable(what)) if what.contains("full"))
+    matches!(answer, Err(LedgerError::Unavailable { reason, .. }) if reason.contains("full"))
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ impl Room {
     pub fn check(self) -> Result<(), LedgerError> {
         match self {
             Self::Enough | Self::Short => Ok(()),
-            Self::Full => Err(LedgerError::Unavailable(
+            Self::Full => Err(LedgerError::unavailable(
                 "the store is full and has no agent logs left to remove: free disk space, raise `[store] bytes_max`, or prune receipts"
                     .to_owned(),
             )),

@@ -243,6 +243,21 @@ impl<B: Backend> Writer<B> {
         }
     }
 
+    /// Whether the log has ended.
+    #[cfg(feature = "memory")]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.stopped
+    }
+
+    /// Runs one step at once, for a writer that serves no queue.
+    #[cfg(feature = "memory")]
+    pub(crate) async fn run<S: Step>(&mut self, step: S) -> Result<S::Answer, LedgerError> {
+        let (reply, answer) = oneshot::channel();
+        let job = Box::new(Asked { step, decided: None, reply: Some(reply) });
+        self.turn(job.needs(), vec![job]).await;
+        answer.await.map_err(|_| LedgerError::Closed)?
+    }
+
     /// Serves until nobody can hand over any more, or the log has ended.
     pub async fn serve(mut self, jobs: Receiver<Box<dyn Job>>) {
         let mut left: Option<Box<dyn Job>> = None;
@@ -302,7 +317,7 @@ impl<B: Backend> Writer<B> {
         let committed = committed.map_err(|failure| match failure {
             Failure::Away(error) | Failure::Refused(error) | Failure::Unknown(error) => error,
             Failure::Outdated => {
-                LedgerError::Unavailable("others change the same records all the time".to_owned())
+                LedgerError::unavailable("others change the same records all the time")
             }
         });
         self.watch.set_health(committed.as_ref().err());
@@ -431,8 +446,8 @@ impl<B: Backend> Writer<B> {
             None if end.is(self.set.head()) => None,
             doubt => {
                 self.doubt = doubt;
-                return Err(LedgerError::Unavailable(
-                    "the log of this writer is not where it left it; restart".to_owned(),
+                return Err(LedgerError::unavailable(
+                    "the log of this writer is not where it left it; restart",
                 ));
             }
         };

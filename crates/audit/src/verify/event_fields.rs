@@ -159,7 +159,7 @@ pub(super) async fn read(mut page: Vec<RawEntry>) -> Result<Vec<Read>, LedgerErr
             .spawn(move || {
                 let _ = done.send(part.into_iter().map(Read::of).collect::<Vec<_>>());
             })
-            .map_err(|error| LedgerError::Unavailable(format!("no thread: {error}")))?;
+            .map_err(LedgerError::unavailable_by)?;
         parts.push(reading);
     }
     let mut all = Vec::new();

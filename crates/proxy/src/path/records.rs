@@ -292,7 +292,7 @@ pub(super) async fn refuse(inner: &ProxyState, refused: Refused) -> ToolResult {
         }
     } else {
         // Only `record-unavailable` comes here without an event: there is nowhere to write it.
-        inner.count_gap(&LedgerError::Unavailable(internal.unwrap_or_default()));
+        inner.count_gap(&LedgerError::unavailable(internal.unwrap_or_default()));
     }
     let mut result = failed_result(trail.tool_id, trail.call_id, code, Effect::NotStarted, message);
     if let Some(error) = &mut result.error {
@@ -492,7 +492,7 @@ pub(super) async fn settle_until_done(
     let mut pause = RETRY_FIRST;
     loop {
         match inner.parts.ledger.settle(Arc::clone(settlement)).await {
-            Err(LedgerError::Unavailable(reason)) => {
+            Err(LedgerError::Unavailable { reason, .. }) => {
                 tracing::warn!(reason, "an outcome waits for the store");
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(1));

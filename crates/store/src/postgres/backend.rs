@@ -162,7 +162,7 @@ impl PostgresBackend {
 }
 
 fn late() -> LedgerError {
-    LedgerError::Unavailable("the database did not answer in time".to_owned())
+    LedgerError::unavailable("the database did not answer in time")
 }
 
 impl Backend for PostgresBackend {
@@ -220,7 +220,7 @@ impl Backend for PostgresBackend {
                 timeout(RECOVER_TIMEOUT, asking).await.map_err(|_| late())?.map_err(unavailable)?;
             let row = row.ok_or_else(|| {
                 let message = "the database does not know this writer; restart";
-                LedgerError::Unavailable(message.to_owned())
+                LedgerError::unavailable(message)
             })?;
             self.session = Some(session);
             Ok(End { size: row.get::<_, i64>(0).unsigned_abs(), last_leaf: row.get(1) })

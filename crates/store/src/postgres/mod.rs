@@ -18,7 +18,6 @@ pub use open::{Postgres, PostgresLedger, PostgresOptions, open};
 pub use reads::PostgresReads;
 
 use std::borrow::Cow;
-use std::error::Error;
 
 use toolbooth_audit::LedgerError;
 
@@ -89,14 +88,7 @@ pub enum OpenError {
 }
 
 fn unavailable(error: tokio_postgres::Error) -> LedgerError {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    LedgerError::Unavailable(text)
+    LedgerError::unavailable_by(error)
 }
 
 /// Replaces NUL by U+FFFD, since PostgreSQL's `text` cannot contain NUL.

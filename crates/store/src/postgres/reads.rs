@@ -136,7 +136,7 @@ impl PostgresReads {
     async fn client(&self) -> Result<Object, LedgerError> {
         self.pool.get().await.map_err(|error| match error {
             deadpool_postgres::PoolError::Backend(error) => unavailable(error),
-            other => LedgerError::Unavailable(other.to_string()),
+            other => LedgerError::unavailable_by(other),
         })
     }
 

@@ -126,8 +126,7 @@ impl SqliteBackend {
         run: impl FnOnce(&Transaction<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let Some(connection) = self.connection.take() else {
-            let message = "there is no connection".to_owned();
-            return Err(Failure::Unknown(LedgerError::Unavailable(message)));
+            return Err(Failure::Unknown(LedgerError::unavailable("there is no connection")));
         };
         let transaction = Transaction {
             connection: &connection,
@@ -170,7 +169,7 @@ impl SqliteBackend {
         if self.files == now && now.database.is_some() && now.log.is_some() {
             return Ok(());
         }
-        Err(LedgerError::Unavailable(format!(
+        Err(LedgerError::unavailable(format!(
             "`{}` or its log was removed or replaced while the gateway runs; put it back, or restart",
             self.path.display()
         )))
@@ -271,7 +270,7 @@ impl Backend for SqliteBackend {
     /// Opens a new connection, and accepts it only after a complete WAL checkpoint and a
     /// `quick_check`.
     async fn recover(&mut self, writer: &str) -> Result<End, LedgerError> {
-        let red = |what: String| Err(LedgerError::Unavailable(what));
+        let red = |what: String| Err(LedgerError::unavailable(what));
         self.check_files()?;
         self.connection = None;
         let mut connection = connect(&self.path, self.durability).map_err(unavailable)?;

@@ -132,7 +132,7 @@ pub enum OpenError {
 }
 
 fn unavailable(error: rusqlite::Error) -> LedgerError {
-    LedgerError::Unavailable(error.to_string())
+    LedgerError::unavailable_by(error)
 }
 
 /// Makes an error that names the table and the row, where the row itself cannot be read.

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use toolbooth_contracts::approval::{Approval, ApprovalState};
+
 use super::Stored;
 use crate::backend::pruning::Removal;
 use crate::backend::room::Dropped;
@@ -26,6 +28,18 @@ pub struct ApprovalName {
     pub args_digest: String,
     /// Digest of the contract.
     pub contract_digest: String,
+}
+
+impl ApprovalName {
+    /// Whether an approval is for exactly this call, and not spent.
+    #[must_use]
+    pub fn fits(&self, approval: &Approval) -> bool {
+        approval.state != ApprovalState::Spent
+            && approval.tool_id == self.tool
+            && approval.caller == self.caller
+            && approval.args_digest == self.args_digest
+            && approval.contract_digest == self.contract_digest
+    }
 }
 
 /// What steps have to look at.

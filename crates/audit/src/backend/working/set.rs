@@ -15,7 +15,7 @@ use crate::backend::room::Room;
 use crate::backend::watch::Watch;
 use crate::digest::{Digester, of_record};
 use crate::ledger::LedgerError;
-use crate::queue::{QueueState, QueuedCall};
+use crate::queue::QueuedCall;
 use crate::reads::DamagedRow;
 
 /// A receipt with what only the store knows of it.
@@ -41,21 +41,19 @@ impl Stored {
 pub struct WorkingSet {
     pub(super) digester: Digester,
     pub(crate) head: Head,
-    pub(crate) receipts: HashMap<String, Option<Stored>>,
+    pub(super) receipts: HashMap<String, Option<Stored>>,
     pub(super) keys: HashMap<String, Option<String>>,
     pub(super) rates: HashMap<RateName, Option<i64>>,
     pub(super) running: HashMap<String, u64>,
-    pub(crate) approvals: BTreeMap<String, Approval>,
+    pub(super) approvals: BTreeMap<String, Approval>,
     asked: HashSet<ApprovalName>,
-    pub(crate) calls: HashMap<CallName, Option<QueuedCall>>,
+    pub(super) calls: HashMap<CallName, Option<QueuedCall>>,
     pub(super) waiting: Option<u64>,
     /// What the batch's survey has found.
     pub surveyed: Surveyed,
     /// The store's clock, in milliseconds since 1970, where it has one of its own.
     pub clock_ms: Option<i64>,
     watch: Arc<Watch>,
-    /// Whether it has every record there is.
-    whole: bool,
 }
 
 /// Whether an event accounts for an approval; who only asks needs none.
@@ -81,6 +79,10 @@ fn unread(what: &str) -> LedgerError {
     LedgerError::Defect(format!("{what} was not loaded"))
 }
 
+fn known<'s, T>(found: Option<&'s Option<T>>, what: &str) -> Result<Option<&'s T>, LedgerError> {
+    found.map(Option::as_ref).ok_or_else(|| unread(what))
+}
+
 impl WorkingSet {
     /// The set of a writer whose log ends at `head`, in a store with the keys of `digester`.
     #[must_use]
@@ -99,15 +101,7 @@ impl WorkingSet {
             surveyed: Surveyed::default(),
             clock_ms: None,
             watch,
-            whole: false,
         }
-    }
-
-    /// The same, of which all records there are will be in the set.
-    #[cfg(feature = "memory")]
-    #[must_use]
-    pub(crate) fn whole(self) -> Self {
-        Self { whole: true, ..self }
     }
 
     /// The writer.
@@ -139,24 +133,12 @@ impl WorkingSet {
         &self.head
     }
 
-    fn known<'s, T>(
-        &self,
-        found: Option<&'s Option<T>>,
-        what: &str,
-    ) -> Result<Option<&'s T>, LedgerError> {
-        match found {
-            Some(known) => Ok(known.as_ref()),
-            None if self.whole => Ok(None),
-            None => Err(unread(what)),
-        }
-    }
-
     /// The receipt that holds a key.
     ///
     /// # Errors
     /// [`LedgerError::Defect`] where it was not loaded; the same for all that look.
     pub fn held(&self, key: &str) -> Result<Option<&Stored>, LedgerError> {
-        match self.known(self.keys.get(key), "a key")? {
+        match known(self.keys.get(key), "a key")? {
             Some(id) => self.receipt(id),
             None => Ok(None),
         }
@@ -167,20 +149,7 @@ impl WorkingSet {
     /// # Errors
     /// As [`WorkingSet::held`].
     pub fn receipt(&self, id: &str) -> Result<Option<&Stored>, LedgerError> {
-        self.known(self.receipts.get(id), "a receipt")
-    }
-
-    /// The keys of the set that a receipt holds.
-    #[cfg(feature = "memory")]
-    pub(crate) fn keys_of(&self, receipt_id: &str) -> Vec<String> {
-        let held = self.keys.iter().filter(|(_, holder)| holder.as_deref() == Some(receipt_id));
-        held.map(|(key, _)| key.clone()).collect()
-    }
-
-    /// Whether a receipt holds any of the keys that are in the set.
-    #[cfg(feature = "memory")]
-    pub(crate) fn holds(&self, receipt_id: &str) -> bool {
-        self.keys.values().flatten().any(|holder| holder == receipt_id)
+        known(self.receipts.get(id), "a receipt")
     }
 
     /// A receipt that must be there.
@@ -196,7 +165,7 @@ impl WorkingSet {
     /// # Errors
     /// As [`WorkingSet::held`].
     pub fn rate(&self, name: &RateName) -> Result<Option<i64>, LedgerError> {
-        Ok(self.known(self.rates.get(name), "a rate")?.copied())
+        Ok(known(self.rates.get(name), "a rate")?.copied())
     }
 
     /// How many calls of a tool run, by live writers.
@@ -204,15 +173,7 @@ impl WorkingSet {
     /// # Errors
     /// As [`WorkingSet::held`].
     pub fn running(&self, tool: &str) -> Result<u64, LedgerError> {
-        match self.running.get(tool) {
-            Some(running) => Ok(*running),
-            None if self.whole => {
-                let own = self.receipts.values().flatten();
-                let of = own.filter(|stored| stored.runs() && stored.receipt.tool_id == tool);
-                Ok(of.count() as u64)
-            }
-            None => Err(unread("how many calls run")),
-        }
+        self.running.get(tool).copied().ok_or_else(|| unread("how many calls run"))
     }
 
     /// The newest approval for exactly this call that is not spent.
@@ -220,17 +181,10 @@ impl WorkingSet {
     /// # Errors
     /// As [`WorkingSet::held`].
     pub fn approval(&self, name: &ApprovalName) -> Result<Option<&Approval>, LedgerError> {
-        if !self.whole && !self.asked.contains(name) {
+        if !self.asked.contains(name) {
             return Err(unread("an approval"));
         }
-        let is = |approval: &&Approval| {
-            approval.state != ApprovalState::Spent
-                && approval.tool_id == name.tool
-                && approval.caller == name.caller
-                && approval.args_digest == name.args_digest
-                && approval.contract_digest == name.contract_digest
-        };
-        Ok(self.approvals.values().rev().find(is))
+        Ok(self.approvals.values().rev().find(|approval| name.fits(approval)))
     }
 
     /// An approval that a receipt has spent.
@@ -264,7 +218,7 @@ impl WorkingSet {
         caller: &str,
         call_id: &str,
     ) -> Result<Option<&QueuedCall>, LedgerError> {
-        self.known(self.calls.get(&(caller.to_owned(), call_id.to_owned())), "a call")
+        known(self.calls.get(&(caller.to_owned(), call_id.to_owned())), "a call")
     }
 
     /// How many asynchronous calls wait.
@@ -272,14 +226,7 @@ impl WorkingSet {
     /// # Errors
     /// As [`WorkingSet::held`].
     pub fn waiting(&self) -> Result<u64, LedgerError> {
-        match self.waiting {
-            Some(waiting) => Ok(waiting),
-            None if self.whole => {
-                let waits = |call: &&QueuedCall| call.state == QueueState::Queued;
-                Ok(self.calls.values().flatten().filter(waits).count() as u64)
-            }
-            None => Err(unread("how many calls wait")),
-        }
+        self.waiting.ok_or_else(|| unread("how many calls wait"))
     }
 
     /// Closes when a claim of this process is settled; `None` for claims of others.
@@ -295,10 +242,6 @@ impl WorkingSet {
         fn those<T: Ord + Clone>(all: &BTreeSet<T>, known: impl Fn(&T) -> bool) -> BTreeSet<T> {
             all.iter().filter(|one| !known(one)).cloned().collect()
         }
-        let survey = needs.survey.clone();
-        if self.whole {
-            return Needs { survey, ..Needs::default() };
-        }
         Needs {
             keys: those(&needs.keys, |key| self.keys.contains_key(key)),
             receipts: those(&needs.receipts, |id| self.receipts.contains_key(id)),
@@ -307,7 +250,7 @@ impl WorkingSet {
             approvals: those(&needs.approvals, |name| self.asked.contains(name)),
             calls: those(&needs.calls, |name| self.calls.contains_key(name)),
             waiting: needs.waiting && self.waiting.is_none(),
-            survey,
+            survey: needs.survey.clone(),
         }
     }
 

@@ -58,7 +58,7 @@ struct Summary {
 }
 
 fn damaged() -> LedgerError {
-    LedgerError::Unavailable("what is searched was damaged and is made anew; ask again".to_owned())
+    LedgerError::unavailable("what is searched was damaged and is made anew; ask again")
 }
 
 impl Summary {

@@ -1,0 +1,292 @@
+//! The records of a ledger in memory, as a backend loads and writes them.
+//!
+//! Path: 6, 9. Doc: records.md#stores
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+
+use toolbooth_contracts::agent_log::AgentLog;
+use toolbooth_contracts::approval::Approval;
+use toolbooth_contracts::event::AuditEvent;
+use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
+
+use super::locked;
+use crate::backend::chain::Head;
+use crate::backend::pruning::Removal;
+use crate::backend::working::{Batch, CallName, Needs, RateName, Stored, Survey, WorkingSet};
+use crate::backend::writer::{Backend, End, Failure};
+use crate::ledger::LedgerError;
+use crate::queue::{self, QueueState, QueuedCall, RawCall};
+
+/// A receipt, and the keys that it holds.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) receipt: Arc<Receipt>,
+    fence: u64,
+    pub(super) keys: BTreeSet<String>,
+}
+
+impl Row {
+    fn stored(&self) -> Stored {
+        Stored { receipt: Arc::clone(&self.receipt), fence: self.fence, owner_lost: false }
+    }
+}
+
+/// All records.
+#[derive(Debug)]
+pub(super) struct Book {
+    pub(super) head: Head,
+    /// Receipts by their ids, which sort by time.
+    pub(super) receipts: BTreeMap<String, Row>,
+    /// Receipts of calls that run.
+    running: BTreeSet<String>,
+    /// Keys, and the receipts that hold them.
+    keys: HashMap<String, String>,
+    rates: HashMap<RateName, i64>,
+    pub(super) approvals: BTreeMap<String, Approval>,
+    /// The canonical form of each event. It is read where somebody asks for it.
+    events: Vec<Box<str>>,
+    /// The JSON of each agent log, and the place of its event.
+    pub(super) logs: Vec<(Box<str>, u64)>,
+    /// Asynchronous calls, each with its place in the order in which they came.
+    pub(super) calls: BTreeMap<CallName, (usize, QueuedCall)>,
+    /// The place of the next asynchronous call.
+    next_place: usize,
+}
+
+/// An agent log from its JSON, which was written from one.
+fn read(text: &str) -> Option<AgentLog> {
+    serde_json::from_str(text).ok()
+}
+
+impl Book {
+    /// A book without records.
+    pub(super) fn new(head: Head) -> Self {
+        Self {
+            head,
+            receipts: BTreeMap::new(),
+            running: BTreeSet::new(),
+            keys: HashMap::new(),
+            rates: HashMap::new(),
+            approvals: BTreeMap::new(),
+            events: Vec::new(),
+            logs: Vec::new(),
+            calls: BTreeMap::new(),
+            next_place: 0,
+        }
+    }
+
+    /// The events and their canonical forms, oldest first.
+    pub(super) fn read_events(&self) -> impl DoubleEndedIterator<Item = (AuditEvent, &str)> {
+        // Each was written from an event, so each can be read.
+        self.events.iter().filter_map(|bytes| Some((serde_json::from_str(bytes).ok()?, &**bytes)))
+    }
+
+    /// The agent logs, oldest first.
+    pub(super) fn read_logs(&self) -> impl Iterator<Item = AgentLog> {
+        self.logs.iter().filter_map(|(text, _)| read(text))
+    }
+
+    /// The text of an event by its place.
+    pub(super) fn event(&self, at: Option<&AuditPlace>) -> Option<String> {
+        let seq = usize::try_from(at?.seq).ok()?;
+        self.events.get(seq).map(ToString::to_string)
+    }
+
+    pub(super) fn raw_call(&self, call: &QueuedCall) -> RawCall {
+        RawCall {
+            state: call.state.as_str().to_owned(),
+            queued: self.event(call.queued_by.as_ref()),
+            finished: self.event(call.finished_by.as_ref()),
+            call: call.clone(),
+        }
+    }
+
+    fn load(&self, needs: Needs, set: &mut WorkingSet) {
+        for key in needs.keys {
+            let holder = self.keys.get(&key).cloned();
+            if let Some(id) = &holder {
+                self.load_receipt(id.clone(), set);
+            }
+            set.load_key(key, holder);
+        }
+        for id in needs.receipts {
+            self.load_receipt(id, set);
+        }
+        for name in needs.rates {
+            let tat_ms = self.rates.get(&name).copied();
+            set.load_rate(name, tat_ms);
+        }
+        for tool in needs.running {
+            let runs = self.running.iter().filter_map(|id| self.receipts.get(id));
+            let count = runs.filter(|row| row.receipt.tool_id == tool).count();
+            set.load_running(tool, count as u64);
+        }
+        for name in needs.approvals {
+            let newest = self.approvals.values().rev().find(|approval| name.fits(approval));
+            if let Some(approval) = newest {
+                self.load_approval(approval, set);
+            }
+            set.load_asked(name);
+        }
+        for name in needs.calls {
+            let call = self.calls.get(&name).map(|(_, call)| call.clone());
+            set.load_call(name, call);
+        }
+        if needs.waiting {
+            set.load_waiting(self.in_state(QueueState::Queued).count() as u64);
+        }
+        if let Some(survey) = needs.survey {
+            self.survey(survey, set);
+        }
+    }
+
+    fn load_receipt(&self, id: String, set: &mut WorkingSet) {
+        let row = self.receipts.get(&id);
+        let spent = row.and_then(|row| self.approvals.get(row.receipt.approval_id.as_ref()?));
+        if let Some(approval) = spent {
+            self.load_approval(approval, set);
+        }
+        set.load_receipt(id, row.map(Row::stored));
+    }
+
+    fn load_approval(&self, approval: &Approval, set: &mut WorkingSet) {
+        let event = self.event(approval.audit_seq.as_ref());
+        set.load_approval(approval.clone(), event.as_deref());
+    }
+
+    fn in_state(&self, state: QueueState) -> impl Iterator<Item = &(usize, QueuedCall)> {
+        self.calls.values().filter(move |(_, call)| call.state == state)
+    }
+
+    fn survey(&self, survey: Survey, set: &mut WorkingSet) {
+        match survey {
+            // There is one writer, and it is this one. What does not outlive the process is not
+            // worth a shorter log.
+            Survey::Lost
+            | Survey::UnnamedHeads
+            | Survey::Beginning { .. }
+            | Survey::PrunableEvents(_)
+            | Survey::DroppableLogs(_) => (),
+            Survey::PrunableReceipts(before, limit) => {
+                let is_old = |receipt: &Receipt| {
+                    matches!(receipt.state, ClaimState::Succeeded | ClaimState::Failed)
+                        && receipt.pruned_at.is_none()
+                        && receipt.settled_at.as_ref().is_some_and(|settled| *settled < before)
+                };
+                let old = self.receipts.values().filter(|row| is_old(&row.receipt)).take(limit);
+                old.for_each(|row| set.load_prunable(row.stored(), !row.keys.is_empty()));
+            }
+            Survey::PrunableLogs(before, limit) => {
+                let is_old = |text: &str| read(text).is_some_and(|log| log.timestamp < before);
+                let old = self.logs.iter().filter(|(text, _)| is_old(text)).take(limit);
+                let places: Vec<u64> = old.map(|(_, seq)| *seq).collect();
+                if !places.is_empty() {
+                    let writer = self.head.writer().to_owned();
+                    set.surveyed.removal.logs.insert(writer, places);
+                }
+            }
+            Survey::NextCall(own) => {
+                let is_left = |(_, call): &&(usize, QueuedCall)| {
+                    let has = || own.contains(&(call.caller.clone(), call.call_id.clone()));
+                    queue::is_left(call, self.head.writer(), has, |_| true)
+                };
+                let oldest = |(place, _): &&(usize, QueuedCall)| *place;
+                let left = self.in_state(QueueState::Running).filter(is_left).min_by_key(oldest);
+                let next = left.or_else(|| self.in_state(QueueState::Queued).min_by_key(oldest));
+                set.surveyed.call = next.map(|(_, call)| self.raw_call(call));
+            }
+            Survey::PrunableCalls(before, limit) => {
+                let is_old = |(_, (_, call)): &(&CallName, &(usize, QueuedCall))| {
+                    call.finished_at.as_ref().is_some_and(|finished| *finished < before)
+                };
+                let old = self.calls.iter().filter(is_old).take(limit);
+                set.surveyed.removal.calls = old.map(|(name, _)| name.clone()).collect();
+            }
+        }
+    }
+
+    fn write(&mut self, batch: &Batch, to: &Head) {
+        for id in &batch.freed {
+            let row = self.receipts.get_mut(id);
+            for key in row.map(|row| std::mem::take(&mut row.keys)).unwrap_or_default() {
+                self.keys.remove(&key);
+            }
+        }
+        for (id, moved) in &batch.receipts {
+            let Some(put) = &moved.after else {
+                self.receipts.remove(id);
+                self.running.remove(id);
+                continue;
+            };
+            match put.receipt.state {
+                ClaimState::InFlight => self.running.insert(id.clone()),
+                _ => self.running.remove(id),
+            };
+            let keys = self.receipts.remove(id).map(|row| row.keys).unwrap_or_default();
+            let row = Row { receipt: Arc::clone(&put.receipt), fence: put.fence, keys };
+            self.receipts.insert(id.clone(), row);
+        }
+        for (key, id) in &batch.held {
+            let before = self.keys.insert(key.clone(), id.clone());
+            if let Some(row) = before.and_then(|before| self.receipts.get_mut(&before)) {
+                row.keys.remove(key);
+            }
+            if let Some(row) = self.receipts.get_mut(id) {
+                row.keys.insert(key.clone());
+            }
+        }
+        self.rates.extend(batch.rates.iter().map(|(name, tat_ms)| (name.clone(), *tat_ms)));
+        for (id, approval) in &batch.approvals {
+            self.approvals.insert(id.clone(), approval.clone());
+        }
+        self.events.extend(batch.events.iter().map(|placed| placed.bytes.as_str().into()));
+        let logs = batch.logs.iter();
+        self.logs.extend(logs.map(|(log, seq)| (log.record.text.as_str().into(), *seq)));
+        for (name, call) in &batch.calls {
+            let place = self.calls.get(name).map_or(self.next_place, |(place, _)| *place);
+            self.next_place = self.next_place.max(place.saturating_add(1));
+            self.calls.insert(name.clone(), (place, call.clone()));
+        }
+        if let Some(removal) = &batch.upkeep.pruned {
+            self.remove(removal);
+        }
+        self.head = to.clone();
+    }
+
+    fn remove(&mut self, removal: &Removal) {
+        let places: BTreeSet<u64> = removal.logs.values().flatten().copied().collect();
+        self.logs.retain(|(_, seq)| !places.contains(seq));
+        for name in &removal.calls {
+            self.calls.remove(name);
+        }
+    }
+}
+
+/// Loads and writes records in memory, which never fails and never waits.
+#[derive(Debug)]
+pub(super) struct MemoryBackend(pub(super) Arc<Mutex<Book>>);
+
+impl Backend for MemoryBackend {
+    async fn load(&mut self, needs: &Needs, _: bool, set: &mut WorkingSet) -> Result<(), Failure> {
+        let missing = set.missing(needs);
+        locked(&self.0).load(missing, set);
+        Ok(())
+    }
+
+    async fn write(&mut self, batch: &Batch, _: &Head, to: &Head) -> Result<(), Failure> {
+        locked(&self.0).write(batch, to);
+        Ok(())
+    }
+
+    async fn gather(&mut self, _: &(dyn Fn() -> bool + Sync)) {}
+
+    async fn release(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn recover(&mut self, _: &str) -> Result<End, LedgerError> {
+        let book = locked(&self.0);
+        Ok(End { size: book.head.next_seq(), last_leaf: book.head.last_leaf() })
+    }
+}

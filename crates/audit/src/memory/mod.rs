@@ -1,0 +1,98 @@
+//! A ledger that keeps everything in memory.
+//!
+//! For tests, and for programs that need no durable records. It forgets nothing and is bounded
+//! only by memory.
+
+mod book;
+mod reads;
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use self::book::{Book, MemoryBackend};
+use crate::backend::chain::Head;
+use crate::backend::recorder::{Recorder, Runner};
+use crate::backend::steps::{self, Step};
+use crate::backend::watch::Watch;
+use crate::backend::working::WorkingSet;
+use crate::backend::writer::Writer;
+use crate::digest::{Digester, KEY_BYTES};
+use crate::ledger::{LedgerError, Moment};
+use crate::note::Signer;
+
+/// A ledger in memory.
+pub type MemoryLedger = Recorder<Memory>;
+
+/// Runs steps over records in memory, on the thread of whoever asks.
+pub struct Memory {
+    writer: Mutex<Writer<MemoryBackend>>,
+    book: Arc<Mutex<Book>>,
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory").finish_non_exhaustive()
+    }
+}
+
+impl Recorder<Memory> {
+    /// An empty ledger of the writer `writer`, whose log begins at `at`.
+    #[must_use]
+    pub fn new(writer: &str, key: &[u8; KEY_BYTES], at: &Moment) -> Self {
+        let digester = Digester::new(key);
+        // Nothing outlives the process, so that a key of its own is as good as any.
+        let seed = digester.of_parts(&["signing key"]);
+        let signer = Signer::new(&crate::digest::unhex(&seed).unwrap_or_default());
+        let head = Head::new(writer.to_owned());
+        let book = Arc::new(Mutex::new(Book::new(head.clone())));
+        let watch = Arc::new(Watch::default());
+        let set = WorkingSet::new(head, digester.clone(), Arc::clone(&watch));
+        let writer_of = Writer::new(MemoryBackend(Arc::clone(&book)), set, watch);
+        let memory = Memory { writer: Mutex::new(writer_of), book };
+        let started = steps::started(&signer, digester.key_id(), None, at);
+        // Events that are no calls are always taken.
+        let _ = memory.step(steps::Note(vec![started]));
+        Self::over(writer.to_owned(), digester, signer, memory)
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No step panics while it holds the lock; were one to, its records are still whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Memory {
+    fn book(&self) -> MutexGuard<'_, Book> {
+        locked(&self.book)
+    }
+
+    fn step<S: Step>(&self, step: S) -> Result<S::Answer, LedgerError> {
+        let mut writer = locked(&self.writer);
+        let step = pin!(writer.run(step));
+        // A backend in memory waits for nothing, so that the first poll ends the step.
+        match step.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => Err(LedgerError::Defect("a step in memory waits".to_owned())),
+        }
+    }
+}
+
+impl Runner for Memory {
+    type Reads = Self;
+
+    async fn run<S: Step>(&self, step: S) -> Result<S::Answer, LedgerError> {
+        self.step(step)
+    }
+
+    fn reads(&self) -> &Self {
+        self
+    }
+
+    fn healthy(&self) -> Result<(), LedgerError> {
+        match locked(&self.writer).has_ended() {
+            true => Err(LedgerError::Closed),
+            false => Ok(()),
+        }
+    }
+}
