@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -130,12 +131,11 @@ async def main():
     FOLDER.mkdir(parents=True)
     settings = os.environ["TOOLBOOTH_CONFORMANCE_SETTINGS"]
     (FOLDER / "toolbooth.toml").write_text(f"{settings}\n[servers.fixture]\nurl = {json.dumps(URL)}\n")
-    gateway = StdioServerParameters(
-        command=os.environ["TOOLBOOTH_CONFORMANCE_GATEWAY"],
-        args=["stdio"],
-        cwd=FOLDER,
-        env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-    )
+    command = os.environ["TOOLBOOTH_CONFORMANCE_GATEWAY"]
+    env = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    env["XDG_STATE_HOME"] = str(FOLDER / "state")
+    subprocess.run([command, "trust", "--yes", FOLDER], env=env, check=True, stdout=subprocess.DEVNULL)
+    gateway = StdioServerParameters(command=command, args=["stdio"], cwd=FOLDER, env=env)
     mode = REVISION if REVISION >= "2026" else "legacy"
     async with asyncio.timeout(SECONDS_MAX):
         async with Client(gateway, mode=mode, elicitation_callback=elicit) as client:

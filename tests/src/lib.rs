@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
@@ -59,15 +60,58 @@ pub fn search_path() -> String {
 /// A runtime of handlers that may write to their own folder, as those of these tests do.
 pub const WRITING_HANDLERS: &str = "[runtimes.own]\nkind = \"handlers\"\ndir = \"handlers\"\nsandbox = { base = \"default\", fs = { write = [\".\"] } }\n";
 
-/// A folder with a configuration, a registry, handlers and scripts.
+/// The variable that names where the binary keeps which configurations are trusted.
+pub const STATE: &str = "XDG_STATE_HOME";
+
+/// Trusts a configuration, as somebody does who has read it, in a state folder of the test's own.
+pub fn trust(configuration: &Path, state: &Path, env: &[(String, String)]) -> Output {
+    let mut command = Command::new(binary());
+    command.args(["trust", "--yes"]).arg(configuration);
+    command.envs(env.iter().map(|(name, value)| (name, value))).env(STATE, state);
+    waiting::output_of(&mut command, b"")
+}
+
+/// A folder with a configuration, a registry, handlers and scripts. What tests write into it is
+/// trusted before a command uses it.
 pub struct Place {
     folder: tempfile::TempDir,
+    state: tempfile::TempDir,
     env: Vec<(String, String)>,
+    /// The configuration that is trusted, as it was then.
+    trusted: Mutex<Option<[Vec<u8>; 2]>>,
+    is_foreign: bool,
 }
 
 impl Place {
     pub fn new() -> Self {
-        Self { folder: tempfile::tempdir().expect("a folder"), env: Vec::new() }
+        let folder = || tempfile::tempdir().expect("a folder");
+        let (folder, state) = (folder(), folder());
+        Self { folder, state, env: Vec::new(), trusted: Mutex::new(None), is_foreign: false }
+    }
+
+    /// A folder from elsewhere: nobody trusts what is in it.
+    pub fn foreign() -> Self {
+        Self { is_foreign: true, ..Self::new() }
+    }
+
+    /// Where the binary keeps that the configuration is trusted as it is now.
+    pub fn state(&self) -> &Path {
+        self.trust();
+        self.state.path()
+    }
+
+    /// Trusts the configuration as it is now.
+    fn trust(&self) {
+        let path = self.path().join("toolbooth.toml");
+        let files = ["toolbooth.toml", "tools.registry.json"];
+        let now = files.map(|name| std::fs::read(self.path().join(name)).unwrap_or_default());
+        let mut trusted = self.trusted.lock().expect("no test panics here");
+        if self.is_foreign || !path.is_file() || trusted.as_ref() == Some(&now) {
+            return;
+        }
+        // One that cannot be read is refused by the command that uses it.
+        trust(&path, self.state.path(), &self.env);
+        *trusted = Some(now);
     }
 
     pub fn path(&self) -> &Path {
@@ -86,11 +130,13 @@ impl Place {
         self
     }
 
+    /// The environment of a client that starts the gateway.
     pub fn environment(&self) -> Value {
         let mut all = serde_json::Map::from_iter([("PATH".to_owned(), json!(search_path()))]);
         if let Ok(home) = std::env::var("HOME") {
             all.insert("HOME".to_owned(), json!(home));
         }
+        all.insert(STATE.to_owned(), json!(self.state()));
         all.extend(self.env.iter().map(|(name, value)| (name.clone(), json!(value))));
         Value::Object(all)
     }
@@ -101,7 +147,7 @@ impl Place {
         for name in ["MCP_TOOLS", "TOOLS_POLICY", "TOOL_WHITELIST"] {
             command.env_remove(name);
         }
-        command.env("PATH", search_path());
+        command.env("PATH", search_path()).env(STATE, self.state());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }

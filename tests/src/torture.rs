@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::postgres::Postgres;
-use crate::{Gateway, Place, WRITING_HANDLERS, binary, request};
+use crate::{Gateway, Place, STATE, WRITING_HANDLERS, binary, request};
 
 /// A seeded random number generator (splitmix64).
 #[derive(Clone)]
@@ -314,6 +314,7 @@ pub fn io_errors(most: u64, step: u64) {
                 .args(["-e", "trace=fsync,fdatasync,ftruncate,pwrite64", "-e", &inject])
                 .arg(binary())
                 .args(["call", "pay.do", "--format", "json", "--args", &args])
+                .env(STATE, place.state())
                 .current_dir(place.path())
                 .stdin(Stdio::null())
                 .output()

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolbooth_tests::waiting::until;
-use toolbooth_tests::{Place, binary, request};
+use toolbooth_tests::{Place, STATE, binary, request};
 
 /// A server of the legacy era whose tools answer, hang or exit.
 const SERVER: &str = r#"import json, os, sys, subprocess
@@ -283,7 +283,7 @@ fn without_namespaces(place: &Place, arguments: &[&str]) -> (Value, i32) {
     let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
     let mut command = std::process::Command::new("unshare");
     command.args(["-Ur", "sh", "-c", script, "sh"]).arg(binary()).args(arguments);
-    command.args(["--format", "json"]).current_dir(place.path());
+    command.args(["--format", "json"]).env(STATE, place.state()).current_dir(place.path());
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let document = serde_json::from_str(&text)
@@ -501,6 +501,7 @@ fn the_gateways_own_files_are_seen_by_no_tool() {
     let around = format!("../{name}/toolbooth.toml");
     let output = std::process::Command::new(binary())
         .args(["--config", &around, "call", "t.run", "--args", script, "--format", "json"])
+        .env(STATE, place.state())
         .current_dir(elsewhere.path())
         .output()
         .unwrap();
@@ -535,4 +536,42 @@ fn without_namespaces_a_tool_has_a_temporary_folder_of_its_own_and_no_hosts() {
     assert!(!Path::new(&marker).exists(), "{said}");
     let folder = said.lines().last().unwrap();
     assert!(folder.contains("toolbooth-") && !Path::new(folder).exists(), "{said}");
+}
+
+#[test]
+fn escapes_in_results_of_programs_are_in_no_record_and_no_answer() {
+    let place = Place::new();
+    place
+        .write(
+            "toolbooth.toml",
+            &format!("{SCRIPTS}[runtimes.py]\nkind = \"handlers\"\ndir = \"handlers\"\n"),
+        )
+        .write("handlers/py.py", "def data(args):\n    return {'title': '\\x1b]0;owned\\x07fine\\x9b2J', 'lines': 'a\\r\\nb'}\ndef text(args):\n    return '\\x1b[2Jfine'\n")
+        .write(
+            "tools.registry.json",
+            &registry(&[
+                tool("c.run", "sh", "untrusted", 10_000, None),
+                tool("py.data", "py", "untrusted", 10_000, None),
+                tool("py.text", "py", "untrusted", 10_000, None),
+            ]),
+        );
+    let script = r#"printf '{"title":"\\u001b]0;owned\\u0007fine","raw":"a"}'"#;
+    let script = json!({ "script": script }).to_string();
+    for (tool, arguments) in [("c.run", script.as_str()), ("py.data", "{}"), ("py.text", "{}")] {
+        let (result, exit) = place.json(&["call", tool, "--args", arguments]);
+        assert_eq!(exit, 0, "{result}");
+        let structured = result["structuredContent"].to_string();
+        let shown = result["content"][0]["text"].as_str().unwrap();
+        assert!(format!("{structured}{shown}").contains("fine"), "{result}");
+        let has_escape =
+            |text: &str| text.contains(['\u{1b}', '\u{7}', '\u{9b}']) || text.contains("\\u001b");
+        assert!(!has_escape(&structured), "{result}");
+        assert!(!shown.contains(['\u{1b}', '\u{7}', '\u{9b}']), "{result}");
+        let records = place.records(result["callId"].as_str().unwrap());
+        let kept = json!([records.events, records.receipts]).to_string();
+        assert!(!has_escape(&kept.replace("\\\\u001b", "")), "{kept}");
+    }
+    let (data, _) = place.json(&["call", "py.data"]);
+    assert_eq!(data["structuredContent"]["lines"], "a\r\nb", "line ends of data stay");
+    place.assert_sound();
 }

@@ -163,9 +163,25 @@ fn ambiguous_and_malformed_requests_are_refused() {
             format!("POST /v1/calls HTTP/1.1\r\nHost: {at}\r\nTransfer-Encoding: gzip\r\n{rest}"),
         ),
         ("no HTTP", "hello\r\n\r\n".to_owned()),
+        ("LF after the request line", format!("POST /v1/calls HTTP/1.1\nHost: {at}\r\n{rest}")),
+        ("LF after a header", format!("POST /v1/calls HTTP/1.1\r\nHost: {at}\n{rest}")),
+        (
+            "LF at the end of the head",
+            format!(
+                "POST /v1/calls HTTP/1.1\r\nHost: {at}\r\n{}",
+                rest.replacen("\r\n\r\n", "\r\n\n", 1)
+            ),
+        ),
+        ("LF before a request", format!("\nPOST /v1/calls HTTP/1.1\r\nHost: {at}\r\n{rest}")),
+        ("LF at another door", format!("POST /mcp HTTP/1.1\nHost: {at}\r\n{rest}")),
     ] {
         assert_problem(&raw(at, request.as_bytes()), 400, "invalid-request", of);
     }
+    // Behind a request that is answered, the connection ends with it too.
+    let first = format!("GET /v1/tools HTTP/1.1\r\nHost: {at}\r\n\r\n");
+    let second =
+        raw(at, format!("{first}POST /v1/calls HTTP/1.1\nHost: {at}\r\n{rest}").as_bytes());
+    assert!(second.body.to_string().contains("the request is not HTTP/1.1"), "{}", second.body);
     let whole = chunks(&format!("{length:x}\r\n{CALL}\r\n0\r\n\r\n"));
     assert_eq!(raw(at, whole.as_bytes()).status, 200);
     gateway.stop();
@@ -293,6 +309,7 @@ fn connections_fit_the_limit_of_open_files() {
         let output = Command::new("sh")
             .args(["-c", &script])
             .arg(toolbooth_tests::binary())
+            .env(toolbooth_tests::STATE, place.state())
             .current_dir(place.path())
             .output()
             .unwrap();

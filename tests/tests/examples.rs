@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use toolbooth_tests::{binary, repository, set_up};
+use toolbooth_tests::{STATE, binary, repository, set_up, trust};
 
 /// A writable copy of an example.
 fn copy(name: &str) -> tempfile::TempDir {
@@ -24,8 +24,12 @@ fn copy(name: &str) -> tempfile::TempDir {
 }
 
 fn call(folder: &Path, tool: &str, arguments: &str) -> Value {
+    // The copy comes from elsewhere: somebody has to trust it.
+    let state = folder.parent().unwrap().join("state");
+    assert!(trust(&folder.join("toolbooth.toml"), &state, &[]).status.success());
     let output = Command::new(binary())
         .args(["call", tool, "--args", arguments, "--format", "json"])
+        .env(STATE, state)
         .current_dir(folder)
         .output()
         .unwrap();

@@ -14,7 +14,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use toolbooth_tests::waiting::{self, Running, until};
-use toolbooth_tests::{Gateway, Place, binary, repository};
+use toolbooth_tests::{Gateway, Place, STATE, binary, repository};
 
 fn tool(name: &str, description: &str) -> Value {
     json!({"name": name, "description": description, "inputSchema": {"type": "object"}})
@@ -506,7 +506,8 @@ fn approving_asks_or_says_what_to_write() {
     let on_terminal = |answer: &str| {
         let mut command = Command::new("python3");
         command.arg(repository().join("tests/clients/terminal.py")).arg(answer).arg("[y/N]");
-        command.arg(binary()).args(["lock", "approve", "mcp:s"]).current_dir(place.path());
+        command.arg(binary()).args(["lock", "approve", "mcp:s"]);
+        command.env(STATE, place.state()).current_dir(place.path());
         command.output().unwrap()
     };
     let refused = on_terminal("n");

@@ -96,7 +96,7 @@ fn only_servers_that_answered_are_replaced() {
         }),
     );
     let original = read(&place, ".mcp.json");
-    let (done, exit) = place.json(&["import", "claude"]);
+    let (done, exit) = place.json(&["import", "claude", "--yes"]);
     assert_eq!(exit, 0, "{done}");
     assert_eq!(
         (&row(&done, "servers.files")["state"], &row(&done, "servers.time")["tools"]),
@@ -118,7 +118,7 @@ fn only_servers_that_answered_are_replaced() {
     );
     assert!(server(&place, "box").get("sandbox").is_none(), "only a comment");
 
-    let (done, exit) = place.json(&["import", "claude", "--install"]);
+    let (done, exit) = place.json(&["import", "claude", "--install", "--yes"]);
     assert_eq!(exit, 0, "{done}");
     let installed: Value = serde_json::from_str(&read(&place, ".mcp.json")).unwrap();
     let names: Vec<&String> = installed["mcpServers"].as_object().unwrap().keys().collect();
@@ -126,7 +126,7 @@ fn only_servers_that_answered_are_replaced() {
     let stays: Vec<&Value> =
         done["stays"].as_array().unwrap().iter().map(|one| &one["server"]).collect();
     assert_eq!(stays, ["dead", "box"]);
-    assert!(done["less"].to_string().contains("resources, prompts"), "{done}");
+    assert!(done["less"].to_string().contains("elicitation"), "{done}");
     let renamed = done["names"].as_array().unwrap();
     assert!(renamed.contains(
         &json!({"server": "time", "old": "get_current_time", "new": "time_get_current_time"})
@@ -145,7 +145,7 @@ fn where_no_server_answers_the_client_stays_as_it_is() {
     let place = place();
     write_servers(&place, &json!({ "dead": { "command": "false" } }));
     let original = read(&place, ".mcp.json");
-    let (done, exit) = place.json(&["import", "claude", "--install"]);
+    let (done, exit) = place.json(&["import", "claude", "--install", "--yes"]);
     assert_eq!((exit, &done["ok"]), (1, &json!(false)), "{done}");
     assert_eq!(read(&place, ".mcp.json"), original);
     assert_eq!(server(&place, "dead")["command"].as_str(), Some("false"), "it is written");
@@ -165,14 +165,14 @@ fn a_trial_pins_nothing_and_an_interrupted_one_leaves_nothing() {
         &json!({ "probe": probe, "slow": { "command": "sleep", "args": ["60"] } }),
     );
     let program = binary().display().to_string();
-    let command = [program.as_str(), "import", "claude", "--secrets", "file"];
+    let command = [program.as_str(), "import", "claude", "--secrets", "file", "--yes"];
     let (shown, output) = on_terminal(&place, "\u{3}", "probe: 2 tool(s)", &command);
     assert_ne!(output.status.code(), Some(0), "{shown}");
     assert!(!place.path().join("toolbooth.toml").exists(), "{shown}");
     assert_eq!(std::fs::read_dir(place.path().join(".toolbooth/secrets")).unwrap().count(), 0);
 
     write_servers(&place, &json!({ "probe": probe }));
-    let (done, exit) = place.json(&["import", "claude", "--secrets", "file"]);
+    let (done, exit) = place.json(&["import", "claude", "--secrets", "file", "--yes"]);
     assert_eq!((exit, &row(&done, "servers.probe")["tools"]), (0, &json!(2)), "{done}");
     for name in ["tools.pins.json", "wire-names.json"] {
         assert!(!place.path().join(".toolbooth").join(name).exists(), "{name} is there");
@@ -193,7 +193,7 @@ fn literal_secrets_are_moved_into_files_of_their_owner() {
     write_servers(&place, &json!({ "probe": probe }));
     // Without a terminal, secrets become references to variables. These are not set, so the trial
     // fails and the client keeps the server.
-    let (done, _) = place.json(&["import", "claude", "--install", "--data", "elsewhere"]);
+    let (done, _) = place.json(&["import", "claude", "--install", "--data", "elsewhere", "--yes"]);
     assert!(done["notices"].to_string().contains("--secrets file"), "{done}");
     assert_eq!(row(&done, "servers.probe")["state"], "failed", "{done}");
     assert!(read(&place, ".mcp.json").contains("hunter22"));
@@ -205,7 +205,7 @@ fn literal_secrets_are_moved_into_files_of_their_owner() {
     let leak =
         json!({ "command": "python3", "args": ["leak.py"], "env": { "LEAK_TOKEN": "hunter44" } });
     write_servers(&place, &json!({ "probe": probe, "leak": leak }));
-    let output = place.run(&["import", "claude", "--install", "--secrets", "file"]);
+    let output = place.run(&["import", "claude", "--install", "--secrets", "file", "--yes"]);
     let said = format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
@@ -229,7 +229,7 @@ fn literal_secrets_are_moved_into_files_of_their_owner() {
     assert!(file.exists());
     // A build without a key ring reports an error and writes nothing.
     std::fs::remove_file(place.path().join("toolbooth.toml")).unwrap();
-    let (failure, exit) = place.json(&["import", "claude", "--secrets", "keyring"]);
+    let (failure, exit) = place.json(&["import", "claude", "--secrets", "keyring", "--yes"]);
     assert_eq!(exit, 2, "{failure}");
     assert!(!place.path().join("toolbooth.toml").exists());
 }
@@ -267,7 +267,7 @@ fn permissions_become_those_of_the_new_names() {
     let user = r#"{"permissions": {"deny": ["mcp__probe__give"]}}"#;
     place.write("home/.claude/settings.json", user);
 
-    let (done, exit) = place.json(&["import", "claude", "--install"]);
+    let (done, exit) = place.json(&["import", "claude", "--install", "--yes"]);
     assert_eq!(exit, 0, "{done}");
     // The quarantined tool is not allowed, but its refusal is kept.
     let expected = SETTINGS
@@ -327,7 +327,7 @@ fn a_folder_is_written_where_somebody_agrees() {
     let write = json!({ "path": notes.join("b.txt"), "content": "new" }).to_string();
 
     // Without a terminal, the line that permits it is only a comment.
-    let (done, exit) = place.json(&["import", "claude"]);
+    let (done, exit) = place.json(&["import", "claude", "--yes"]);
     assert_eq!(exit, 0, "{done}");
     let line = format!(
         "sandbox = {{ base = \"server\", enforce = \"required\", fs = {{ write = [{notes:?}] }} }}"
@@ -346,7 +346,7 @@ fn a_folder_is_written_where_somebody_agrees() {
     std::fs::remove_file(place.path().join("toolbooth.toml")).unwrap();
     let program = binary().display().to_string();
     let command = [program.as_str(), "import", "claude"];
-    let (shown, output) = on_terminal(&place, "y", "[y/N]", &command);
+    let (shown, output) = on_terminal(&place, "y,y", "[y/N]", &command);
     assert_eq!(output.status.code(), Some(0), "{shown}");
     assert!(shown.contains(&format!("may it write {}?", notes.display())), "{shown}");
     let text = read(&place, "toolbooth.toml");
@@ -356,7 +356,7 @@ fn a_folder_is_written_where_somebody_agrees() {
     assert_eq!(read(&place, "notes/b.txt"), "new");
 
     std::fs::remove_file(place.path().join("toolbooth.toml")).unwrap();
-    let (shown, _) = on_terminal(&place, "n", "[y/N]", &command);
+    let (shown, _) = on_terminal(&place, "n,n", "[y/N]", &command);
     assert!(server(&place, "files").get("sandbox").is_none(), "{shown}");
 }
 
@@ -369,7 +369,7 @@ fn secrets_are_moved_where_somebody_agrees() {
     write_servers(&place, &json!({ "probe": probe }));
     let program = binary().display().to_string();
     let command = [program.as_str(), "import", "claude"];
-    let (shown, output) = on_terminal(&place, "y", "[y/N]", &command);
+    let (shown, output) = on_terminal(&place, "y,y", "[y/N]", &command);
     assert_eq!(output.status.code(), Some(0), "{shown}");
     assert!(shown.contains("move 1 literal secret(s)") && !shown.contains("hunter"), "{shown}");
     let reference =
@@ -387,7 +387,7 @@ fn a_machine_without_the_primitives_is_told_and_asked_about() {
     let program = binary().display().to_string();
     let command = ["unshare", "-Ur", "sh", "-c", script, "sh", &program, "import", "claude"];
     let mut plain = Command::new(command[0]);
-    plain.args(&command[1..]).args(["--format", "json"]).current_dir(place.path());
+    plain.args(&command[1..]).args(["--yes", "--format", "json"]).current_dir(place.path());
     for (name, value) in place.environment().as_object().unwrap() {
         plain.env(name, value.as_str().unwrap());
     }
@@ -402,7 +402,7 @@ fn a_machine_without_the_primitives_is_told_and_asked_about() {
     assert!(text.contains(&format!("\n# {line}")), "{text}");
     assert!(server(&place, "probe").get("sandbox").is_none(), "{text}");
 
-    for (answer, state) in [("n", "required"), ("y", "2")] {
+    for (answer, state) in [("n,y", "required"), ("y,y", "2")] {
         std::fs::remove_file(place.path().join("toolbooth.toml")).unwrap();
         let (shown, output) = on_terminal(&place, answer, "[y/N]", &command);
         assert_eq!(output.status.code(), Some(0), "{shown}");
@@ -420,7 +420,7 @@ fn names_are_printed_where_a_clients_permissions_are_not_known() {
     place.write("probe.py", SERVER);
     let probe = json!({ "command": "python3", "args": ["probe.py"], "env": { "PROBE_TOKEN": "${PROBE_TOKEN}" } });
     place.write(".cursor/mcp.json", &json!({ "mcpServers": { "probe": probe } }).to_string());
-    let output = place.run(&["import", "cursor", "--install"]);
+    let output = place.run(&["import", "cursor", "--install", "--yes"]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && said.contains("probe: give → probe_give"), "{said}");
     assert!(!said.contains("probe_odd"), "what is in quarantine has no name: {said}");
@@ -441,7 +441,7 @@ fn servers_of_a_user_leave_every_project_with_its_refusals() {
         "projects": { other.as_str(): { "allowedTools": ["mcp__probe"] } },
     });
     place.write("home/.claude.json", &all.to_string());
-    let (done, exit) = place.json(&["import", "claude", &file, "--install"]);
+    let (done, exit) = place.json(&["import", "claude", &file, "--install", "--yes"]);
     assert_eq!(exit, 0, "{done}");
     let changed: Value =
         serde_json::from_str(&read(&place, "other/.claude/settings.json")).unwrap();

@@ -7,6 +7,7 @@ mod contained;
 mod door;
 mod examples;
 mod first_use;
+mod foreign;
 mod gateway;
 mod import;
 mod import_trial;

@@ -226,7 +226,12 @@ fn runners_start(ordinary: bool) {
     command.env("HOME", &home).env("PATH", path).stdin(Stdio::null());
     if ordinary {
         let own = format!("{ORDINARY}:{ORDINARY}");
-        let owned = Command::new("chown").arg("-R").arg(own).arg(place.path()).status().unwrap();
+        let owned = Command::new("chown")
+            .arg("-R")
+            .arg(own)
+            .args([place.path(), place.state()])
+            .status()
+            .unwrap();
         assert!(owned.success());
         command.uid(ORDINARY).gid(ORDINARY);
     }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 use toolbooth_tests::waiting::until;
-use toolbooth_tests::{Gateway, Place, WRITING_HANDLERS, binary, set_up};
+use toolbooth_tests::{Gateway, Place, STATE, WRITING_HANDLERS, binary, set_up};
 
 fn registry(names: &[&str]) -> String {
     let tools: Vec<Value> = names
@@ -50,10 +50,11 @@ fn a_gateway_stands_behind_a_gateway() {
     front.write(
         "toolbooth.toml",
         &format!(
-            "[discovery]\nnew_tools = \"allow\"\n[servers.far]\nurl = \"{}\"\n[servers.near]\ncommand = {:?}\nargs = [\"stdio\", \"--data\", {folder:?}]\ncwd = {:?}\nsandbox = \"none\"\n",
+            "[discovery]\nnew_tools = \"allow\"\n[servers.far]\nurl = \"{}\"\n[servers.near]\ncommand = {:?}\nargs = [\"stdio\", \"--data\", {folder:?}]\ncwd = {:?}\nenv = {{ {STATE} = {:?} }}\nsandbox = \"none\"\n",
             upstream.url(),
             binary(),
             behind.path(),
+            behind.state(),
         ),
     );
     for server in ["far", "near"] {

@@ -27,10 +27,14 @@ pub mod mcp;
 pub mod net_guard;
 #[cfg(feature = "process")]
 mod outcome;
+#[cfg(feature = "net-guard")]
+mod own_doors;
 #[cfg(feature = "process")]
 pub mod process;
 #[cfg(feature = "process")]
 pub mod sandbox;
+#[cfg(feature = "process")]
+mod secret_places;
 #[cfg(feature = "secret-rules")]
 pub mod secret_rules;
 pub mod secrets;
@@ -52,3 +56,7 @@ pub use command_line::{CommandLine, findable};
 pub use error::{StartError, Unavailable};
 #[cfg(feature = "process")]
 pub use outcome::Ended;
+#[cfg(feature = "net-guard")]
+pub use own_doors::OwnDoors;
+#[cfg(feature = "process")]
+pub use secret_places::secret_place_of;

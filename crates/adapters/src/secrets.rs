@@ -381,9 +381,12 @@ fn from_keyring(_: &str, _: &str) -> Result<SecretString, String> {
     Err("this build has no key ring (feature `keyring`); use `env:` or `file:`".to_owned())
 }
 
-/// A secret's file belongs to whoever runs the gateway, or to root, and nobody else reads it.
+/// Checks that a file belongs to whoever runs the gateway, or to root, and that nobody else reads it.
+///
+/// # Errors
+/// Why it is not so, in words.
 #[cfg(unix)]
-fn private(file: &std::fs::File) -> Result<(), String> {
+pub fn check_private(file: &std::fs::File) -> Result<(), String> {
     use std::os::unix::fs::MetadataExt;
     let metadata = file.metadata().map_err(|error| error.to_string())?;
     if !metadata.is_file() {
@@ -402,8 +405,12 @@ fn private(file: &std::fs::File) -> Result<(), String> {
     Ok(())
 }
 
+/// Checks nothing where files have no modes.
+///
+/// # Errors
+/// None.
 #[cfg(not(unix))]
-fn private(_: &std::fs::File) -> Result<(), String> {
+pub fn check_private(_: &std::fs::File) -> Result<(), String> {
     Ok(())
 }
 
@@ -414,7 +421,7 @@ fn from_file(path: &Path) -> Result<SecretString, String> {
         return Err("it is no ordinary file".to_owned());
     }
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    private(&file)?;
+    check_private(&file)?;
     let mut text = String::new();
     file.take(SECRET_BYTES_MAX).read_to_string(&mut text).map_err(|error| error.to_string())?;
     let kept = text.trim_end_matches(['\n', '\r']).len();

@@ -10,7 +10,8 @@ use toolbooth_contracts::sandbox::SandboxProfile;
 
 use crate::command_line::{CommandLine, find};
 use crate::secrets::Setting;
-use crate::toolchains;
+use crate::visible::Place;
+use crate::{secret_places, toolchains};
 
 /// Variables of the gateway's own environment that a child sees. Everything else, and with it
 /// every secret, stays here unless configuration names it.
@@ -121,7 +122,12 @@ impl CommandLine {
         let words = self.argv.iter().map(exposed).take(self.written).skip(1);
         let words: Vec<String> = words.collect::<Result<_, _>>()?;
         let words = words.iter().filter(|word| !word.starts_with('-')).map(|word| cwd.join(word));
-        let words = words.filter(|path| path.exists()).collect();
+        let words: Vec<PathBuf> = words.filter(|path| path.exists()).collect();
+        if let Some(profile) = profile {
+            let (home, own) = (home.as_deref(), own.as_deref());
+            let place = Place { words: &words, cwd: &cwd, home, also: &[], hidden: &[], own };
+            secret_places::check(profile, &place).map_err(std::io::Error::other)?;
+        }
         let profile_name = self.profile_name.clone();
         Ok(Setup { argv, env, cwd, program: place, home, words, own, profile_name })
     }

@@ -99,6 +99,30 @@ pub(crate) fn variables(home: Option<&Path>, cwd: &Path) -> Vec<(String, String)
     found
 }
 
+/// Where package runners fetch packages, where nobody says otherwise.
+const STANDARD_REGISTRIES: [&str; 6] = [
+    "registry.npmjs.org",
+    "npm.jsr.io",
+    "jsr.io",
+    "deno.land",
+    "pypi.org",
+    "files.pythonhosted.org",
+];
+
+/// The hosts of the registries that the package runners of a user use, at port 443.
+pub(crate) fn registry_hosts(home: Option<&Path>, cwd: &Path) -> Vec<String> {
+    let own = variables(home, cwd).into_iter().filter_map(|(_, url)| {
+        let rest = url.strip_prefix("https://")?.split('/').next()?.to_owned();
+        Some(rest.strip_suffix(":443").map_or(rest.clone(), str::to_owned))
+    });
+    let all = STANDARD_REGISTRIES.into_iter().map(str::to_owned).chain(own);
+    let mut hosts: Vec<String> =
+        all.filter(|host| !host.contains(':')).map(|host| format!("{host}:443")).collect();
+    hosts.sort();
+    hosts.dedup();
+    hosts
+}
+
 /// The first address that one of these files has, without credentials.
 fn first<const N: usize>(
     files: [Option<PathBuf>; N],

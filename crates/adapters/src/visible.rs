@@ -14,6 +14,7 @@ use toolbooth_launcher::order::Bind;
 
 use crate::command_line::find;
 use crate::sandbox::profile::{default_profile, server_profile};
+use crate::secret_places::{SecretPlaces, is_secret_name};
 use crate::toolchains::CERTIFICATES;
 
 /// What any program needs of a system: never a home, never what only an administrator reads.
@@ -64,7 +65,7 @@ const FOLDERS_MAX: usize = 300;
 /// Entries of one folder.
 const ENTRIES_MAX: usize = 2_000;
 /// Usual names of files with secrets.
-const SECRET_FILES: [&str; 8] = [
+const SECRET_FILES: [&str; 12] = [
     ".env",
     ".env.local",
     ".env.dev",
@@ -73,11 +74,13 @@ const SECRET_FILES: [&str; 8] = [
     ".env.production",
     ".env.staging",
     ".env.test",
+    ".git-credentials",
+    ".netrc",
+    ".npmrc",
+    ".pypirc",
 ];
 /// Folders that hold what tools have made.
 const BUILT: [&str; 4] = ["node_modules", "site-packages", "target", "__pycache__"];
-/// Endings of files that show which secrets a project wants, and hold none.
-const EXAMPLES: [&str; 5] = [".example", ".sample", ".template", ".dist", ".defaults"];
 /// Bytes of a configuration of git.
 const GIT_CONFIG_BYTES_MAX: u64 = 1 << 20;
 
@@ -188,7 +191,7 @@ fn ours_alone(path: &Path, written: &[PathBuf]) -> bool {
 }
 
 /// What the program must not see, though it stands beneath what it may: the gateway's own, files of
-/// the project that hold secrets (`.env`), and a git configuration with credentials.
+/// the project that hold secrets (`.env`), a git configuration with credentials, and secret places.
 pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]) -> Vec<PathBuf> {
     let mut hidden = place.hidden.to_vec();
     let base = |bind: &Bind| {
@@ -204,12 +207,14 @@ pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]
         .flat_map(|path| [path.canonicalize().ok(), Some(path)])
         .flatten()
         .collect();
+    let places = SecretPlaces::of_machine(place.home);
     for bind in binds.iter().filter(|bind| !base(bind)) {
         // A file that is bound is named; folders may hold secrets.
         let Some(folder) = bind.path.canonicalize().ok().filter(|path| path.is_dir()) else {
             continue;
         };
-        for path in survey(&folder).secrets {
+        let known = places.within(&folder).cloned();
+        for path in survey(&folder).secrets.into_iter().chain(known) {
             if !named.contains(&path) && !hidden.contains(&path) {
                 hidden.push(path);
             }
@@ -256,10 +261,7 @@ fn survey(root: &Path) -> Survey {
                 if depth < SURVEY_DEPTH && !skipped {
                     folders.push_back((entry.path(), depth + 1));
                 }
-            } else if name.starts_with(".env.")
-                && !EXAMPLES.iter().any(|end| name.ends_with(end))
-                && !SECRET_FILES.contains(&name.as_str())
-            {
+            } else if is_secret_name(&name) && !SECRET_FILES.contains(&name.as_str()) {
                 found.secrets.push(entry.path());
             }
         }

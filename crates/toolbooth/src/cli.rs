@@ -38,6 +38,10 @@ pub(crate) struct Global {
     /// The data folder; else `.toolbooth` beside the configuration.
     #[arg(long, global = true, value_name = "FOLDER")]
     pub(crate) data: Option<PathBuf>,
+    /// The configuration that is trusted for this run, whatever is in it; it must be the one that is
+    /// used. `TOOLBOOTH_TRUST` names one too.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) trust: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -76,6 +80,28 @@ pub(crate) struct Context {
 pub(crate) enum Command {
     /// Writes a commented `toolbooth.toml` and an empty registry into this folder.
     Init,
+    /// Shows what a configuration starts, reads and reaches, and trusts it if somebody says yes.
+    #[command(
+        after_help = "Examples:\n  toolbooth trust                  the configuration of this folder\n  toolbooth trust clone/ --show    what it starts; trusts nothing"
+    )]
+    Trust {
+        /// A configuration, or its folder; else the one that is used here.
+        path: Option<PathBuf>,
+        /// Trust it without a question.
+        #[arg(long, short, conflicts_with_all = ["show", "forget", "list"])]
+        yes: bool,
+        /// Only show it; exit code 1 if it is not trusted.
+        #[arg(long, conflicts_with_all = ["forget", "list"])]
+        show: bool,
+        /// Forget that it is trusted.
+        #[arg(long, conflicts_with = "list")]
+        forget: bool,
+        /// Print the configurations that are trusted.
+        #[arg(long, conflicts_with = "path")]
+        list: bool,
+        #[command(flatten)]
+        shown: Shown,
+    },
     /// Checks a registry file, and tells everything that is wrong with it.
     #[command(after_help = "Example: toolbooth check tools.registry.json --format json")]
     Check {
@@ -295,6 +321,9 @@ pub(crate) struct ClientArgs {
     /// Start no server to see which tools it lists.
     #[arg(long, conflicts_with = "undo")]
     pub(crate) no_try: bool,
+    /// Trust and start what is imported without a question.
+    #[arg(long, short, conflicts_with_all = ["undo", "dry_run"])]
+    pub(crate) yes: bool,
     /// Replace the servers that did not answer too.
     #[arg(long, requires = "install")]
     pub(crate) force: bool,

@@ -32,6 +32,7 @@ use crate::config::lock::LockMode;
 use crate::config::{self, Config, Loaded, LockUse};
 use crate::executors::Adapters;
 use crate::failure::Failure;
+use crate::trust::Trusted;
 use crate::{executors, records};
 
 /// The file that remembers names on the wire.
@@ -43,7 +44,7 @@ const PINS_AT_ONCE: usize = 200;
 
 /// The parts that stand without a store: enough to list tools.
 pub(crate) struct Frame {
-    pub(crate) loaded: Loaded,
+    pub(crate) loaded: Trusted,
     pub(crate) worlds: Arc<Worlds>,
     pub(crate) catalogue: Arc<Catalogue>,
     /// Tools of other sources that the registry file has taken the place of.
@@ -195,7 +196,7 @@ pub(crate) fn rejected(rejected: &file::Rejected) -> Failure {
 
 impl Frame {
     /// Everything that needs no store.
-    pub(crate) async fn build(loaded: Loaded) -> Result<Self, Failure> {
+    pub(crate) async fn build(loaded: Trusted) -> Result<Self, Failure> {
         let config = &loaded.config;
         let policy = authorizer(config)?;
         check_defaults(config)?;
@@ -225,7 +226,7 @@ impl Frame {
         })?;
         world.replace_source(&Source::Builtin, tools);
         let mut replaced = Vec::new();
-        if let Some((name, text)) = read_registry(&loaded)? {
+        if let Some((name, text)) = loaded.registry_text()? {
             let loaded = file::load(&text, &name, &guard).map_err(|error| rejected(&error))?;
             replaced = world.replace_source(&Source::File, loaded.tools).replaced;
             for (id, source) in &replaced {
@@ -260,6 +261,17 @@ impl Frame {
             own,
             launcher,
         })
+    }
+
+    /// The hosts that a source was refused.
+    pub(crate) fn refused_hosts(&self, source: &Source) -> Vec<String> {
+        let name = source.to_string();
+        let own = self.refusals.iter().filter(|(own, _)| *own == name);
+        let refused = own.flat_map(|(_, log)| log.egress());
+        let mut hosts: Vec<String> =
+            refused.map(|refusal| format!("{}:{}", refusal.host, refusal.port)).collect();
+        hosts.dedup();
+        hosts
     }
 
     /// Ends what was opened for discovery, where no gateway is built.

@@ -586,12 +586,16 @@ pub(crate) struct Loaded {
     pub(crate) config: Config,
     /// The file, where there is one.
     pub(crate) file: Option<PathBuf>,
+    /// What the file holds.
+    pub(crate) text: String,
     /// The folder that relative paths are relative to.
     pub(crate) folder: PathBuf,
     /// The data folder.
     pub(crate) data: PathBuf,
     /// What the command does with the lock.
     pub(crate) lock_use: LockUse,
+    /// Whether servers are only tried: they reach the registries of package runners alone.
+    pub(crate) is_trial: bool,
 }
 
 /// What a command does with the lock.
@@ -661,18 +665,18 @@ pub(crate) fn load(file: Option<&Path>, data: Option<&Path>) -> Result<Loaded, F
         None => here.ancestors().map(|folder| folder.join(FILE)).find(|path| path.is_file()),
     };
     let folder = file.as_deref().and_then(Path::parent).unwrap_or(&here).to_owned();
-    let config = match &file {
+    let (config, text) = match &file {
         Some(path) => {
             let text = std::fs::read_to_string(path).map_err(|error| {
                 Failure::configuration(format!("the configuration cannot be read: {error}"))
                     .at(path.display().to_string())
             })?;
-            parse(&text, &path.display().to_string(), overrides())?
+            (parse(&text, &path.display().to_string(), overrides())?, text)
         }
-        None => parse("", "the environment", overrides())?,
+        None => (parse("", "the environment", overrides())?, String::new()),
     };
     let data = data.map_or_else(|| folder.join(DATA), |data| here.join(data));
-    Ok(Loaded { config, file, folder, data, lock_use: LockUse::Pin })
+    Ok(Loaded { config, file, text, folder, data, lock_use: LockUse::Pin, is_trial: false })
 }
 
 /// Settings that variables of the environment give.
@@ -694,7 +698,9 @@ pub(crate) fn draft(text: &str, file: &Path, data: Option<&Path>) -> Result<Load
             .map_err(|error| Failure::usage(format!("the data folder cannot be found: {error}")))?,
         None => folder.join(DATA),
     };
-    Ok(Loaded { config, file: Some(file.to_owned()), folder, data, lock_use: LockUse::Look })
+    let (text, file) = (text.to_owned(), Some(file.to_owned()));
+    let (lock_use, is_trial) = (LockUse::Look, false);
+    Ok(Loaded { config, file, text, folder, data, lock_use, is_trial })
 }
 
 /// The configuration file: the named one, the one that is found upwards, or the one that would be

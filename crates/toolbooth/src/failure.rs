@@ -12,7 +12,7 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const OUT_OF_REACH: u8 = 3;
 
 /// Why a command ends without success.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) exit: u8,
     pub(crate) code: &'static str,

@@ -14,6 +14,7 @@ mod pins;
 mod records;
 mod schemas;
 mod terminal;
+mod trust;
 
 use std::process::ExitCode;
 

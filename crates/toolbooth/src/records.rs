@@ -23,6 +23,7 @@ use toolbooth_store::sqlite::{
 
 use crate::config::{self, Config, Loaded};
 use crate::failure::{FAILED, Failure, OUT_OF_REACH, chain};
+use crate::trust::Trusted;
 
 /// How many events a checkpoint covers at most, where nothing is said.
 const CHECKPOINT_EVENTS: u64 = 1_000;
@@ -81,7 +82,7 @@ async fn url(loaded: &Loaded) -> Result<Option<SecretString>, Failure> {
 
 /// Opens the store for writing and begins the log of a writer.
 pub(crate) async fn open(
-    loaded: &Loaded,
+    loaded: &Trusted,
     writer: String,
     at: Moment,
     accept_restored: bool,

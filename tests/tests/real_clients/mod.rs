@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use toolbooth_tests::mcp::{LEGACY, MODERN};
 use toolbooth_tests::stage::{Actor, Stage};
 use toolbooth_tests::waiting::until;
-use toolbooth_tests::{Gateway, binary};
+use toolbooth_tests::{Gateway, STATE, binary};
 
 use self::setup::{Client, Setup};
 
@@ -245,7 +245,13 @@ impl Setup {
         command.arg(&self.set_up.inspector).arg("--cli");
         match gateway {
             Some(gateway) => command.args(["--transport", "http", "--server-url", &gateway.url()]),
-            None => command.arg(binary()).arg("stdio").arg("--cwd").arg(self.place.path()),
+            // It hands on few variables by itself.
+            None => command
+                .arg(binary())
+                .arg("stdio")
+                .args(["-e", &format!("{STATE}={}", self.place.state().display())])
+                .arg("--cwd")
+                .arg(self.place.path()),
         };
         command.args(["--protocol-era", era, "--format", "json", "-q"]).args(words);
         let environment = self.environment();

@@ -16,7 +16,7 @@ use anyhow::{Result, bail, ensure};
 use self::baseline::Baseline;
 use self::process::Server;
 use self::suite::Outcome;
-use crate::run::{build_program, repository, target};
+use crate::run::{self, build_program, repository, target};
 use crate::setup::{self, ConformanceSuite};
 
 const REVISIONS: [&str; 2] = ["2026-07-28", "2025-11-25"];
@@ -224,7 +224,12 @@ fn gateway(folder: &Path, upstream: &str) -> Result<Server> {
     std::fs::create_dir_all(&place)?;
     let settings = format!("{}\n[servers.fixture]\nurl = \"{upstream}\"\n", settings());
     std::fs::write(place.join("toolbooth.toml"), settings)?;
-    let mut command = Command::new(target().join("debug/toolbooth"));
+    let (program, state) = (target().join("debug/toolbooth"), folder.join("state"));
+    run::run(
+        Command::new(&program).args(["trust", "--yes"]).arg(&place).env("XDG_STATE_HOME", &state),
+    )?;
+    let mut command = Command::new(program);
+    command.env("XDG_STATE_HOME", state);
     for name in ["MCP_TOOLS", "TOOLS_POLICY", "TOOL_WHITELIST"] {
         command.env_remove(name);
     }

@@ -10,4 +10,4 @@ pub(crate) mod profile;
 pub use crate::visible::{Place, is_wide};
 pub use compare::exceeds;
 pub use compile::{Applied, apply};
-pub use profile::{ProfileSetting, default_profile, of_call, server_profile};
+pub use profile::{ProfileSetting, default_profile, of_call, server_profile, trial_profile};

@@ -3,6 +3,8 @@
 //!
 //! Path: 7. Doc: execution.md#trust-and-containment
 
+use std::path::{Path, PathBuf};
+
 use toolbooth_contracts::sandbox::{
     Enforce, EnvProfile, FsProfile, NetProfile, SandboxLimits, SandboxProfile,
 };
@@ -56,6 +58,20 @@ pub fn server_profile() -> SandboxProfile {
             ..SandboxLimits::default()
         }),
     }
+}
+
+/// A profile for trying a program: as it is, but that it reaches the registries of package runners
+/// alone, as far as it may reach them.
+#[must_use]
+pub fn trial_profile(profile: SandboxProfile, cwd: &Path) -> SandboxProfile {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let registries = toolchains::registry_hosts(home.as_deref(), cwd);
+    let net = profile.net.map(|net| {
+        let every = net.hosts.iter().any(|host| host == EVERYWHERE);
+        let hosts = registries.into_iter().filter(|host| every || net.hosts.contains(host));
+        NetProfile { hosts: hosts.collect() }
+    });
+    SandboxProfile { net, ..profile }
 }
 
 fn allow(names: &[&str]) -> EnvProfile {

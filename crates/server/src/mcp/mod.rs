@@ -27,7 +27,7 @@ mod wire;
 
 pub(crate) use http::{Endpoint, everything, toolset};
 pub use sessions::SessionLimits;
-pub use stdio::serve_stdio;
+pub use stdio::{refuse_stdio, serve_stdio};
 
 /// Entry points for fuzz targets: the readers of outside bytes.
 #[cfg(feature = "fuzzing")]

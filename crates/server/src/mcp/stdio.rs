@@ -47,6 +47,38 @@ pub async fn serve_stdio(gateway: Gateway, toolset: Option<&str>) -> Result<(), 
     Pipe::serve(gateway, caller, toolset, input, tokio::io::stdout()).await
 }
 
+/// Answers each request of a client with an error until its input ends, for a gateway that does not
+/// start: editors show the message of the error, and no standard error.
+///
+/// # Errors
+/// [`ServeError::Input`], if the input or the output fails.
+pub async fn refuse_stdio(message: &str) -> Result<(), ServeError> {
+    let mut input = BufReader::new(tokio::io::stdin());
+    let mut output = tokio::io::stdout();
+    let error = RpcError::new(code::SERVER_ERROR, message);
+    let mut line = Vec::new();
+    loop {
+        let answer = match read_line(&mut input, &mut line).await.map_err(ServeError::Input)? {
+            Line::End => return Ok(()),
+            Line::TooLong(id) => codec::error_answer(id.as_ref(), &error),
+            Line::Message => match codec::read(&line) {
+                Ok(Incoming::One(Message::Request(request))) => {
+                    codec::error_answer(Some(&request.id), &error)
+                }
+                Ok(Incoming::One(_)) => continue,
+                Ok(Incoming::Batch(_)) => codec::error_answer(None, &error),
+                Err(fault) => fault.answer(),
+            },
+        };
+        let written = async {
+            output.write_all(&answer).await?;
+            output.write_all(b"\n").await?;
+            output.flush().await
+        };
+        written.await.map_err(ServeError::Input)?;
+    }
+}
+
 /// The connection of one client over stdio.
 #[derive(Clone)]
 struct Pipe {

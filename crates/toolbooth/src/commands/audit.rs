@@ -21,11 +21,12 @@ use crate::config::lock::LockMode;
 use crate::failure::{FAILED, Failure, OUT_OF_REACH};
 use crate::output::{self, Format};
 use crate::records;
+use crate::trust::Trusted;
 
 /// How often the store is asked for events that follow.
 const FOLLOW_EVERY: Duration = Duration::from_millis(200);
 
-pub(super) async fn audit(loaded: Loaded, command: Audit) -> Result<bool, Failure> {
+pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failure> {
     match command {
         Audit::Query { filter, format } => {
             let EventFilterArgs { tool, agent, caller, status, code, since, until, call, limit } =

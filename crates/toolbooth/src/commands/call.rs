@@ -11,12 +11,12 @@ use toolbooth_registry::Source;
 use super::{caller, text_argument};
 use crate::cli::Context;
 use crate::compose::{Frame, Runtime, say_assumptions};
-use crate::config::Loaded;
 use crate::failure::{Failure, USAGE};
 use crate::output::{self, Format};
+use crate::trust::Trusted;
 
 pub(super) async fn call(
-    loaded: Loaded,
+    loaded: Trusted,
     tool: &str,
     args: &str,
     context: Context,
@@ -158,7 +158,7 @@ async fn find<'t>(frame: &Frame, tools: impl Iterator<Item = &'t str>) {
 }
 
 pub(super) async fn plan(
-    loaded: Loaded,
+    loaded: Trusted,
     given: &str,
     caller_name: &str,
     format: Format,

@@ -12,8 +12,9 @@ use crate::compose::{self, Frame};
 use crate::config::{self, Loaded};
 use crate::failure::Failure;
 use crate::output::{self, Format};
+use crate::trust::{Gate, Trusted};
 
-pub(super) fn init() -> Result<bool, Failure> {
+pub(super) fn init(gate: &Gate) -> Result<bool, Failure> {
     let files = [
         (config::FILE, include_str!("../../templates/toolbooth.toml")),
         (config::REGISTRY, file::EMPTY),
@@ -29,6 +30,7 @@ pub(super) fn init() -> Result<bool, Failure> {
             .map_err(|error| Failure::usage(format!("`{name}` cannot be written: {error}")))?;
         output::line(&format!("wrote {name}"));
     }
+    gate.trust_written(Path::new(config::FILE));
     crate::note("next: `toolbooth serve`, or `toolbooth doctor` to see what is there");
     Ok(true)
 }
@@ -86,7 +88,7 @@ pub(super) async fn check(
 
 /// Contracts that ask for less than the process that serves them has.
 async fn exceeding(loaded: Loaded, name: &str, text: &[u8]) -> Result<Vec<FileFinding>, Failure> {
-    let frame = Frame::build(loaded).await?;
+    let frame = Frame::build(Trusted::starting_nothing(loaded)).await?;
     let finding = |(id, reason): (ToolId, String)| {
         let quoted = format!("\"{id}\"");
         let at = text.windows(quoted.len()).position(|part| part == quoted.as_bytes());

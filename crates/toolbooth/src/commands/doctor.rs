@@ -24,6 +24,7 @@ use crate::executors;
 use crate::failure::Failure;
 use crate::import::containment::{Containment, folders};
 use crate::output::{self, Format};
+use crate::trust::Trusted;
 
 #[derive(Serialize)]
 struct Check {
@@ -50,7 +51,7 @@ fn bad(
 }
 
 pub(super) async fn doctor(
-    loaded: Result<Loaded, Failure>,
+    loaded: Result<Trusted, Failure>,
     format: Format,
 ) -> Result<bool, Failure> {
     let mut checks = Vec::new();

@@ -13,11 +13,11 @@ use toolbooth_registry::lock::{self, Change, Lock, LockFile, ToolDiff, show_text
 use toolbooth_registry::{RegisteredTool, Source};
 
 use crate::compose::{Frame, Runtime, check_replicas, read_lock_file, say_assumptions};
-use crate::config::Loaded;
 use crate::config::lock::LockMode;
 use crate::failure::{FAILED, Failure, OUT_OF_REACH};
 use crate::output::{self, Format};
 use crate::terminal;
+use crate::trust::Trusted;
 
 /// What the sources say now, against the lock file, or the pins where there is none.
 struct Compared {
@@ -31,7 +31,7 @@ struct Compared {
 }
 
 impl Compared {
-    async fn of(loaded: Loaded) -> Result<Self, Failure> {
+    async fn of(loaded: Trusted) -> Result<Self, Failure> {
         say_assumptions(&loaded);
         let frame = Frame::build(loaded).await?;
         let before = frame.worlds.now().approvals().lock.clone();
@@ -99,7 +99,7 @@ impl Compared {
 
     /// Records approvals, which count only once they are on record. Closes the frame and gives its
     /// configuration.
-    async fn record(self, chosen: &[ToolDiff]) -> Result<Loaded, Failure> {
+    async fn record(self, chosen: &[ToolDiff]) -> Result<Trusted, Failure> {
         let world = self.frame.worlds.now();
         let loaded = self.frame.loaded.clone();
         if chosen.is_empty() {
@@ -200,7 +200,7 @@ fn row(diff: &ToolDiff) -> Value {
     serde_json::to_value(diff).unwrap_or_default()
 }
 
-pub(super) async fn lock(loaded: Loaded, all: bool, format: Format) -> Result<bool, Failure> {
+pub(super) async fn lock(loaded: Trusted, all: bool, format: Format) -> Result<bool, Failure> {
     let there = loaded.lock().is_file();
     let mut compared = Compared::of(loaded).await?;
     if compared.states.is_empty() && !there {
@@ -265,7 +265,7 @@ pub(super) async fn lock(loaded: Loaded, all: bool, format: Format) -> Result<bo
     Ok(complete)
 }
 
-pub(super) async fn diff(loaded: Loaded, format: Format) -> Result<bool, Failure> {
+pub(super) async fn diff(loaded: Trusted, format: Format) -> Result<bool, Failure> {
     let (file, pins) = (loaded.lock(), loaded.pins().path());
     let pinned = loaded.lock_mode() == LockMode::FirstUse && pins.exists();
     if !file.is_file() && !pinned {
@@ -424,7 +424,7 @@ fn unknown(compared: &Compared, given: &str, named: &Named<'_>) -> Failure {
 }
 
 pub(super) async fn approve(
-    loaded: Loaded,
+    loaded: Trusted,
     tools: &[String],
     yes: bool,
     format: Format,

@@ -13,69 +13,100 @@ mod records;
 mod serve;
 mod store;
 mod tools;
+mod trust;
 
-use crate::cli::{Cli, Command, LockAction};
+use crate::cli::{Audit, Cli, Command, LockAction, Receipts, Store};
 use crate::compose::{self, Frame};
 use crate::config::{self, Loaded, LockUse};
 use crate::failure::Failure;
+use crate::trust::{Gate, Trusted, UNTRUSTED};
 
 /// Runs a command; `false` where the call or check failed.
 pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
     let Cli { global, command } = cli;
-    let load = || config::load(global.config.as_deref(), global.data.as_deref());
+    let (configuration, data) = (global.config.as_deref(), global.data.as_deref());
+    let load = || config::load(configuration, data);
+    let gate = Gate { named: global.trust, is_silent: matches!(command, Command::Stdio { .. }) };
+    let trusted = || gate.require(load()?);
+    let of_records = |writes| gate.for_records(load()?, writes);
     match command {
-        Command::Init => check::init(),
+        Command::Init => check::init(&gate),
+        Command::Trust { path, yes, show, forget, list, shown } => {
+            let wish = match (yes, show) {
+                (true, _) => trust::Wish::Yes,
+                (_, true) => trust::Wish::Show,
+                _ => trust::Wish::Ask,
+            };
+            match (list, forget) {
+                (true, _) => trust::list(shown.format),
+                (_, true) => trust::forget(path.as_deref(), configuration, shown.format),
+                _ => trust::trust(path.as_deref(), (configuration, data), wish, shown.format),
+            }
+        }
         Command::Check { file, shown } => check::check(file, shown.format, load).await,
         Command::List { caller, limit, after, shown } => {
-            tools::list(frame(load()?).await?, &caller, limit, after.as_deref(), shown.format).await
+            tools::list(frame(trusted()?).await?, &caller, limit, after.as_deref(), shown.format)
+                .await
         }
         Command::Show { tool, caller, shown } => {
-            tools::show(frame(load()?).await?, &tool, &caller, shown.format).await
+            tools::show(frame(trusted()?).await?, &tool, &caller, shown.format).await
         }
         Command::Call { tool, args, context, explain, shown } => {
-            call::call(load()?, &tool, &args, context, explain, shown.format).await
+            call::call(trusted()?, &tool, &args, context, explain, shown.format).await
         }
         Command::Plan { plan, caller, shown } => {
-            call::plan(load()?, &plan, &caller, shown.format).await
+            call::plan(trusted()?, &plan, &caller, shown.format).await
         }
-        Command::Serve { http } => serve::serve(load()?, http).await,
-        Command::Stdio { toolset } => serve::stdio(load()?, toolset).await,
+        Command::Serve { http } => serve::serve(trusted()?, http).await,
+        Command::Stdio { toolset } => match trusted() {
+            Err(failure) if failure.code == UNTRUSTED => serve::refuse_stdio(failure).await,
+            trusted => serve::stdio(trusted?, toolset).await,
+        },
         Command::Search { query, caller, limit, shown } => {
-            tools::search(frame(load()?).await?, &query, &caller, limit, shown.format).await
+            tools::search(frame(trusted()?).await?, &query, &caller, limit, shown.format).await
         }
         Command::Discover { source, write, shown } => {
-            tools::discover(frame(load()?).await?, &source, write, shown.format).await
+            tools::discover(frame(trusted()?).await?, &source, write, shown.format).await
         }
-        Command::Lock { action, all, shown } => match action {
-            None => lock::lock(to_write(load()?), all, shown.format).await,
-            Some(LockAction::Diff { shown }) => lock::diff(to_write(load()?), shown.format).await,
-            Some(LockAction::Approve { tools, yes, shown }) => {
-                lock::approve(to_write(load()?), &tools, yes, shown.format).await
+        Command::Lock { action, all, shown } => {
+            let loaded = trusted()?.using_lock(LockUse::Write);
+            match action {
+                None => lock::lock(loaded, all, shown.format).await,
+                Some(LockAction::Diff { shown }) => lock::diff(loaded, shown.format).await,
+                Some(LockAction::Approve { tools, yes, shown }) => {
+                    lock::approve(loaded, &tools, yes, shown.format).await
+                }
             }
-        },
+        }
         Command::Import(what) => {
-            let places = import::Places {
-                configuration: global.config.as_deref(),
-                data: global.data.as_deref(),
-            };
-            import::import(what, places, load).await
+            import::import(what, import::Places { configuration, data }, &gate).await
         }
         Command::Export { form, strict, caller } => {
-            tools::export(frame(load()?).await?, form, strict, &caller).await
+            tools::export(frame(trusted()?).await?, form, strict, &caller).await
         }
         Command::Coverage { check, probe, format } => {
-            let loaded = Loaded { lock_use: LockUse::Look, ..load()? };
+            let loaded = trusted()?.using_lock(LockUse::Look);
             tools::coverage(frame(loaded).await?, check, probe, format).await
         }
-        Command::Worker { at_once } => serve::worker(load()?, at_once).await,
-        Command::Audit(command) => audit::audit(load()?, command).await,
-        Command::Logs(logs) => records::logs(load()?, logs).await,
-        Command::Receipts(command) => receipts::receipts(load()?, command).await,
-        Command::Store(command) => store::store(load()?, command).await,
+        Command::Worker { at_once } => serve::worker(trusted()?, at_once).await,
+        Command::Audit(command) => {
+            let writes = matches!(command, Audit::AcceptRestore { .. });
+            audit::audit(of_records(writes)?, command).await
+        }
+        Command::Logs(logs) => records::logs(of_records(false)?, logs).await,
+        Command::Receipts(command) => {
+            let writes = matches!(command, Receipts::Resolve { .. } | Receipts::Prune { .. });
+            receipts::receipts(of_records(writes)?, command).await
+        }
+        Command::Store(command) => {
+            let writes = !matches!(command, Store::Backup { .. });
+            store::store(of_records(writes)?, command).await
+        }
         Command::Doctor { shown } => {
-            let (config, data) = (global.config.as_deref(), global.data.as_deref());
-            let loaded = config::load(config, data);
-            let loaded = loaded.map(|loaded| Loaded { lock_use: LockUse::Look, ..loaded });
+            let loaded = match trusted() {
+                Err(failure) if failure.code == UNTRUSTED => return Err(failure),
+                loaded => loaded.map(|loaded| loaded.using_lock(LockUse::Look)),
+            };
             doctor::doctor(loaded, shown.format).await
         }
     }
@@ -88,11 +119,7 @@ pub(crate) fn check_retention(loaded: &Loaded) -> Result<(), Failure> {
     records::time(calls, "retention.calls").map(drop)
 }
 
-fn to_write(loaded: Loaded) -> Loaded {
-    Loaded { lock_use: LockUse::Write, ..loaded }
-}
-
-async fn frame(loaded: Loaded) -> Result<Frame, Failure> {
+async fn frame(loaded: Trusted) -> Result<Frame, Failure> {
     compose::say_assumptions(&loaded);
     Frame::build(loaded).await
 }

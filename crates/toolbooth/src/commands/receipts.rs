@@ -16,8 +16,9 @@ use crate::compose::{Frame, Runtime};
 use crate::config::Loaded;
 use crate::failure::{FAILED, Failure};
 use crate::output;
+use crate::trust::Trusted;
 
-pub(super) async fn receipts(loaded: Loaded, command: Receipts) -> Result<bool, Failure> {
+pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool, Failure> {
     match command {
         Receipts::List { tool, caller, call, state, after, limit, shown } => {
             let filter = ReceiptFilter { tool, caller, call, state, after, limit };

@@ -10,6 +10,7 @@ use crate::config::Loaded;
 use crate::failure::{FAILED, Failure};
 use crate::output::{self, Format};
 use crate::records;
+use crate::trust::Trusted;
 
 /// The records; `None` where nothing was ever recorded.
 pub(super) async fn open(loaded: &Loaded) -> Result<Option<Operations>, Failure> {
@@ -69,7 +70,7 @@ pub(super) fn time(given: Option<&str>, option: &str) -> Result<Option<String>, 
     Ok(Some(format!("{at:.3}")))
 }
 
-pub(super) async fn logs(loaded: Loaded, command: Logs) -> Result<bool, Failure> {
+pub(super) async fn logs(loaded: Trusted, command: Logs) -> Result<bool, Failure> {
     match command {
         Logs::Query { filter, shown } => {
             let LogFilterArgs {

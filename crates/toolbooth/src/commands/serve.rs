@@ -25,6 +25,7 @@ use crate::config::{self, Loaded};
 use crate::door;
 use crate::failure::{Failure, OUT_OF_REACH};
 use crate::output;
+use crate::trust::{TrustFile, Trusted};
 
 /// How often the registry file is looked at.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
@@ -69,7 +70,7 @@ impl Signals {
     }
 }
 
-pub(super) async fn serve(loaded: Loaded, listen: Option<String>) -> Result<bool, Failure> {
+pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<bool, Failure> {
     say_assumptions(&loaded);
     let given = listen
         .or_else(|| loaded.config.http.listen.clone())
@@ -100,7 +101,7 @@ pub(super) async fn serve(loaded: Loaded, listen: Option<String>) -> Result<bool
         }
     };
     let address = listener.local_addr().unwrap_or(address);
-    runtime.frame.launcher.refuse_door(address);
+    runtime.frame.launcher.doors().add(address);
     begin(&runtime).await;
     let tending = tokio::spawn(maintain(Arc::clone(&runtime)));
     let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
@@ -157,7 +158,7 @@ fn hints(address: SocketAddr, runtime: &Runtime, authenticator: Loopback) {
     ));
 }
 
-pub(super) async fn stdio(loaded: Loaded, toolset: Option<String>) -> Result<bool, Failure> {
+pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bool, Failure> {
     say_assumptions(&loaded);
     if let Some(name) = &toolset {
         check_toolset(&loaded, name)?;
@@ -190,6 +191,18 @@ pub(super) async fn stdio(loaded: Loaded, toolset: Option<String>) -> Result<boo
             format!("the client did not begin as the protocol has it: {error}"),
         )
     })
+}
+
+/// Tells a client why the gateway does not start: an editor that started it shows no standard error.
+pub(super) async fn refuse_stdio(failure: Failure) -> Result<bool, Failure> {
+    let hint = failure.hint.as_deref().unwrap_or_default();
+    let place = failure.path.as_deref().unwrap_or_default();
+    let _ = toolbooth_server::mcp::refuse_stdio(&format!(
+        "Toolbooth does not start: {}: {place}; {hint}",
+        failure.message
+    ))
+    .await;
+    Err(failure)
 }
 
 /// Whether there is a tool set of this name.
@@ -318,7 +331,7 @@ async fn retain(runtime: &Runtime) {
 }
 
 /// Runs asynchronous calls until it is told to stop.
-pub(super) async fn worker(loaded: Loaded, at_once: u32) -> Result<bool, Failure> {
+pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failure> {
     say_assumptions(&loaded);
     let mut signals = Signals::new()?;
     let runtime = Arc::new(Runtime::build(Frame::build(loaded).await?).await?);
@@ -374,11 +387,14 @@ fn stamp(path: &Path) -> Stamp {
 async fn watch_files(runtime: &Runtime) {
     let loaded = &runtime.frame.loaded;
     let (registry, lock, pins) = (loaded.registry().0, loaded.lock(), loaded.pins().path());
+    let trusted = TrustFile::of_user();
+    let trusted = trusted.as_ref().map(TrustFile::path);
     // The first look finds all of them new: they may have changed since they were read at start.
-    let mut known: (Stamp, [Stamp; 2]) = (None, [None, None]);
+    let mut known: ([Stamp; 2], [Stamp; 2]) = ([None, None], [None, None]);
     loop {
         tokio::time::sleep(WATCH_EVERY).await;
-        let now = (stamp(&registry), [stamp(&lock), stamp(&pins)]);
+        // What the registry file gives is used once it is trusted.
+        let now = ([stamp(&registry), trusted.and_then(stamp)], [stamp(&lock), stamp(&pins)]);
         if now.0 != known.0 {
             reload_registry(runtime).await;
         }
@@ -432,7 +448,10 @@ async fn reload_registry(runtime: &Runtime) {
     };
     let tools = match compose::read_registry(loaded) {
         Ok(Some((name, text))) => match file::load(&text, &name, guard) {
-            Ok(loaded) => loaded.tools,
+            Ok(read) => match loaded.admits(&read.tools) {
+                Ok(()) => read.tools,
+                Err(message) => return rejected(message).await,
+            },
             Err(error) => return rejected(error.to_string()).await,
         },
         Ok(None) => Vec::new(),

@@ -4,11 +4,11 @@ use serde_json::json;
 use toolbooth_store::sqlite::{self, MaintenanceError};
 
 use crate::cli::Store;
-use crate::config::Loaded;
 use crate::failure::{FAILED, Failure, OUT_OF_REACH, USAGE, chain};
 use crate::output;
+use crate::trust::Trusted;
 
-pub(super) async fn store(loaded: Loaded, command: Store) -> Result<bool, Failure> {
+pub(super) async fn store(loaded: Trusted, command: Store) -> Result<bool, Failure> {
     crate::records::only_sqlite(&loaded)?;
     let (data, shown, what) = match &command {
         Store::Backup { to, shown } => {

@@ -262,6 +262,7 @@ pub(super) fn write_contracts(
         .map_err(|error| crate::compose::rejected(&error))?;
     if count > 0 {
         super::lock::replace_file(&path, &text)?;
+        frame.loaded.registry_written();
     }
     Ok((shown, count))
 }

@@ -14,9 +14,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 use toolbooth_adapters::launcher::Launcher;
+use toolbooth_adapters::mcp::Child;
 use toolbooth_adapters::secrets;
 use toolbooth_contracts::contract::AdapterId;
 use toolbooth_contracts::secret::{SecretLocation, SecretRef};
@@ -50,7 +51,7 @@ impl Adapters {
         let entries = builtin::add(loaded, launcher, &mut adapters)?;
         handlers::add(loaded, launcher, &mut adapters)?;
         commands::add_runtimes(loaded, launcher, &mut adapters)?;
-        endpoints::add(loaded, &mut adapters)?;
+        endpoints::add(loaded, launcher, &mut adapters)?;
         commands::add_sources(loaded, launcher, &mut adapters)?;
         servers::add(loaded, launcher, &mut adapters)?;
         Ok((adapters, entries))
@@ -185,6 +186,20 @@ fn folder(loaded: &Loaded, cwd: Option<&PathBuf>) -> secrets::Setting {
         },
     );
     secrets::Setting::Template(cwd.display().to_string())
+}
+
+/// The paths that the arguments of a server name, as far as they are there. What is contained may read
+/// them.
+pub(crate) fn named_paths(child: &Child) -> Vec<PathBuf> {
+    let Some(cwd) = child.line.cwd.as_ref().and_then(present) else { return Vec::new() };
+    let words = child.line.argv.iter().take(child.line.written).skip(1);
+    let words = words.filter_map(|word| word.resolve().ok());
+    let path = |word: SecretString| {
+        let word = word.expose_secret();
+        let is_word = !word.starts_with('-') && !word.is_empty();
+        is_word.then(|| cwd.join(word).canonicalize().ok()).flatten()
+    };
+    words.filter_map(path).collect()
 }
 
 /// The folder that `cwd` stands for now; `None` where a variable of it is not set.

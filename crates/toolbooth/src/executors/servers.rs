@@ -12,7 +12,7 @@ use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::mcp::{
     CallerSettings, Child, Credentials, McpServer, Reach, ServerSettings,
 };
-use toolbooth_adapters::sandbox::server_profile;
+use toolbooth_adapters::sandbox::{server_profile, trial_profile};
 use toolbooth_adapters::secrets;
 use toolbooth_contracts::Executor;
 use toolbooth_contracts::contract::{AdapterId, TIMEOUT_MS_DEFAULT};
@@ -92,6 +92,10 @@ pub(crate) fn server_settings(
             let profile_name = server.sandbox.as_ref().and_then(|said| said.name(name));
             let line = CommandLine { argv, env, cwd: Some(cwd), written, own, profile_name };
             let profile = standing.profile(server_profile, trust(&loaded.config, &server.defaults));
+            let profile = match loaded.is_trial {
+                true => profile.map(|profile| trial_profile(profile, &loaded.folder)),
+                false => profile,
+            };
             Reach::Stdio(Box::new(Child { line, profile }))
         }
         (None, Some(url)) => {

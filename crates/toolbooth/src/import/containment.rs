@@ -4,10 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
-use secrecy::ExposeSecret;
 use toml_edit::{Array, InlineTable, Value};
 use toolbooth_adapters::mcp::Child;
 use toolbooth_adapters::sandbox::is_wide;
+use toolbooth_adapters::secret_place_of;
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 
 use crate::executors;
@@ -68,16 +68,11 @@ pub(crate) fn folders(child: &Child, profile: &SandboxProfile) -> Vec<Folder> {
         .filter_map(|path| path.canonicalize().ok())
         .collect();
     let mut found: Vec<Folder> = Vec::new();
-    for word in child.line.argv.iter().take(child.line.written).skip(1) {
-        let Ok(word) = word.resolve() else { continue };
-        let word = word.expose_secret();
-        if word.starts_with('-') || word.is_empty() {
-            continue;
-        }
-        let Ok(path) = cwd.join(word).canonicalize() else { continue };
+    for path in executors::named_paths(child) {
         let known = found.iter().any(|folder| folder.path == path);
         let is_writable = writable.iter().any(|own| path.starts_with(own));
-        if path.is_dir() && !known && !is_writable {
+        let is_secret = secret_place_of(&path, home.as_deref()).is_some();
+        if path.is_dir() && !known && !is_writable && !is_secret {
             let is_wide = is_wide(&path, home.as_deref());
             found.push(Folder { path, is_wide });
         }

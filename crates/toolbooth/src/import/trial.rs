@@ -21,6 +21,7 @@ use crate::compose::{self, Frame};
 use crate::config::{Loaded, LockUse};
 use crate::executors;
 use crate::failure::Failure;
+use crate::trust::Trusted;
 
 /// How a source did in the trial.
 #[derive(Debug, Clone)]
@@ -75,7 +76,7 @@ fn source(kind: &str, name: &str) -> Source {
 pub(crate) async fn run(
     mut loaded: Loaded,
     sections: &[(&'static str, String)],
-    skipped: &BTreeMap<String, String>,
+    skipped: &BTreeMap<(&'static str, String), String>,
 ) -> Result<Trial, Failure> {
     let wire_names = compose::wire_names(&loaded)?;
     let mut attempts = BTreeMap::new();
@@ -83,8 +84,8 @@ pub(crate) async fn run(
         if !sections.iter().any(|(own, section)| *own == kind && section == name) {
             return false;
         }
-        let reason = match skipped.get(name) {
-            Some(reason) if kind == "servers" => reason.clone(),
+        let reason = match skipped.get(&(kind, name.clone())) {
+            Some(reason) => reason.clone(),
             _ if enabled == Some(false) => "it is not enabled".to_owned(),
             _ => return true,
         };
@@ -92,6 +93,7 @@ pub(crate) async fn run(
         false
     };
     loaded.lock_use = LockUse::Look;
+    loaded.is_trial = true;
     loaded.config.servers.retain(|name, server| starts("servers", name, server.enabled));
     loaded.config.commands.retain(|name, pair| starts("commands", name, pair.enabled));
     // One section that cannot be must not keep the others from being tried.
@@ -116,7 +118,7 @@ pub(crate) async fn run(
     };
     let mut tried = names("servers", loaded.config.servers.keys().collect());
     tried.extend(names("commands", loaded.config.commands.keys().collect()));
-    let frame = match Frame::build(loaded).await {
+    let frame = match Frame::build(Trusted::confirmed(loaded)).await {
         Ok(frame) => frame,
         Err(failure) => {
             let failed = Attempt::Failed(failure.message);
@@ -143,13 +145,14 @@ pub(crate) async fn run(
     while let Some(joined) = starting.join_next().await {
         let Ok((section, Some(state))) = joined else { continue };
         let attempt = match &state.unhealthy {
-            Some(reason) => Attempt::Failed(reason.trim_end().to_owned()),
+            Some(reason) => failed(reason, &frame.refused_hosts(&source(section.0, &section.1))),
             None => Attempt::Answered(state),
         };
         if progress {
             let told = match &attempt {
                 Attempt::Answered(state) => format!("{} tool(s)", state.tools),
-                _ => "did not answer".to_owned(),
+                Attempt::NotTried(_) => "not tried".to_owned(),
+                Attempt::Failed(_) => "did not answer".to_owned(),
             };
             crate::note(&format!("{}: {told}", section.1));
         }
@@ -157,6 +160,17 @@ pub(crate) async fn run(
     }
     frame.close().await;
     Ok(Trial { attempts, names: wire_names, frame: Some(frame) })
+}
+
+/// What a start means that failed, by the hosts that it was refused meanwhile.
+fn failed(reason: &str, refused: &[String]) -> Attempt {
+    let reason = reason.trim_end().to_owned();
+    match refused.first() {
+        None => Attempt::Failed(reason),
+        Some(host) => Attempt::NotTried(format!(
+            "it asked for {host} before it listed its tools, and the trial reaches package registries alone; `toolbooth discover` starts it with its whole network ({reason})"
+        )),
+    }
 }
 
 /// A trial in which nothing was started.

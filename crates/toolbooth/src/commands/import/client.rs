@@ -14,6 +14,7 @@ use crate::import::secrets::{self, SecretPlace};
 use crate::import::trial::{self, Trial};
 use crate::import::{self, Client, Installed, Replaced};
 use crate::terminal;
+use crate::trust::{Gate, Judged};
 
 /// A server that the client keeps, with the reason.
 pub(super) type Kept = (String, String);
@@ -40,8 +41,9 @@ pub(super) async fn servers(
     client: Client,
     arguments: ClientArgs,
     places: Places<'_>,
+    gate: &Gate,
 ) -> Result<bool, Failure> {
-    let ClientArgs { file, install, dry_run, no_try, force, secrets, shown, .. } = arguments;
+    let ClientArgs { file, install, dry_run, no_try, yes, force, secrets, shown, .. } = arguments;
     let path = client.file(file)?;
     let mut imported = import::read(client, &path)?;
     let target = config::place(places.configuration)?;
@@ -86,14 +88,23 @@ pub(super) async fn servers(
     let tried = async {
         let (text, ..) = import::into_configuration(&before, sections).map_err(at)?;
         let draft = config::draft(&text, &target, places.data)?;
-        let trial = match (dry_run, no_try) {
-            (true, _) => trial::untried(&draft, &names, "`--dry-run` starts no server")?,
-            (false, true) => trial::untried(&draft, &names, "`--no-try` starts no server")?,
-            (false, false) => interruptible(trial::run(draft, &names, &skipped)).await?,
+        if dry_run {
+            return trial::untried(&draft, &names, "`--dry-run` starts no server");
+        }
+        let judged = Judged::of(draft.clone(), target.clone())?;
+        // What nobody starts now is asked about by whatever starts it.
+        let asks = asks && (install || !no_try);
+        let consent = questions::consent(&judged, yes || gate.names(&target), asks);
+        let mut skipped = skipped;
+        skipped.extend(consent.refused(&names));
+        let trial = match no_try {
+            true => trial::untried(&draft, &names, "`--no-try` starts no server")?,
+            false => interruptible(trial::run(draft, &names, &skipped)).await?,
         };
-        if !dry_run && !added.is_empty() {
+        if !added.is_empty() {
             write(&target, &before, &text)?;
         }
+        consent.keep(&judged);
         Ok(trial)
     };
     let trial = tried.await.inspect_err(|_: &Failure| moved.take_back())?;

@@ -14,10 +14,11 @@ use toolbooth_registry::{file, suspicion};
 
 use crate::cli::Import;
 use crate::compose::Frame;
-use crate::config::Loaded;
+use crate::config;
 use crate::failure::{FAILED, Failure};
 use crate::import::{Client, openapi};
 use crate::output::{self, Format};
+use crate::trust::{Gate, Trusted};
 
 /// Where the configuration and the records are, as the command line names them.
 #[derive(Debug, Clone, Copy)]
@@ -26,11 +27,7 @@ pub(super) struct Places<'p> {
     pub(super) data: Option<&'p Path>,
 }
 
-pub(super) async fn import(
-    what: Import,
-    places: Places<'_>,
-    load: impl Fn() -> Result<Loaded, Failure>,
-) -> Result<bool, Failure> {
+pub(super) async fn import(what: Import, places: Places<'_>, gate: &Gate) -> Result<bool, Failure> {
     let (client, arguments) = match what {
         Import::Claude(arguments) => (Client::Claude, arguments),
         Import::Gemini(arguments) => (Client::Gemini, arguments),
@@ -38,17 +35,19 @@ pub(super) async fn import(
         Import::Vscode(arguments) => (Client::Vscode, arguments),
         Import::Codex(arguments) => (Client::Codex, arguments),
         Import::Openapi { file, endpoint, write, shown } => {
-            return operations(load()?, &file, &endpoint, write, shown.format).await;
+            let loaded = config::load(places.configuration, places.data)?;
+            let loaded = gate.require(loaded)?;
+            return operations(loaded, &file, &endpoint, write, shown.format).await;
         }
     };
     if arguments.undo {
         return client::undo(client, arguments, places);
     }
-    client::servers(client, arguments, places).await
+    client::servers(client, arguments, places, gate).await
 }
 
 async fn operations(
-    loaded: Loaded,
+    loaded: Trusted,
     path: &Path,
     endpoint: &str,
     write: bool,

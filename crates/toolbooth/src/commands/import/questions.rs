@@ -2,7 +2,7 @@
 //!
 //! Doc: importing.md#questions, importing.md#containment
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use toolbooth_adapters::mcp::Reach;
@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::import::Section;
 use crate::import::containment::{Containment, Folder, container_lines, container_runner, folders};
 use crate::import::secrets::{self, SecretPlace};
+use crate::trust::Judged;
 use crate::{executors, terminal};
 
 type Sections = BTreeMap<(&'static str, String), Section>;
@@ -32,7 +33,7 @@ pub(super) async fn settle_containment(
     draft: &Loaded,
     asks: bool,
     notices: &mut Vec<String>,
-) -> Result<BTreeMap<String, String>, Failure> {
+) -> Result<BTreeMap<(&'static str, String), String>, Failure> {
     let mut skipped = BTreeMap::new();
     let mut contained = Vec::new();
     let names: Vec<String> = sections
@@ -57,7 +58,7 @@ pub(super) async fn settle_containment(
                 }
                 notices.push(format!("servers.{name}: {reason}"));
             }
-            skipped.insert(name, reason);
+            skipped.insert(("servers", name), reason);
         } else if is_added && server.enabled != Some(false) {
             let folders = folders(&child, &profile);
             contained.push(Contained { name, profile, folders });
@@ -136,6 +137,67 @@ fn settle(
         section.comment(&format!("To let it {what} {shown}:"));
         let write = agreed.iter().chain([&folder.path]).cloned().collect();
         section.comment(&Containment { enforce, write }.line());
+    }
+}
+
+/// What a person has said of the entries of a configuration that are not trusted yet.
+#[derive(Debug)]
+pub(super) struct Consent {
+    /// Entries that may not be started.
+    refused: BTreeSet<String>,
+}
+
+/// Shows what the configuration would start that is not trusted, and asks: for all, then one by one.
+/// Where nobody can answer, nothing is agreed to but by `yes`.
+pub(super) fn consent(judged: &Judged, yes: bool, asks: bool) -> Consent {
+    let mut refused: BTreeSet<String> =
+        judged.changes.iter().map(|change| change.name.clone()).collect();
+    if yes {
+        refused.clear();
+    } else if asks && !refused.is_empty() {
+        judged.told().iter().for_each(|line| crate::note(line));
+        if terminal::confirm("start and trust all of this?") {
+            refused.clear();
+        } else if refused.len() > 1 {
+            refused.retain(|name| {
+                judged.told_of(name).iter().for_each(|line| crate::note(line));
+                !terminal::confirm(&format!("start and trust `{name}`?"))
+            });
+        }
+    }
+    Consent { refused }
+}
+
+impl Consent {
+    /// Sections that are not started, with the reason.
+    pub(super) fn refused(
+        &self,
+        sections: &[(&'static str, String)],
+    ) -> BTreeMap<(&'static str, String), String> {
+        let is_refused = |(kind, name): &&(&'static str, String)| {
+            self.refused.contains(&format!("{kind}.{name}"))
+        };
+        // Another entry, such as a wider sandbox for all, holds for each of them.
+        let other = self
+            .refused
+            .iter()
+            .find(|name| !sections.iter().any(|(kind, own)| **name == format!("{kind}.{own}")));
+        let reason = |section: &(&'static str, String)| match (other, is_refused(&section)) {
+            (_, true) => Some("nobody has said yes to it; `toolbooth trust` asks".to_owned()),
+            (Some(other), _) => Some(format!(
+                "`{other}` of the configuration is not trusted; `toolbooth trust` asks"
+            )),
+            (None, false) => None,
+        };
+        let told = |section: &(&'static str, String)| Some((section.clone(), reason(section)?));
+        sections.iter().filter_map(told).collect()
+    }
+
+    /// Keeps as trusted what was agreed to.
+    pub(super) fn keep(&self, judged: &Judged) {
+        if let Err(failure) = judged.keep(|name| !self.refused.contains(name)) {
+            crate::note(&format!("the trust is not kept: {}", failure.message));
+        }
     }
 }
 

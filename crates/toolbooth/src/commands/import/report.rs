@@ -52,7 +52,7 @@ pub(super) fn less(trial: &Trial, switched: &[Switched]) -> Vec<String> {
         }
     }
     less.push(
-        "resources, prompts, completions and questions of these servers are not passed on by this version"
+        "questions of these servers (elicitation, sampling, roots) are not passed on by this version"
             .to_owned(),
     );
     less

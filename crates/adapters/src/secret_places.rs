@@ -1,0 +1,259 @@
+//! Where a machine keeps secrets of its users: places that no contained program is given unless its
+//! profile names them.
+//!
+//! Path: 7. Doc: execution.md#secret-places
+
+use std::path::{Path, PathBuf};
+
+use toolbooth_contracts::sandbox::SandboxProfile;
+
+use crate::visible::{Place, absolute};
+
+/// Places of a home.
+const OF_HOMES: [&str; 62] = [
+    ".ssh",
+    ".aws",
+    ".gnupg",
+    ".azure",
+    ".kube",
+    ".oci",
+    ".password-store",
+    ".terraform.d/credentials.tfrc.json",
+    ".vault-token",
+    ".docker/config.json",
+    ".config/containers/auth.json",
+    ".config/gh",
+    ".config/glab-cli",
+    ".config/hub",
+    ".config/gcloud",
+    ".config/doctl",
+    ".config/op",
+    ".config/1Password",
+    ".config/rclone",
+    ".config/git/credentials",
+    ".config/sops",
+    ".config/age",
+    ".config/pypoetry/auth.toml",
+    ".config/pip/pip.conf",
+    ".config/github-copilot",
+    ".netrc",
+    "_netrc",
+    ".npmrc",
+    ".yarnrc.yml",
+    ".pypirc",
+    ".git-credentials",
+    ".pgpass",
+    ".my.cnf",
+    ".boto",
+    ".s3cfg",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".gem/credentials",
+    ".m2/settings.xml",
+    ".gradle/gradle.properties",
+    ".composer/auth.json",
+    ".nuget/NuGet/NuGet.Config",
+    ".huggingface/token",
+    ".cache/huggingface/token",
+    ".claude.json",
+    ".claude/.credentials.json",
+    ".codex/auth.json",
+    ".gemini/oauth_creds.json",
+    ".local/share/keyrings",
+    ".local/share/kwalletd",
+    ".local/state/toolbooth",
+    ".mozilla",
+    ".thunderbird",
+    ".config/google-chrome",
+    ".config/chromium",
+    ".config/BraveSoftware",
+    ".config/microsoft-edge",
+    ".config/vivaldi",
+    ".config/opera",
+    "snap/firefox",
+    "Library/Keychains",
+    "Library/Application Support/Google/Chrome",
+];
+/// Places of the machine.
+const OF_THE_MACHINE: [&str; 9] = [
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/ssl/private",
+    "/etc/krb5.keytab",
+    "/var/run/secrets",
+];
+/// Files that hold secrets wherever they are.
+const FILES: [&str; 6] =
+    [".npmrc", ".netrc", ".pypirc", ".git-credentials", ".pgpass", ".vault-token"];
+/// Endings of files that show which secrets a project wants, and hold none.
+const EXAMPLES: [&str; 5] = [".example", ".sample", ".template", ".dist", ".defaults"];
+/// Files by which a folder is known as the data folder of a gateway.
+const DATA_FILES: [&str; 2] = ["digest.key", "signing.key"];
+/// Folders above a path that are looked at.
+const ABOVE_MAX: usize = 64;
+
+/// Whether a file of this name holds secrets, wherever it is.
+pub(crate) fn is_secret_name(name: &str) -> bool {
+    let is_env = name == ".env" || name.starts_with(".env.");
+    FILES.contains(&name) || (is_env && !EXAMPLES.iter().any(|end| name.ends_with(end)))
+}
+
+/// The homes of a machine, as far as they are known by their paths.
+fn homes(home: Option<&Path>) -> Vec<PathBuf> {
+    let mut homes: Vec<PathBuf> = home.map(Path::to_owned).into_iter().collect();
+    homes.push(PathBuf::from("/root"));
+    for all in ["/home", "/Users"] {
+        let users = std::fs::read_dir(all).into_iter().flatten().flatten();
+        homes.extend(users.take(100).map(|user| user.path()));
+    }
+    let real = |home: PathBuf| home.canonicalize().unwrap_or(home);
+    let mut homes: Vec<PathBuf> = homes.into_iter().map(real).collect();
+    homes.dedup();
+    homes
+}
+
+/// The secret places of this machine that are there, by their real paths.
+#[derive(Debug)]
+pub(crate) struct SecretPlaces(Vec<PathBuf>);
+
+impl SecretPlaces {
+    /// Looks for them, in the home of whoever runs the gateway and in those of others.
+    pub(crate) fn of_machine(home: Option<&Path>) -> Self {
+        let of_homes =
+            homes(home).into_iter().flat_map(|home| OF_HOMES.map(|place| home.join(place)));
+        let keys = ["rsa", "ecdsa", "ed25519", "dsa"];
+        let of_hosts = keys.map(|key| PathBuf::from(format!("/etc/ssh/ssh_host_{key}_key")));
+        let of_machine = OF_THE_MACHINE.into_iter().map(PathBuf::from).chain(of_hosts);
+        let all = of_machine.chain(of_homes);
+        // Most are not there, which costs least to find out so.
+        let there = all.filter(|place| place.symlink_metadata().is_ok());
+        Self(there.filter_map(|place| place.canonicalize().ok()).collect())
+    }
+
+    /// The secret place that a path is or lies in, by its real path.
+    fn of(&self, path: &Path) -> Option<PathBuf> {
+        let real = path.canonicalize().ok()?;
+        if let Some(place) = self.0.iter().find(|place| real.starts_with(place)) {
+            return Some(place.clone());
+        }
+        let names_one = |path: &&Path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            is_secret_name(name) || DATA_FILES.iter().all(|file| path.join(file).is_file())
+        };
+        real.ancestors().take(ABOVE_MAX).find(names_one).map(Path::to_owned)
+    }
+
+    /// The places beneath a folder.
+    pub(crate) fn within<'p>(&'p self, folder: &'p Path) -> impl Iterator<Item = &'p PathBuf> {
+        self.0.iter().filter(move |place| *place != folder && place.starts_with(folder))
+    }
+}
+
+/// The secret place that a path is or lies in, by its real path.
+#[must_use]
+pub fn secret_place_of(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    SecretPlaces::of_machine(home).of(path)
+}
+
+/// Checks that a contained program is led to no secrets by where it runs, or by what an operator
+/// wrote on its command line. What its profile names by itself is meant.
+pub(crate) fn check(profile: &SandboxProfile, place: &Place<'_>) -> Result<(), String> {
+    let fs = profile.fs.clone().unwrap_or_default();
+    let said = fs.read.iter().map(String::as_str).chain(fs.write.iter().map(|it| it.path.as_str()));
+    // `.` names whatever folder it runs in.
+    let said = said.filter(|path| *path != ".").map(|path| absolute(path, place));
+    let meant: Vec<PathBuf> = said.filter_map(|path| path.canonicalize().ok()).collect();
+    let places = SecretPlaces::of_machine(place.home);
+    let secret = |path: &Path| {
+        let real = path.canonicalize().ok()?;
+        let found = places.of(path)?;
+        (!meant.iter().any(|own| real.starts_with(own))).then_some(found)
+    };
+    let told = |what: &str, path: &Path, found: &Path| {
+        let whose = match path == found {
+            true => String::new(),
+            false => format!(" lies in `{}`, which", found.display()),
+        };
+        format!(
+            "{what} `{}`{whose} holds secrets: a contained program is not given it; where it is \
+             meant, name it in `fs.read` of its sandbox",
+            path.display()
+        )
+    };
+    if let Some(found) = secret(place.cwd) {
+        return Err(told("its folder", place.cwd, &found));
+    }
+    for word in place.words {
+        if let Some(found) = secret(word) {
+            return Err(told("its argument", word, &found));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn home() -> tempfile::TempDir {
+        let home = tempfile::tempdir().unwrap();
+        for file in [
+            ".ssh/id_rsa",
+            ".config/gh/hosts.yml",
+            "p/.env",
+            "p/.env.example",
+            "p/a.txt",
+            ".npmrc",
+            "d/digest.key",
+            "d/signing.key",
+            "d/toolbooth.db",
+        ] {
+            let path = home.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "x").unwrap();
+        }
+        home
+    }
+
+    #[test]
+    fn what_is_or_lies_in_a_secret_place_is_known_by_its_real_path() {
+        let home = home();
+        let at = |path: &str| home.path().canonicalize().unwrap().join(path);
+        std::os::unix::fs::symlink(at(".ssh"), at("p/keys")).unwrap();
+        std::os::unix::fs::symlink(at(".ssh/id_rsa"), at("p/plain.txt")).unwrap();
+        let of = |path: &str| secret_place_of(&at(path), Some(home.path()));
+        for (path, place) in [
+            (".ssh", ".ssh"),
+            (".ssh/id_rsa", ".ssh"),
+            ("p/keys/id_rsa", ".ssh"),
+            ("p/plain.txt", ".ssh"),
+            ("p/../.config/gh/hosts.yml", ".config/gh"),
+            ("p/.env", "p/.env"),
+            (".npmrc", ".npmrc"),
+            ("d/toolbooth.db", "d"),
+        ] {
+            assert_eq!(of(path), Some(at(place)), "{path}");
+        }
+        for ordinary in ["p", "p/a.txt", "p/.env.example", "", ".config"] {
+            assert_eq!(of(ordinary), None, "{ordinary}");
+        }
+        assert_eq!(secret_place_of(Path::new("/etc/shadow"), None), Some("/etc/shadow".into()));
+        assert_eq!(secret_place_of(Path::new("/etc/passwd"), None), None);
+    }
+
+    #[test]
+    fn a_folder_names_the_places_beneath_it() {
+        let home = home();
+        let real = home.path().canonicalize().unwrap();
+        let places = SecretPlaces::of_machine(Some(home.path()));
+        let found: Vec<&PathBuf> = places.within(&real).collect();
+        for place in [".ssh", ".config/gh", ".npmrc"] {
+            assert!(found.contains(&&real.join(place)), "{place}: {found:?}");
+        }
+        assert_eq!(places.within(&real.join("p")).count(), 0);
+    }
+}

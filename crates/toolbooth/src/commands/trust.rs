@@ -1,0 +1,139 @@
+//! `trust`: shows what a configuration starts, and keeps that a person trusts it.
+//!
+//! Doc: trust.md#commands
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::config;
+use crate::failure::{FAILED, Failure};
+use crate::output::{self, Format};
+use crate::terminal;
+use crate::trust::{Judged, TrustFile};
+
+/// What is done with a configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// It is shown, and trusted if somebody says yes.
+    Ask,
+    /// It is shown, and trusted.
+    Yes,
+    /// It is shown.
+    Show,
+}
+
+/// The configuration file that is meant: a file, one in a folder, or the one that is used.
+fn file(given: Option<&Path>, configuration: Option<&Path>) -> Result<PathBuf, Failure> {
+    let file = match given {
+        Some(path) if path.is_dir() => path.join(config::FILE),
+        Some(path) => path.to_owned(),
+        None => config::place(configuration)?,
+    };
+    if file.is_file() {
+        return Ok(file);
+    }
+    Err(Failure::usage("there is no configuration to trust")
+        .at(file.display().to_string())
+        .hint("name it: `toolbooth trust FILE`; `toolbooth init` writes one"))
+}
+
+pub(super) fn trust(
+    given: Option<&Path>,
+    (configuration, data): (Option<&Path>, Option<&Path>),
+    wish: Wish,
+    format: Format,
+) -> Result<bool, Failure> {
+    let file = file(given, configuration)?;
+    let loaded = config::load(Some(&file), data)?;
+    let path = loaded.file.clone().unwrap_or(file);
+    let judged = Judged::of(loaded, path.clone())?;
+    let (told, was_trusted) = (judged.told(), judged.is_trusted());
+    if !format.is_json() {
+        told.iter().for_each(|line| output::foreign(line));
+    }
+    let shown = path.display();
+    let is_trusted = match wish {
+        Wish::Show => was_trusted,
+        // What is in it now is kept, so that what is gone is asked for when it comes back.
+        _ if was_trusted => judged.keep(|_| true).map(|()| true)?,
+        Wish::Yes => judged.keep(|_| true).map(|()| true)?,
+        Wish::Ask if !terminal::can_ask(format) => {
+            return Err(Failure::usage("there is no terminal to ask on")
+                .at(shown.to_string())
+                .hint("`toolbooth trust --yes` trusts it without a question; `--trust FILE` names it for one run"));
+        }
+        Wish::Ask => terminal::confirm("trust it?") && judged.keep(|_| true).map(|()| true)?,
+    };
+    if format.is_json() {
+        let changes: Vec<_> = judged
+            .changes
+            .iter()
+            .map(|change| json!({ "entry": change.name, "before": change.before, "now": change.now }))
+            .collect();
+        output::json(&json!({
+            "file": path, "trusted": is_trusted, "changes": changes, "told": told,
+        }));
+        return Ok(is_trusted);
+    }
+    output::foreign(&match (is_trusted, was_trusted) {
+        (true, true) => format!("{shown} is trusted"),
+        (true, false) => format!("{shown} is trusted now"),
+        (false, _) => format!("{shown} is not trusted"),
+    });
+    Ok(is_trusted)
+}
+
+/// Prints the configurations that are trusted.
+pub(super) fn list(format: Format) -> Result<bool, Failure> {
+    let contents = match TrustFile::of_user() {
+        Some(own) => own.read()?,
+        None => Default::default(),
+    };
+    if format.is_json() {
+        let all: Vec<_> = contents
+            .configurations
+            .iter()
+            .map(|(file, kept)| {
+                json!({ "file": file, "trustedAt": kept.trusted_at, "entries": kept.entries })
+            })
+            .collect();
+        output::json(&json!({ "configurations": all }));
+        return Ok(true);
+    }
+    let rows: Vec<Vec<String>> = contents
+        .configurations
+        .iter()
+        .map(|(file, kept)| {
+            vec![kept.trusted_at.clone(), kept.entries.len().to_string(), file.clone()]
+        })
+        .collect();
+    output::table(&["SINCE", "ENTRIES", "CONFIGURATION"], &rows);
+    Ok(true)
+}
+
+/// Forgets that a configuration is trusted; it may be gone.
+pub(super) fn forget(
+    given: Option<&Path>,
+    configuration: Option<&Path>,
+    format: Format,
+) -> Result<bool, Failure> {
+    let file = match given {
+        Some(path) if path.is_dir() => path.join(config::FILE),
+        Some(path) => path.to_owned(),
+        None => config::place(configuration)?,
+    };
+    let name = crate::trust::name(&std::path::absolute(&file).unwrap_or(file));
+    let mut was_known = false;
+    if let Some(own) = TrustFile::of_user() {
+        own.change(|contents| was_known = contents.configurations.remove(&name).is_some())?;
+    }
+    if !was_known {
+        return Err(Failure::new(FAILED, "not-found", "it was not trusted").at(name));
+    }
+    match format.is_json() {
+        true => output::json(&json!({ "file": name, "trusted": false })),
+        false => output::foreign(&format!("{name} is not trusted any more")),
+    }
+    Ok(true)
+}

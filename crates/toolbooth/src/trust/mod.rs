@@ -1,0 +1,314 @@
+//! Whether a person trusts a configuration: nothing of one is started, read or reached before.
+//!
+//! A configuration is trusted by its path and by what counts of it ([`entries`]), once. One that has
+//! changed in what counts is asked for again, with the difference.
+//!
+//! Doc: trust.md#one-run
+
+pub(crate) mod entries;
+mod file;
+mod shown;
+
+use std::io::IsTerminal;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use toolbooth_audit::digest::sha256_hex;
+use toolbooth_contracts::Guard;
+use toolbooth_proxy::{Clock, SystemClock};
+use toolbooth_registry::RegisteredTool;
+
+pub(crate) use self::entries::{Change, Entries};
+pub(crate) use self::file::{Kept, TrustFile};
+pub(crate) use self::shown::told;
+use crate::compose;
+use crate::config::Loaded;
+use crate::failure::{Failure, USAGE};
+
+/// The code of a refusal for want of trust.
+pub(crate) const UNTRUSTED: &str = "untrusted-configuration";
+/// The variable that names a configuration as `--trust` does.
+const NAMED: &str = "TOOLBOOTH_TRUST";
+
+/// A registry file: its path as it is shown, and its bytes.
+type RegistryText = Result<Option<(String, Vec<u8>)>, Failure>;
+
+/// A configuration that may be acted upon, with the registry file as it was looked at. Only this
+/// module makes one.
+#[derive(Debug, Clone)]
+pub(crate) struct Trusted {
+    loaded: Loaded,
+    registry: RegistryText,
+    /// The command line names it, or it starts nothing: what changes is not asked for.
+    is_named: bool,
+}
+
+impl Deref for Trusted {
+    type Target = Loaded;
+
+    fn deref(&self) -> &Loaded {
+        &self.loaded
+    }
+}
+
+impl Trusted {
+    /// The registry file.
+    pub(crate) fn registry_text(&self) -> RegistryText {
+        self.registry.clone()
+    }
+
+    /// The same with another use of the lock.
+    pub(crate) fn using_lock(mut self, lock_use: crate::config::LockUse) -> Self {
+        self.loaded.lock_use = lock_use;
+        self
+    }
+
+    /// For commands that start, connect to and write nothing.
+    pub(crate) fn starting_nothing(loaded: Loaded) -> Self {
+        let registry = compose::read_registry(&loaded);
+        Self { loaded, registry, is_named: true }
+    }
+
+    /// A configuration of which a person has just seen every part that is left in it.
+    pub(crate) fn confirmed(loaded: Loaded) -> Self {
+        Self::starting_nothing(loaded)
+    }
+
+    /// Keeps the trust after this program has added contracts to the registry file, as a person has
+    /// asked it to. Where that is not kept, the next command asks.
+    pub(crate) fn registry_written(&self) {
+        let Some(file) = self.loaded.file.clone().filter(|_| !self.is_named) else { return };
+        let Ok(judged) = Judged::of(self.loaded.clone(), file) else { return };
+        if judged.changes.iter().all(|change| change.name.starts_with("tools.")) {
+            let _ = judged.keep(|_| true);
+        }
+    }
+
+    /// Whether contracts that the registry file has now may be used: what does not count may change.
+    pub(crate) fn admits(&self, tools: &[RegisteredTool]) -> Result<(), String> {
+        let Some(file) = self.loaded.file.as_deref().filter(|_| !self.is_named) else {
+            return Ok(());
+        };
+        let now = entries::of_tools(tools);
+        let kept = kept(file).map_err(|failure| failure.message)?.unwrap_or_default();
+        let is_tool = |change: &Change| change.name.starts_with("tools.");
+        let changes = entries::changes(&kept, &now);
+        match changes.iter().find(|change| is_tool(change)) {
+            None => Ok(()),
+            Some(change) => Err(format!(
+                "`{}` is not as it was trusted; see `toolbooth trust {}`",
+                change.name,
+                file.display()
+            )),
+        }
+    }
+}
+
+/// What is kept of a configuration, by its real path.
+fn kept(file: &Path) -> Result<Option<Entries>, Failure> {
+    let Some(trusted) = TrustFile::of_user() else { return Ok(None) };
+    let mut contents = trusted.read()?;
+    Ok(contents.configurations.remove(&name(file)).map(|kept| kept.entries))
+}
+
+/// The name of a configuration in the file: its real path.
+pub(crate) fn name(file: &Path) -> String {
+    file.canonicalize().unwrap_or_else(|_| file.to_owned()).display().to_string()
+}
+
+/// A configuration that has been looked at, and what of it was not trusted.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    trusted: Trusted,
+    file: PathBuf,
+    digest: String,
+    pub(crate) entries: Entries,
+    /// Whether it was ever trusted.
+    pub(crate) is_known: bool,
+    pub(crate) changes: Vec<Change>,
+}
+
+impl Judged {
+    /// Looks at the configuration of `file`, which `loaded` was read from.
+    pub(crate) fn of(loaded: Loaded, file: PathBuf) -> Result<Self, Failure> {
+        let registry = compose::read_registry(&loaded);
+        let text = loaded.text.clone();
+        let registry_text = registry.as_ref().ok().and_then(Option::as_ref);
+        let both = [text.as_bytes(), registry_text.map_or(&[], |(_, text)| text.as_slice())];
+        let digest = sha256_hex(both.map(sha256_hex).concat().as_bytes());
+        let trusted = Trusted { loaded, registry: registry.clone(), is_named: false };
+        let known = match TrustFile::of_user() {
+            Some(own) => own.read()?.configurations.remove(&name(&file)),
+            None => None,
+        };
+        let (is_known, before) = match known {
+            Some(known) if known.digest == digest => {
+                let (entries, changes) = (known.entries, Vec::new());
+                return Ok(Self { trusted, file, digest, entries, is_known: true, changes });
+            }
+            Some(known) => (true, known.entries),
+            None => (false, Entries::new()),
+        };
+        let shapes = compose::shapes();
+        let document: Value = toml::from_str(&text).unwrap_or_default();
+        let mut entries = entries::of_configuration(&document, &shapes);
+        if let Ok(Some((name, text))) = &registry {
+            // One that is refused has no contract.
+            if let Ok(loaded) = toolbooth_registry::file::load(text, name, &Guard::new(shapes)) {
+                entries.extend(entries::of_tools(&loaded.tools));
+            }
+        }
+        let changes = entries::changes(&before, &entries);
+        Ok(Self { trusted, file, digest, entries, is_known, changes })
+    }
+
+    /// Whether there is nothing to ask. A configuration in which nothing counts needs no trust.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// What a person is shown: what it starts, where, and what it may read and reach.
+    pub(crate) fn told(&self) -> Vec<String> {
+        let mut lines = told(&self.trusted.loaded, &self.changes);
+        let data = &self.trusted.data;
+        if !self.is_known && data.exists() {
+            lines.push(format!("records, keys and pins are there already, in {}", data.display()));
+        }
+        lines
+    }
+
+    /// The same of one entry.
+    pub(crate) fn told_of(&self, name: &str) -> Vec<String> {
+        let of: Vec<Change> =
+            self.changes.iter().filter(|change| change.name == name).cloned().collect();
+        told(&self.trusted.loaded, &of)
+    }
+
+    /// Keeps it as trusted, in so far as `is_meant` says.
+    pub(crate) fn keep(&self, is_meant: impl Fn(&str) -> bool) -> Result<(), Failure> {
+        let own = TrustFile::of_user().ok_or_else(|| {
+            Failure::usage("there is no home to keep the trust in")
+                .hint("set XDG_STATE_HOME, or name the configuration with `--trust FILE`")
+        })?;
+        let all = self.entries.keys().all(|name| is_meant(name));
+        let entries: Entries = self
+            .entries
+            .iter()
+            .filter(|(name, _)| is_meant(name))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        if entries.is_empty() && !all {
+            return Ok(());
+        }
+        // Only one that is trusted as a whole is known by its bytes.
+        let digest = if all { self.digest.clone() } else { String::new() };
+        let kept = Kept { digest, trusted_at: SystemClock::default().now().text, entries };
+        own.change(|contents| {
+            contents.configurations.insert(name(&self.file), kept);
+        })
+    }
+
+    /// The configuration, once somebody has said yes.
+    pub(crate) fn into_trusted(self) -> Trusted {
+        self.trusted
+    }
+
+    /// Asks on the terminal, and keeps the answer.
+    pub(crate) fn ask(&self) -> bool {
+        for line in self.told() {
+            crate::note(&line);
+        }
+        crate::terminal::confirm("trust it?")
+    }
+
+    fn refused(&self) -> Failure {
+        let file = self.file.display();
+        let message = if self.is_known {
+            let names: Vec<&str> =
+                self.changes.iter().take(5).map(|change| change.name.as_str()).collect();
+            let more = match self.changes.len().saturating_sub(names.len()) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("it is not as it was trusted: `{}`{more}", names.join("`, `"))
+        } else {
+            "nobody has trusted this configuration here yet; nothing of it was started".to_owned()
+        };
+        let kept = TrustFile::of_user();
+        let kept = kept.as_ref().map_or("nowhere".into(), |own| own.path().to_string_lossy());
+        Failure::new(USAGE, UNTRUSTED, message).at(file.to_string()).hint(format!(
+            "`toolbooth trust {file}` shows what it starts, and asks; scripts name it: `--trust {file}`; \
+             what is trusted is kept in {kept}"
+        ))
+    }
+}
+
+/// How commands get trust: by what the command line names, by what is kept, by a question.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Gate {
+    /// The configuration that the command line names.
+    pub(crate) named: Option<PathBuf>,
+    /// Whether nobody is asked, as where standard input is a client's.
+    pub(crate) is_silent: bool,
+}
+
+impl Gate {
+    /// The configuration, if it is trusted.
+    pub(crate) fn require(&self, loaded: Loaded) -> Result<Trusted, Failure> {
+        let Some(file) = loaded.file.clone() else { return Ok(Trusted::starting_nothing(loaded)) };
+        let same = |named: &Path| name(named) == name(&file);
+        if let Some(named) = &self.named
+            && !same(named)
+        {
+            let message = format!("`--trust` names `{}`, which is not used", named.display());
+            return Err(Failure::usage(message)
+                .at(file.display().to_string())
+                .hint("name the configuration that is used; `--config FILE` chooses one"));
+        }
+        let of_variable = std::env::var_os(NAMED).map(PathBuf::from);
+        if self.named.is_some() || of_variable.is_some_and(|named| same(&named)) {
+            return Ok(Trusted::starting_nothing(loaded));
+        }
+        let judged = Judged::of(loaded, file)?;
+        if judged.is_trusted() {
+            return Ok(judged.into_trusted());
+        }
+        let can_ask =
+            !self.is_silent && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+        if !can_ask || !judged.ask() {
+            return Err(judged.refused());
+        }
+        if let Err(failure) = judged.keep(|_| true) {
+            crate::note(&format!("this answer holds for this run alone: {}", failure.message));
+        }
+        Ok(judged.into_trusted())
+    }
+
+    /// Whether the command line names this configuration.
+    pub(crate) fn names(&self, file: &Path) -> bool {
+        self.named.as_deref().is_some_and(|named| name(named) == name(file))
+    }
+
+    /// Trusts a configuration that this program has just written, as a person has asked it to. Where
+    /// that cannot be kept, the next command asks.
+    pub(crate) fn trust_written(&self, file: &Path) {
+        let kept = crate::config::load(Some(file), None).and_then(|loaded| {
+            let file = loaded.file.clone().unwrap_or_else(|| file.to_owned());
+            Judged::of(loaded, file)?.keep(|_| true)
+        });
+        if let Err(failure) = kept {
+            crate::note(&format!("it is not kept as trusted: {}", failure.message));
+        }
+    }
+
+    /// The configuration for commands on records: those in the data folder may be read unasked.
+    pub(crate) fn for_records(&self, loaded: Loaded, writes: bool) -> Result<Trusted, Failure> {
+        let config = &loaded.config;
+        let reaches = config.store.url.is_some() || config.audit.signing_key.is_some();
+        match writes || reaches {
+            true => self.require(loaded),
+            false => Ok(Trusted::starting_nothing(loaded)),
+        }
+    }
+}
