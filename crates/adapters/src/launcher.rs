@@ -21,6 +21,7 @@ use crate::denials::{DenialExplainer, Program};
 use crate::egress::{AllowList, NetworkRules, Passage};
 use crate::error::{StartError, Unavailable};
 use crate::outcome::Ended;
+use crate::own_doors::OwnDoors;
 use crate::sandbox::{self, Applied, Place};
 use crate::setup::Setup;
 
@@ -98,9 +99,10 @@ impl Launcher {
         Self(Arc::new(state))
     }
 
-    /// Refuses contained programs an address at which the gateway itself listens.
-    pub fn refuse_door(&self, address: std::net::SocketAddr) {
-        self.0.rules.refuse_door(address);
+    /// Where the gateway itself listens: contained programs are refused it.
+    #[must_use]
+    pub fn doors(&self) -> &OwnDoors {
+        self.0.rules.doors()
     }
 
     /// The sandbox primitives of this machine; tried once.

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use crate::own_doors::OwnDoors;
+
 /// How long a name may take to be resolved.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Addresses of one name that are tried.
@@ -94,6 +96,7 @@ pub enum ResolveError {
 pub struct Guard {
     resolver: Resolver,
     allow_private: bool,
+    doors: OwnDoors,
 }
 
 impl fmt::Debug for Guard {
@@ -112,14 +115,26 @@ impl Guard {
     /// The same over another resolver.
     #[must_use]
     pub fn with_resolver(allow_private: bool, resolver: Resolver) -> Self {
-        Self { resolver, allow_private }
+        Self { resolver, allow_private, doors: OwnDoors::default() }
     }
 
-    /// Whether an address may be reached.
+    /// The same, refusing where the gateway itself listens, whatever else may be reached.
+    #[must_use]
+    pub fn refusing(self, doors: OwnDoors) -> Self {
+        Self { doors, ..self }
+    }
+
+    /// Whether an address may be reached; without a port (0) the gateway's own is not known.
     ///
     /// # Errors
     /// A sentence that names it and says what it is.
-    pub fn check(&self, address: IpAddr) -> Result<(), String> {
+    pub fn check(&self, to: SocketAddr) -> Result<(), String> {
+        let address = to.ip();
+        if self.doors.has(to) {
+            return Err(format!(
+                "`{to}` is where this gateway listens, which no tool of it reaches"
+            ));
+        }
         match refusal(address) {
             Some(what) if !self.allow_private => {
                 Err(format!("`{address}` is {what}, which is not reached from here"))
@@ -154,7 +169,7 @@ impl Guard {
         found.truncate(ADDRESSES_MAX);
         // One bad address is enough: which of them is taken is not for the name to say.
         for address in &found {
-            self.check(address.ip()).map_err(|reason| {
+            self.check(*address).map_err(|reason| {
                 let written_out = bare.parse::<IpAddr>().is_ok();
                 ResolveError::Refused(if written_out {
                     reason

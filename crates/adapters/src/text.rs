@@ -2,11 +2,58 @@
 //!
 //! Path: 7. Doc: execution.md#output
 
+use toolbooth_contracts::json::{JsonText, Rewrite};
+use toolbooth_contracts::{ContentBlock, Payload};
+
 /// `bytes` as text, without ANSI and OSC escapes and without control characters other than
 /// newline and tab.
 #[must_use]
 pub fn plain(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
+    harmless(&String::from_utf8_lossy(bytes), false)
+}
+
+/// A result of a program on this machine, without escapes in its texts: what is digested, recorded and
+/// shown is the same.
+pub fn make_plain(payload: &mut Payload) {
+    for block in payload.content.iter_mut().flatten() {
+        if let Some(plain) = plain_json(block.json()) {
+            *block = ContentBlock::new(plain);
+        }
+    }
+    for document in [&mut payload.structured_content, &mut payload.meta].into_iter().flatten() {
+        if let Some(plain) = plain_json(document) {
+            *document = plain;
+        }
+    }
+}
+
+/// A document without escapes and control characters in its texts; `None` where there are none. Line
+/// ends of data stay as they are. Names of members stay too: schemas name them.
+fn plain_json(document: &JsonText) -> Option<JsonText> {
+    struct Harmless;
+    impl Rewrite for Harmless {
+        fn member(&mut self, _: &str) -> Option<String> {
+            None
+        }
+
+        fn text(&mut self, text: &str) -> Option<String> {
+            text.chars().any(is_harmful).then(|| harmless(text, true))
+        }
+    }
+    // In a document of JSON most of them are written as `\u00…`, and few documents have any.
+    let text = document.as_str();
+    let may_have = text.contains("\\u") || text.contains("\\b") || text.contains("\\f");
+    if !may_have && !text.chars().any(is_harmful) {
+        return None;
+    }
+    document.rewritten(&mut Harmless)
+}
+
+fn is_harmful(character: char) -> bool {
+    character.is_control() && !matches!(character, '\n' | '\t' | '\r')
+}
+
+fn harmless(text: &str, keeps_returns: bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut characters = text.chars().peekable();
     while let Some(character) = characters.next() {
@@ -39,6 +86,7 @@ pub fn plain(bytes: &[u8]) -> String {
                 }
             },
             '\n' | '\t' => out.push(character),
+            '\r' if keeps_returns => out.push(character),
             '\r' => {
                 if characters.peek() != Some(&'\n') {
                     out.push('\n');
@@ -54,6 +102,20 @@ pub fn plain(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_of_data_are_harmless_and_the_rest_stays() {
+        let of = |text: &str| {
+            let document = JsonText::parse(text).unwrap();
+            plain_json(&document).map(|plain| plain.as_str().to_owned())
+        };
+        let given = r#"{"a":"\u001b[31mred\u001b[0m\r\n\ttab\u0007","n":[1.50,"\u009b2J\u007f"],"e":"\u00e9"}"#;
+        let expected = r#"{"a":"red\r\n\ttab","n":[1.50,"2J"],"e":"\u00e9"}"#;
+        let plain: serde_json::Value = serde_json::from_str(&of(given).unwrap()).unwrap();
+        assert_eq!(plain, serde_json::from_str::<serde_json::Value>(expected).unwrap());
+        assert!(of(given).unwrap().contains("1.50"), "numbers stay as they are written");
+        assert_eq!(of(r#"{"a":"\u00e9 \\u001b"}"#), None, "a backslash of the text is none");
+    }
 
     #[test]
     fn escapes_are_stripped() {

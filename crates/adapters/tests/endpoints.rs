@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use toolbooth_adapters::OwnDoors;
 use toolbooth_adapters::endpoint::{Endpoint, EndpointSettings, Operations, Plan, RequestTemplate};
 use toolbooth_adapters::net_guard::{Guard, Resolver, refusal};
 use toolbooth_adapters::secrets::Setting;
@@ -519,6 +520,34 @@ async fn a_redirect_inside_is_refused() {
     assert_eq!(calls.load(Ordering::SeqCst), 1);
 }
 
+async fn the_gateways_own_door_is_refused_whatever_is_allowed() {
+    let door = Server::start(|_| json_reply(&json!({"receipts": []})));
+    let beside = Server::start(|_| json_reply(&json!({"fine": true})));
+    let (port, other) = (door.address.port(), beside.address.port());
+    let doors = OwnDoors::default();
+    doors.add(door.address);
+    for host in ["127.0.0.1", "2130706433", "127.1", "localhost", "[::ffff:127.0.0.1]", "0", "[::]"]
+    {
+        let to = format!("http://{host}:{port}/v1/receipts");
+        let target = to.clone();
+        let outer =
+            Server::start(move |_| reply("302 Found", &format!("location: {target}\r\n"), b""));
+        let outer = outer.url("/");
+        for url in [&to, &outer] {
+            let endpoint = Endpoint::new(EndpointSettings {
+                redirects: 5,
+                ..settings(get(url), Guard::new(true).refusing(doors.clone()))
+            });
+            let (answer, _) = call(&endpoint, json!({})).await;
+            assert!(answer.is_err(), "{url} to {to}");
+        }
+    }
+    assert!(door.seen().is_empty(), "{:?}", door.seen());
+    let url = format!("http://localhost:{other}/");
+    let allowed = Endpoint::new(settings(get(&url), Guard::new(true).refusing(doors)));
+    assert!(call(&allowed, json!({})).await.0.is_ok(), "another port of this machine is reached");
+}
+
 /// Ways to write addresses that lead inside.
 const SPELLINGS: &[&str] = &[
     "127.0.0.1",
@@ -657,6 +686,7 @@ pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
         a_name_that_changes_its_meaning_is_asked_once,
         a_redirect_inside_is_refused,
         no_spelling_of_an_inner_address_passes,
+        the_gateways_own_door_is_refused_whatever_is_allowed,
         public_addresses_pass,
     ]
 }

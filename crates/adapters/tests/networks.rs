@@ -130,7 +130,7 @@ fn names() -> Resolver {
 fn contained(hosts: &[&str], allowed: &[&str], attempts: &[&str]) -> (Vec<String>, Observations) {
     let allowed: Vec<String> = allowed.iter().map(|range| (*range).to_owned()).collect();
     let rules = NetworkRules::parse(&allowed).unwrap().with_resolver(names());
-    rules.refuse_door(DOOR.parse().unwrap());
+    rules.doors().add(DOOR.parse().unwrap());
     let launcher = Launcher::of_this_program(None).with_network(rules);
     let this = std::env::current_exe().unwrap().display().to_string();
     let mut argv = vec![this.as_str(), TRY];

@@ -409,6 +409,22 @@ pub trait Upstream: Send + Sync {
         conversation: Conversation,
     ) -> Result<Value, UpstreamError>;
 
+    /// As [`Upstream::request`], through a door that shows the tool set `within`. Only a server whose
+    /// answers depend on what a door shows looks at it.
+    ///
+    /// # Errors
+    /// As [`Upstream::request`].
+    async fn request_within(
+        &self,
+        ask: Ask,
+        caller: &crate::Caller,
+        within: Option<&std::sync::Arc<str>>,
+        conversation: Conversation,
+    ) -> Result<Value, UpstreamError> {
+        let _ = within;
+        self.request(ask, caller, conversation).await
+    }
+
     /// What the server tells by itself; each notice goes to one of the receivers.
     fn notices(&self) -> async_channel::Receiver<Notice>;
 }

@@ -170,8 +170,13 @@ impl OwnTools {
     }
 
     /// A kept part as the contents of a resource; a sentence for the agent where there is none.
-    async fn resource(&self, caller: &Caller, uri: &str) -> Result<Value, String> {
-        let kept = self.kept(caller, None, uri).await?;
+    async fn resource(
+        &self,
+        caller: &Caller,
+        toolset: Option<Arc<str>>,
+        uri: &str,
+    ) -> Result<Value, String> {
+        let kept = self.kept(caller, toolset, uri).await?;
         Ok(kept.as_resource(uri))
     }
 
@@ -253,11 +258,23 @@ impl Upstream for OwnTools {
         &self,
         ask: Ask,
         caller: &Caller,
+        conversation: Conversation,
+    ) -> Result<Value, UpstreamError> {
+        self.request_within(ask, caller, None, conversation).await
+    }
+
+    async fn request_within(
+        &self,
+        ask: Ask,
+        caller: &Caller,
+        within: Option<&Arc<str>>,
         _conversation: Conversation,
     ) -> Result<Value, UpstreamError> {
         let refused = |message| UpstreamError::Refused { code: NOT_FOUND, message, data: None };
         match ask {
-            Ask::ReadResource { uri } => self.resource(caller, &uri).await.map_err(refused),
+            Ask::ReadResource { uri } => {
+                self.resource(caller, within.cloned(), &uri).await.map_err(refused)
+            }
             _ => Err(refused("the gateway's own resources can only be read".to_owned())),
         }
     }

@@ -113,6 +113,14 @@ fn a_tool_set_that_names_reading_reads_by_link_too() {
     let hidden = ask("small", "tools/call", params);
     assert_eq!(hidden["result"]["isError"], true, "{hidden}");
     assert!(text(&hidden).starts_with("there is no such result"), "{hidden}");
+    // Nor does its link, which is answered as one that leads nowhere.
+    let linked = ask("small", "resources/read", json!({ "uri": uri }));
+    let nowhere =
+        uri.replace(uri.split('/').nth(1).unwrap(), "0198f000-0000-7000-8000-000000000000");
+    let unknown = ask("small", "resources/read", json!({ "uri": nowhere }));
+    assert!(linked["error"].is_object(), "{linked}");
+    let of = |answer: &Value| (answer["error"]["code"].clone(), answer["error"]["message"].clone());
+    assert_eq!(of(&linked), of(&unknown));
 }
 
 #[test]

@@ -27,7 +27,7 @@ use crate::launcher::Launcher;
 use crate::outcome::Ended;
 use crate::process::{self, Bounds};
 use crate::sandbox;
-use crate::text::plain;
+use crate::text::{make_plain, plain};
 
 /// Bytes of a listing, where configuration says nothing.
 pub const LISTING_BYTES_MAX: usize = 10 << 20;
@@ -394,7 +394,8 @@ fn answer(finished: process::Finished, error_text: ErrorText, on_signal: OnSigna
             let data = String::from_utf8(finished.stdout).ok();
             let data = data.and_then(|text| JsonText::parse(text).ok());
             let structured_content = data.filter(JsonText::is_object);
-            let output = ToolOutput::new(Payload { structured_content, ..text });
+            let mut output = ToolOutput::new(Payload { structured_content, ..text });
+            make_plain(&mut output.payload);
             Outcome::Done(ToolOutput { internal, ..output })
         }
         Ended::Exit(_) => failed(format!("the command {}", finished.ended.described())),

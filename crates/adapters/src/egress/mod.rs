@@ -13,7 +13,7 @@ mod relay;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,6 +27,7 @@ use toolbooth_launcher::order::Relay;
 use toolbooth_launcher::wire::{Listener, ListenerKind};
 
 use crate::net_guard::{ResolveError, Resolver, refusal, system_resolver};
+use crate::own_doors::{OwnDoors, is_own};
 
 /// The host that stands for every public one.
 pub(crate) const EVERYWHERE: &str = "*";
@@ -177,7 +178,7 @@ impl Default for Budget {
 pub struct NetworkRules {
     budget: Arc<Budget>,
     allowed: Vec<IpNet>,
-    doors: Arc<Mutex<Vec<SocketAddr>>>,
+    doors: OwnDoors,
     resolver: Resolver,
 }
 
@@ -189,8 +190,8 @@ impl std::fmt::Debug for NetworkRules {
 
 impl Default for NetworkRules {
     fn default() -> Self {
-        let (budget, doors) = (Arc::default(), Arc::default());
-        Self { budget, allowed: Vec::new(), doors, resolver: system_resolver() }
+        let doors = OwnDoors::default();
+        Self { budget: Arc::default(), allowed: Vec::new(), doors, resolver: system_resolver() }
     }
 }
 
@@ -216,19 +217,15 @@ impl NetworkRules {
         Self { resolver, ..self }
     }
 
-    /// Refuses an address at which the gateway itself listens, whatever else is allowed.
-    pub fn refuse_door(&self, address: SocketAddr) {
-        lock(&self.doors).push(address);
+    /// Where the gateway itself listens: refused, whatever else is allowed.
+    #[must_use]
+    pub fn doors(&self) -> &OwnDoors {
+        &self.doors
     }
 
     /// Whether the gateway itself listens there. An unspecified address leads to this machine.
     fn is_door(&self, to: SocketAddr) -> bool {
-        to.ip().is_unspecified()
-            || lock(&self.doors).iter().any(|door| {
-                door.port() == to.port()
-                    && (door.ip().to_canonical() == to.ip()
-                        || (door.ip().is_unspecified() && is_own(to)))
-            })
+        to.ip().is_unspecified() || self.doors.has(to)
     }
 
     /// Whether an address that nobody wrote out may be reached.
@@ -254,20 +251,6 @@ fn unlisted(host: &str, port: u16) -> String {
         "it is not among the hosts that this tool may reach; \
          `net = {{ hosts = [\"{host}:{port}\"] }}` in its sandbox profile names it"
     )
-}
-
-/// Whether an address is one of this machine's: the kernel reaches it from itself.
-fn is_own(to: SocketAddr) -> bool {
-    let any: IpAddr = match to.ip() {
-        IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-    };
-    // Nothing is sent: connecting a datagram socket looks up the route alone.
-    let from = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(to)?;
-        socket.local_addr()
-    });
-    from.is_ok_and(|from| from.ip() == to.ip())
 }
 
 /// The network of one contained program, as the gateway serves it.
@@ -547,7 +530,7 @@ mod tests {
     fn passage(entries: &[&str], allowed: &[&str]) -> Arc<Passage> {
         let allowed: Vec<String> = allowed.iter().map(|range| (*range).to_owned()).collect();
         let rules = NetworkRules::parse(&allowed).unwrap();
-        rules.refuse_door("127.0.0.1:7717".parse().unwrap());
+        rules.doors().add("127.0.0.1:7717".parse().unwrap());
         Passage::new(list(entries), rules, ExecutionLog::default(), "p".to_owned())
     }
 

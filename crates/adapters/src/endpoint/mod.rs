@@ -8,9 +8,10 @@
 mod openapi;
 mod request;
 
-use std::net::IpAddr;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -84,16 +85,34 @@ pub struct EndpointSettings {
 pub struct Endpoint {
     settings: EndpointSettings,
     client: OnceLock<reqwest::Client>,
+    judged: Judged,
 }
 
-/// Resolves names for the HTTP library, and judges what comes out.
-struct Resolver(Guard);
+/// Names of an endpoint that are remembered with their addresses.
+const NAMES_MAX: usize = 64;
+
+/// Addresses of names, as they were judged with the port that is asked.
+type Judged = Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>;
+
+/// Resolves names for the HTTP library, which tells no port: to what was judged, where it was.
+struct Resolver {
+    guard: Guard,
+    judged: Judged,
+}
+
+fn locked(judged: &Judged) -> MutexGuard<'_, HashMap<String, Vec<SocketAddr>>> {
+    judged.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl reqwest::dns::Resolve for Resolver {
     fn resolve(&self, name: reqwest::dns::Name) -> reqwest::dns::Resolving {
-        let guard = self.0.clone();
+        let known = locked(&self.judged).get(name.as_str()).cloned();
+        let guard = self.guard.clone();
         Box::pin(async move {
-            let found = guard.resolve(name.as_str(), 0).await?;
+            let found = match known {
+                Some(known) => known,
+                None => guard.resolve(name.as_str(), 0).await?,
+            };
             Ok(Box::new(found.into_iter()) as reqwest::dns::Addrs)
         })
     }
@@ -103,7 +122,7 @@ impl Endpoint {
     /// An endpoint that has not been asked yet.
     #[must_use]
     pub fn new(settings: EndpointSettings) -> Self {
-        Self { settings, client: OnceLock::new() }
+        Self { settings, client: OnceLock::new(), judged: Judged::default() }
     }
 
     fn client(&self) -> Result<reqwest::Client, String> {
@@ -115,7 +134,10 @@ impl Endpoint {
             .user_agent(concat!("toolbooth/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(self.settings.connect_timeout)
             .redirect(reqwest::redirect::Policy::none())
-            .dns_resolver(Resolver(self.settings.guard.clone()))
+            .dns_resolver(Resolver {
+                guard: self.settings.guard.clone(),
+                judged: Arc::clone(&self.judged),
+            })
             // A variable of the environment must not decide where credentials go.
             .no_proxy()
             .tcp_nodelay(true);
@@ -174,15 +196,34 @@ impl Endpoint {
         Ok(headers)
     }
 
-    /// Judges an address that is written out in a URL: the resolver sees only names.
-    fn judge(&self, url: &Url) -> Result<(), String> {
+    /// Judges where a URL leads, by address and port. What a name leads to is kept for the connection,
+    /// which goes there.
+    async fn judge(&self, url: &Url) -> Result<(), String> {
+        let port = url.port_or_known_default().unwrap_or_default();
         let address = match url.host() {
             Some(Host::Ipv4(address)) => IpAddr::V4(address),
             Some(Host::Ipv6(address)) => IpAddr::V6(address),
-            Some(Host::Domain(_)) => return Ok(()),
+            Some(Host::Domain(name)) => match self.settings.guard.resolve(name, port).await {
+                Ok(mut found) => {
+                    // The library puts the port of the URL in.
+                    found.iter_mut().for_each(|address| address.set_port(0));
+                    let mut judged = locked(&self.judged);
+                    if judged.len() >= NAMES_MAX {
+                        judged.clear();
+                    }
+                    judged.insert(name.to_owned(), found);
+                    return Ok(());
+                }
+                Err(ResolveError::Refused(reason)) => return Err(reason),
+                // The connection fails, and says so.
+                Err(ResolveError::Unresolved(_)) => {
+                    locked(&self.judged).remove(name);
+                    return Ok(());
+                }
+            },
             None => return Err("the URL names no host".to_owned()),
         };
-        self.settings.guard.check(address)
+        self.settings.guard.check(SocketAddr::new(address, port))
     }
 
     async fn ask(&self, dispatch: &Dispatch) -> Result<ToolOutput, ExecutionError> {
@@ -199,7 +240,7 @@ impl Endpoint {
                 dispatch.execution_log.egress_refused(&host, port, &reason);
                 refused(before, reason)
             };
-            self.judge(&request.url).map_err(refuse)?;
+            self.judge(&request.url).await.map_err(refuse)?;
             let mut sending = client
                 .request(request.method.clone(), request.url.clone())
                 .headers(headers.clone())
@@ -220,6 +261,12 @@ impl Endpoint {
                     return Err(failed(&error, taken, before, refuse));
                 }
             };
+            // Another request to the same name may have found another address meanwhile.
+            let peer = response.remote_addr();
+            if let Some(Err(reason)) = peer.map(|peer| self.settings.guard.check(peer)) {
+                before = Effect::Unknown;
+                return Err(refused(before, reason));
+            }
             let status = response.status();
             if !status.is_redirection() || status == StatusCode::NOT_MODIFIED {
                 return self.answer(response, before).await;

@@ -412,7 +412,10 @@ fn cancelled(effect: Effect) -> ExecutionError {
 fn finished(reply: Reply, stderr: String, domain: &str, handler: &str) -> Outcome {
     let internal = (!stderr.trim().is_empty()).then(|| format!("stderr: {stderr}"));
     match reply {
-        Reply::Result(output) => Outcome::Done(ToolOutput { internal, ..output }),
+        Reply::Result(mut output) => {
+            crate::text::make_plain(&mut output.payload);
+            Outcome::Done(ToolOutput { internal, ..output })
+        }
         // The handler ran to its end; its key must stay held.
         Reply::Unserialisable(reason) => Outcome::Failed(ExecutionError {
             code: ErrorCode::InvalidToolResult,

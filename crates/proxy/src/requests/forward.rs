@@ -42,6 +42,7 @@ pub(super) async fn forward(
         &target.upstream,
         target.ask.clone(),
         trail.caller.clone(),
+        entered.toolset.clone(),
         &entered.conversation,
         left,
     )
@@ -77,6 +78,7 @@ pub(super) async fn send(
     entry: &UpstreamEntry,
     ask: Ask,
     caller: Caller,
+    within: Option<Arc<str>>,
     conversation: &Conversation,
     left: Option<Duration>,
 ) -> Result<Value, UpstreamError> {
@@ -88,7 +90,8 @@ pub(super) async fn send(
     let (own, cancel) = conversation.with_own_cancel();
     let (own, came_on) = own.with_progress_signal();
     let upstream = Arc::clone(&entry.upstream);
-    let mut task = inner.tasks.spawn(async move { upstream.request(ask, &caller, own).await });
+    let asking = async move { upstream.request_within(ask, &caller, within.as_ref(), own).await };
+    let mut task = inner.tasks.spawn(asking);
     let timer = tokio::time::sleep_until(allowance.until());
     tokio::pin!(timer);
     let cause = loop {

@@ -154,7 +154,7 @@ impl Drop for Held {
                 *asked = false;
                 let ask = Ask::Unsubscribe { uri: key.uri.clone() };
                 let (conversation, _cancel) = Conversation::detached();
-                let told = send(&inner, &entry, ask, caller, &conversation, None).await;
+                let told = send(&inner, &entry, ask, caller, None, &conversation, None).await;
                 if let Err(error) = told {
                     tracing::debug!(server = key.server, %error, "a subscription did not end");
                 }
@@ -212,7 +212,8 @@ async fn run(inner: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subsc
     let mut asked = asked.lock().await;
     if !*asked {
         let ask = target.ask.clone();
-        let sent = send(inner, &target.upstream, ask, caller, &entered.conversation, left).await;
+        let sent =
+            send(inner, &target.upstream, ask, caller, None, &entered.conversation, left).await;
         if let Err(error) = sent {
             let upstream = answer::refusal(inner, &error, &target.server, &target.ask, &uris);
             return Err(Refused {

@@ -8,6 +8,7 @@ mod body;
 mod connections;
 mod head;
 mod limits;
+mod line_ends;
 mod problem;
 mod records;
 mod routes;

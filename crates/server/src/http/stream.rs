@@ -20,6 +20,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::connections::Activity;
 use super::limits::HEAD_BYTES_MAX;
+use super::line_ends::LineEnds;
 use super::{BODY_BYTES_MAX, Limits, Problem};
 
 /// The fewest bytes that a client must take within the write deadline.
@@ -49,6 +50,7 @@ pub(super) struct DeadlineStream {
     /// The problem that replaces hyper's own refusal, and the number of its bytes already sent.
     refusal: Option<(Vec<u8>, usize)>,
     closing: Closing,
+    line_ends: LineEnds,
 }
 
 enum Closing {
@@ -68,6 +70,7 @@ impl DeadlineStream {
             written: 0,
             refusal: None,
             closing: Closing::Open,
+            line_ends: LineEnds::default(),
         }
     }
 
@@ -157,6 +160,8 @@ impl AsyncRead for DeadlineStream {
         let before = buffer.filled().len();
         match Pin::new(&mut this.stream).poll_read(context, buffer) {
             Poll::Ready(Ok(())) => {
+                let come = buffer.filled_mut().get_mut(before..).unwrap_or_default();
+                this.line_ends.check(come, this.activity.is_idle());
                 let requests = this.activity.requests();
                 let runs = this.head.as_ref().is_some_and(|(before, _)| *before == requests);
                 if buffer.filled().len() > before && !runs && this.activity.is_idle() {

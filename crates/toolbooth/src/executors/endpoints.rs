@@ -12,8 +12,9 @@ use toolbooth_adapters::endpoint::{
     self, Endpoint, EndpointSettings, NotConfigured, Operations, Plan, REDIRECTS_MAX,
     RequestTemplate,
 };
+use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::net_guard::Guard;
-use toolbooth_adapters::secrets;
+use toolbooth_adapters::{OwnDoors, secrets};
 use toolbooth_contracts::Executor;
 use toolbooth_contracts::contract::AdapterId;
 
@@ -26,9 +27,14 @@ const DOCUMENT_BYTES_MAX: u64 = 32 << 20;
 
 /// Adds an executor for each endpoint. The tools of an endpoint whose URL has a variable that is
 /// not set are registered, and not configured.
-pub(super) fn add(loaded: &Loaded, adapters: &mut Adapters) -> Result<(), Failure> {
+pub(super) fn add(
+    loaded: &Loaded,
+    launcher: &Launcher,
+    adapters: &mut Adapters,
+) -> Result<(), Failure> {
     for (name, endpoint) in &loaded.config.endpoints {
-        let executor: Arc<dyn Executor> = match settings_of(loaded, name, endpoint)? {
+        let doors = launcher.doors();
+        let executor: Arc<dyn Executor> = match settings_of(loaded, name, endpoint, doors)? {
             Ok(settings) => Arc::new(Endpoint::new(settings)),
             Err(reason) => Arc::new(NotConfigured::new(reason)),
         };
@@ -42,6 +48,7 @@ fn settings_of(
     loaded: &Loaded,
     name: &str,
     said: &config::endpoints::Endpoint,
+    doors: &OwnDoors,
 ) -> Result<Result<EndpointSettings, String>, Failure> {
     let place = format!("endpoints.{name}");
     let wrong = |message: String| Failure::configuration(message).at(place.clone());
@@ -87,7 +94,7 @@ fn settings_of(
         name: name.to_owned(),
         plan,
         headers: settings(loaded, &said.headers),
-        guard: Guard::new(said.allow_private),
+        guard: Guard::new(said.allow_private).refusing(doors.clone()),
         redirects: said.redirects,
         response_bytes_max: said.response_bytes_max.unwrap_or(endpoint::RESPONSE_BYTES_MAX),
         connect_timeout: said

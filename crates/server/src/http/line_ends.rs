@@ -1,0 +1,163 @@
+//! Refuses heads with a line that ends with LF alone: what stands before this door may read their
+//! lines otherwise (RFC 9112, 2.2).
+//!
+//! Path: 1. Doc: front-doors.md#who-may-call
+
+/// Bytes of a line that are looked at: enough for the names that frame a message.
+const LINE_BYTES: usize = 64;
+/// What the parser takes nowhere in a head.
+const REFUSED: u8 = 0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// A head, or what comes before one.
+    Head,
+    /// So many bytes of a body.
+    Body(u64),
+    /// A body whose end is not known here, until the next request begins.
+    Unknown,
+}
+
+/// Follows the heads that a client sends over one connection.
+#[derive(Debug)]
+pub(super) struct LineEnds {
+    state: State,
+    /// The beginning of the line.
+    line: Vec<u8>,
+    /// Whether the last byte was CR.
+    after_return: bool,
+    /// Whether a line of the head has come.
+    has_line: bool,
+    length: u64,
+    is_chunked: bool,
+}
+
+impl Default for LineEnds {
+    fn default() -> Self {
+        Self {
+            state: State::Head,
+            line: Vec::new(),
+            after_return: false,
+            has_line: false,
+            length: 0,
+            is_chunked: false,
+        }
+    }
+}
+
+impl LineEnds {
+    /// Looks at what has come. A bare LF of a head becomes a byte that the parser refuses.
+    pub(super) fn check(&mut self, bytes: &mut [u8], is_idle: bool) {
+        if is_idle && self.state == State::Unknown {
+            *self = Self::default();
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match self.state {
+                State::Unknown => return,
+                State::Body(left) => {
+                    let taken = usize::try_from(left).unwrap_or(usize::MAX).min(rest.len());
+                    rest = rest.get_mut(taken..).unwrap_or_default();
+                    match left.saturating_sub(taken as u64) {
+                        0 => *self = Self::default(),
+                        left => self.state = State::Body(left),
+                    }
+                }
+                State::Head => {
+                    let Some((byte, after)) = rest.split_first_mut() else { return };
+                    self.head(byte);
+                    rest = after;
+                }
+            }
+        }
+    }
+
+    fn head(&mut self, byte: &mut u8) {
+        let after_return = std::mem::replace(&mut self.after_return, *byte == b'\r');
+        if *byte != b'\n' {
+            if self.line.len() < LINE_BYTES {
+                self.line.push(*byte);
+            }
+            return;
+        }
+        if !after_return {
+            *byte = REFUSED;
+            self.state = State::Unknown;
+            return;
+        }
+        let line = std::mem::take(&mut self.line);
+        if line != b"\r" {
+            self.has_line = true;
+            self.framing(&line);
+        } else if self.has_line {
+            self.state = match (self.is_chunked, self.length) {
+                (true, _) => State::Unknown,
+                (false, 0) => State::Head,
+                (false, length) => State::Body(length),
+            };
+            (self.has_line, self.length, self.is_chunked) = (false, 0, false);
+        }
+    }
+
+    /// What a line says of the body.
+    fn framing(&mut self, line: &[u8]) {
+        let Some(at) = line.iter().position(|byte| *byte == b':') else { return };
+        let (name, value) = line.split_at(at);
+        if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            self.is_chunked = true;
+        } else if name.eq_ignore_ascii_case(b"content-length") {
+            let value = value.get(1..).and_then(|value| std::str::from_utf8(value).ok());
+            match value.and_then(|value| value.trim().parse().ok()) {
+                Some(length) => self.length = length,
+                // The parser refuses it, or reads it in a way that is not known here.
+                None => self.is_chunked = true,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes as they are given on, where they come in pieces of this size.
+    fn given(text: &str, size: usize) -> String {
+        let mut lines = LineEnds::default();
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.chunks_mut(size).for_each(|piece| lines.check(piece, false));
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn a_bare_line_end_of_a_head_is_refused_and_one_of_a_body_is_not() {
+        let fine = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\na\nb\nc";
+        let bare = [
+            "GET / HTTP/1.1\nHost: h\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\n\r\n",
+            "GET / HTTP/1.1\r\nHost: h\r\n\n",
+            "\nGET / HTTP/1.1\r\nHost: h\r\n\r\n",
+            "GET / HTTP/1.1\r\nX: a\nContent-Length: 9\r\n\r\n",
+        ];
+        for size in [1, 3, 1_000] {
+            assert_eq!(given(fine, size), fine);
+            for text in bare {
+                assert_eq!(given(text, size).matches('\0').count(), 1, "{text:?}");
+                // After others, whether or not they were answered.
+                let later = given(&format!("{fine}GET / HTTP/1.1\r\nHost: h\r\n\r\n{text}"), size);
+                assert_eq!(later.matches('\0').count(), 1, "{text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn after_a_body_of_unknown_length_heads_are_looked_at_again() {
+        let mut lines = LineEnds::default();
+        let mut first =
+            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n\n\r\n0\r\n\r\n".to_vec();
+        lines.check(&mut first, true);
+        assert!(!first.contains(&0));
+        let mut second = b"GET / HTTP/1.1\n\n".to_vec();
+        lines.check(&mut second, true);
+        assert!(second.contains(&0));
+    }
+}
