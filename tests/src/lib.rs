@@ -102,15 +102,15 @@ impl Place {
 
     /// Trusts the configuration as it is now.
     fn trust(&self) {
-        let path = self.path().join("toolbooth.toml");
         let files = ["toolbooth.toml", "tools.registry.json"];
         let now = files.map(|name| std::fs::read(self.path().join(name)).unwrap_or_default());
         let mut trusted = self.trusted.lock().expect("no test panics here");
-        if self.is_foreign || !path.is_file() || trusted.as_ref() == Some(&now) {
+        let is_empty = now.iter().all(Vec::is_empty);
+        if self.is_foreign || is_empty || trusted.as_ref() == Some(&now) {
             return;
         }
         // One that cannot be read is refused by the command that uses it.
-        trust(&path, self.state.path(), &self.env);
+        trust(self.path(), self.state.path(), &self.env);
         *trusted = Some(now);
     }
 

@@ -168,7 +168,7 @@ fn a_change_that_counts_asks_again_and_shows_the_difference() {
     let text_of = |more: &str| format!("[servers.s]\ncommand = \"true\"\nargs = [\"one\"]\n{more}");
     place.write("toolbooth.toml", &text_of(""));
     assert_eq!(place.json(&["trust", "--yes"]).1, 0);
-    for harmless in ["timeout_ms = 5\n", "enabled = false\n", "[retention]\nlogs = \"9d\"\n"] {
+    for harmless in ["timeout_ms = 5\n", "enabled = false\n", "[results]\ninline_bytes = 9\n"] {
         place.write("toolbooth.toml", &text_of(harmless));
         assert_eq!(place.json(&["trust", "--show"]).1, 0, "{harmless}");
     }
@@ -418,4 +418,172 @@ fn a_trial_reaches_no_host_but_registries() {
     assert_eq!(row["state"], "not-tried", "{row}");
     let reason = row["reason"].as_str().unwrap();
     assert!(reason.contains("collector.example:443") && reason.contains("registries"), "{row}");
+}
+
+#[test]
+fn a_registry_file_alone_starts_nothing_unasked() {
+    let place = Place::foreign();
+    let mark = place.path().join("mark").display().to_string();
+    let entry = |level: &str| {
+        json!({ "version": "1.0.0", "tools": [{
+            "toolId": "notes.list", "category": "function", "inputSchema": { "type": "object" },
+            "outputSchema": {}, "capabilities": {}, "execution": { "localRuntimeId": "handlers" },
+            "policy": { "timeoutMs": 10000, "trustLevel": level }, "idempotency": { "mode": "none" },
+        }] })
+        .to_string()
+    };
+    place.write(
+        "handlers/notes.py",
+        &format!("open({mark:?}, 'w').close()\ndef list(args):\n    return 'x'\n"),
+    );
+    for level in ["trusted", "untrusted"] {
+        place.write("tools.registry.json", &entry(level));
+        for configuration in [None, Some("[flags]\n")] {
+            let _ = configuration.map(|text| place.write("toolbooth.toml", text));
+            let (failure, exit) = place.json(&["call", "notes.list"]);
+            assert_eq!(
+                (exit, &failure["error"]["code"]),
+                (2, &json!("untrusted-configuration")),
+                "{failure}"
+            );
+            assert!(!is_marked(&place), "{level}");
+        }
+        std::fs::remove_file(place.path().join("toolbooth.toml")).unwrap();
+    }
+    place.write("tools.registry.json", &entry("trusted"));
+    assert_eq!(place.json(&["trust", "--yes"]).1, 0);
+    assert_eq!((place.json(&["call", "notes.list"]).1, is_marked(&place)), (0, true));
+}
+
+#[test]
+fn a_link_to_what_is_trusted_is_not() {
+    let place = Place::foreign();
+    place.write(
+        "toolbooth.toml",
+        "[servers.s]\ncommand = \"sh\"\nargs = [\"./server.sh\"]\nsandbox = \"none\"\n",
+    );
+    assert_eq!(place.json(&["trust", "--yes"]).1, 0);
+    let clone = place.path().join("vendor/clone");
+    std::fs::create_dir_all(&clone).unwrap();
+    place.write(
+        "vendor/clone/server.sh",
+        &format!("touch {}\n", place.path().join("mark").display()),
+    );
+    std::os::unix::fs::symlink("../../toolbooth.toml", clone.join("toolbooth.toml")).unwrap();
+    let output = output_of(place.command(&["list"]).current_dir(&clone), b"");
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert!(!is_marked(&place));
+    // A data folder that is a link leads to records of others.
+    std::fs::remove_file(clone.join("toolbooth.toml")).unwrap();
+    std::fs::write(clone.join("toolbooth.toml"), "").unwrap();
+    std::os::unix::fs::symlink("../../other", clone.join(".toolbooth")).unwrap();
+    std::fs::create_dir(place.path().join("other")).unwrap();
+    let call = ["call", "calculator", "--args", "{\"expression\": \"1\"}"];
+    let output = output_of(place.command(&call).current_dir(&clone), b"");
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+    assert_eq!(std::fs::read_dir(place.path().join("other")).unwrap().count(), 0);
+}
+
+#[test]
+fn links_of_the_folder_open_nothing_unasked() {
+    let place = with_home();
+    let outside = place.path().join("home");
+    place.write("clone/out/a.txt", "x").write("clone/data/a.txt", "x");
+    let script = "cat data/* .toolbooth/servers/s/.ssh/id_rsa >&2; touch out/marked";
+    place.write("clone/toolbooth.toml", &format!("[servers.s]\ncommand = \"sh\"\nargs = [\"-c\", \"{script}\"]\nsandbox = {{ base = \"server\", fs = {{ read = [\"...\", \"data\"], write = [\"out\"] }} }}\n"));
+    let clone = place.path().join("clone");
+    let run = |arguments: &[&str]| {
+        let output = output_of(place.command(arguments).current_dir(&clone), b"");
+        (text(&output), output.status.code())
+    };
+    assert_eq!(run(&["trust", "--yes"]).1, Some(0));
+    assert_eq!(run(&["trust", "--show"]).1, Some(0));
+    let replace = |name: &str, to: &Path| {
+        std::fs::remove_dir_all(clone.join(name)).unwrap();
+        std::os::unix::fs::symlink(to, clone.join(name)).unwrap();
+    };
+    replace("out", &outside);
+    let (said, exit) = run(&["list"]);
+    assert_eq!(exit, Some(2), "{said}");
+    let (said, _) = run(&["trust", "--show"]);
+    assert!(
+        said.contains(&format!("out leads to \"{}\"", outside.canonicalize().unwrap().display())),
+        "{said}"
+    );
+    replace("data", &outside.join(".ssh"));
+    assert_eq!(run(&["trust", "--yes"]).1, Some(0));
+    let (said, _) = run(&["discover"]);
+    assert!(
+        said.contains("holds secrets") && !said.contains("HUNTER2"),
+        "a link is not meant: {said}"
+    );
+    assert!(!outside.join("marked").exists());
+    // Nor is its own folder somebody else's.
+    replace("data", &place.path().join("home/p"));
+    assert_eq!(run(&["trust", "--yes"]).1, Some(0));
+    std::fs::create_dir_all(clone.join(".toolbooth/servers")).unwrap();
+    let _ = std::fs::remove_dir_all(clone.join(".toolbooth/servers/s"));
+    std::os::unix::fs::symlink(&outside, clone.join(".toolbooth/servers/s")).unwrap();
+    let (said, _) = run(&["discover"]);
+    assert!(said.contains("is a link") && !said.contains("HUNTER2"), "{said}");
+}
+
+#[test]
+fn an_import_trusts_no_more_than_it_was_said_yes_to() {
+    let place = foreign();
+    imported(&place);
+    // What the folder's own configuration starts is not said yes to by importing something.
+    let (done, exit) = place.json(&["import", "claude", "--yes"]);
+    assert_eq!(exit, 0, "{done}");
+    assert_eq!(place.json(&["list"]).1, 2);
+    let (trust, _) = place.json(&["trust", "--show"]);
+    let names: Vec<&str> = trust["changes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["entry"].as_str().unwrap())
+        .collect();
+    assert!(names.contains(&"commands.c") && names.contains(&"servers.s"), "{trust}");
+    // What was trusted and is gone stays what it was.
+    let place = Place::foreign();
+    place.write(
+        "toolbooth.toml",
+        "[lock]\nmode = \"file\"\n[servers.k]\nurl = \"http://127.0.0.1:1/\"\n",
+    );
+    assert_eq!(place.json(&["trust", "--yes"]).1, 0);
+    place.write("toolbooth.toml", "[servers.k]\nurl = \"http://127.0.0.1:1/\"\n");
+    imported(&place);
+    assert_eq!(place.json(&["import", "claude"]).1, 0);
+    let (trust, _) = place.json(&["trust", "--show"]);
+    assert!(trust["changes"].to_string().contains("\"lock\""), "{trust}");
+}
+
+#[test]
+fn bringing_a_clients_file_back_changes_no_other_file() {
+    let place = with_home();
+    place.write("home/.bashrc", "MINE").write("payload", "EVIL");
+    place.write(".mcp.json", "{\"mcpServers\": {}}").write(".mcp.json.toolbooth-backup-1", "{}");
+    let list = json!([{ "file": place.path().join("home/.bashrc"), "backup": "payload" }]);
+    place.write(".mcp.json.toolbooth-backup-1.files", &list.to_string());
+    let (failure, exit) = place.json(&["import", "claude", "--undo"]);
+    assert_eq!(exit, 2, "{failure}");
+    assert_eq!(std::fs::read_to_string(place.path().join("home/.bashrc")).unwrap(), "MINE");
+    assert_eq!(
+        std::fs::read_to_string(place.path().join(".mcp.json")).unwrap(),
+        "{\"mcpServers\": {}}"
+    );
+}
+
+#[test]
+fn a_script_opens_nothing_by_its_first_line() {
+    let place = with_home();
+    let key = place.path().join("home/.ssh/id_rsa").display().to_string();
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    place.write("run", &format!("#!/usr/bin/env -S -u {key} /bin/sh\ncat {key} >&2\n"));
+    let run = place.path().join("run");
+    std::fs::set_permissions(&run, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    place.write("toolbooth.toml", "[servers.s]\ncommand = \"./run\"\n");
+    assert_eq!(place.json(&["trust", "--yes"]).1, 0);
+    let said = text(&place.run(&["discover"]));
+    assert!(!said.contains("HUNTER2"), "{said}");
 }

@@ -203,6 +203,7 @@ fn the_example_registry_is_covered_as_its_page_says() {
     let checked = run(&["check", "operations.json", "--format", "json"]);
     let checked: Value = serde_json::from_slice(&checked.stdout).unwrap();
     assert_eq!(checked, json!({"ok": true, "findings": []}));
+    assert!(run(&["trust", "--yes"]).status.success());
     let fresh = run(&["coverage", "--check", "registry_coverage.md"]);
     assert!(fresh.status.success(), "write it again: {}", String::from_utf8_lossy(&fresh.stderr));
     let modes: Vec<(String, Value)> = example()

@@ -60,3 +60,5 @@ pub use outcome::Ended;
 pub use own_doors::OwnDoors;
 #[cfg(feature = "process")]
 pub use secret_places::secret_place_of;
+#[cfg(feature = "process")]
+pub use toolchains::project_registries;

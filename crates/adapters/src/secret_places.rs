@@ -10,7 +10,7 @@ use toolbooth_contracts::sandbox::SandboxProfile;
 use crate::visible::{Place, absolute};
 
 /// Places of a home.
-const OF_HOMES: [&str; 62] = [
+const OF_HOMES: [&str; 72] = [
     ".ssh",
     ".aws",
     ".gnupg",
@@ -71,6 +71,16 @@ const OF_HOMES: [&str; 62] = [
     ".config/vivaldi",
     ".config/opera",
     "snap/firefox",
+    "snap/chromium",
+    ".var/app",
+    ".config/Claude",
+    ".cursor/mcp.json",
+    ".fly",
+    ".pulumi/credentials.json",
+    ".bash_history",
+    ".zsh_history",
+    ".python_history",
+    ".psql_history",
     "Library/Keychains",
     "Library/Application Support/Google/Chrome",
 ];
@@ -98,7 +108,7 @@ const ABOVE_MAX: usize = 64;
 
 /// Whether a file of this name holds secrets, wherever it is.
 pub(crate) fn is_secret_name(name: &str) -> bool {
-    let is_env = name == ".env" || name.starts_with(".env.");
+    let is_env = matches!(name, ".env" | ".envrc") || name.starts_with(".env.");
     FILES.contains(&name) || (is_env && !EXAMPLES.iter().any(|end| name.ends_with(end)))
 }
 
@@ -128,7 +138,10 @@ impl SecretPlaces {
         let keys = ["rsa", "ecdsa", "ed25519", "dsa"];
         let of_hosts = keys.map(|key| PathBuf::from(format!("/etc/ssh/ssh_host_{key}_key")));
         let of_machine = OF_THE_MACHINE.into_iter().map(PathBuf::from).chain(of_hosts);
-        let all = of_machine.chain(of_homes);
+        // Which configurations are trusted is nobody's to read or write but the gateway's.
+        let of_gateways = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+        let of_gateways = of_gateways.map(|state| state.join("toolbooth"));
+        let all = of_machine.chain(of_homes).chain(of_gateways);
         // Most are not there, which costs least to find out so.
         let there = all.filter(|place| place.symlink_metadata().is_ok());
         Self(there.filter_map(|place| place.canonicalize().ok()).collect())
@@ -142,7 +155,8 @@ impl SecretPlaces {
         }
         let names_one = |path: &&Path| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            is_secret_name(name) || DATA_FILES.iter().all(|file| path.join(file).is_file())
+            (is_secret_name(name) && path.is_file())
+                || DATA_FILES.iter().all(|file| path.join(file).is_file())
         };
         real.ancestors().take(ABOVE_MAX).find(names_one).map(Path::to_owned)
     }
@@ -160,13 +174,22 @@ pub fn secret_place_of(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
 }
 
 /// Checks that a contained program is led to no secrets by where it runs, or by what an operator
-/// wrote on its command line. What its profile names by itself is meant.
+/// wrote on its command line. What its profile names by itself, and not by a link, is meant.
 pub(crate) fn check(profile: &SandboxProfile, place: &Place<'_>) -> Result<(), String> {
     let fs = profile.fs.clone().unwrap_or_default();
     let said = fs.read.iter().map(String::as_str).chain(fs.write.iter().map(|it| it.path.as_str()));
-    // `.` names whatever folder it runs in.
-    let said = said.filter(|path| *path != ".").map(|path| absolute(path, place));
-    let meant: Vec<PathBuf> = said.filter_map(|path| path.canonicalize().ok()).collect();
+    // `.` names whatever folder it runs in, and a link what somebody else may have chosen.
+    let said: Vec<PathBuf> =
+        said.filter(|path| *path != ".").map(|path| absolute(path, place)).collect();
+    let is_plain = |path: &&PathBuf| {
+        let bases = [place.home, Some(place.cwd), Some(Path::new("/"))].into_iter().flatten();
+        let base = bases.into_iter().find(|base| path.starts_with(base));
+        let written = base
+            .and_then(|base| Some(base.canonicalize().ok()?.join(path.strip_prefix(base).ok()?)));
+        written.is_some() && path.canonicalize().ok() == written
+    };
+    let meant: Vec<PathBuf> =
+        said.iter().filter(is_plain).filter_map(|path| path.canonicalize().ok()).collect();
     let places = SecretPlaces::of_machine(place.home);
     let secret = |path: &Path| {
         let real = path.canonicalize().ok()?;
@@ -187,9 +210,11 @@ pub(crate) fn check(profile: &SandboxProfile, place: &Place<'_>) -> Result<(), S
     if let Some(found) = secret(place.cwd) {
         return Err(told("its folder", place.cwd, &found));
     }
-    for word in place.words {
-        if let Some(found) = secret(word) {
-            return Err(told("its argument", word, &found));
+    for (what, paths) in [("its argument", place.words), ("a path of its profile", &said)] {
+        for path in paths {
+            if let Some(found) = secret(path) {
+                return Err(told(what, path, &found));
+            }
         }
     }
     Ok(())

@@ -139,8 +139,16 @@ fn make_own(folder: &Path) -> std::io::Result<PathBuf> {
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder).and_then(|()| folder.canonicalize()).map_err(|error| {
+    let made = builder.create(folder).and_then(|()| folder.canonicalize()).map_err(|error| {
         let message = format!("its folder `{}` cannot be made: {error}", folder.display());
         std::io::Error::new(error.kind(), message)
-    })
+    })?;
+    // A link in its place, or above it in the data folder, would give it somebody else's.
+    for path in [Some(folder), folder.parent()].into_iter().flatten() {
+        if path.symlink_metadata()?.file_type().is_symlink() {
+            let message = format!("its folder `{}` is a link; remove it", path.display());
+            return Err(std::io::Error::other(message));
+        }
+    }
+    Ok(made)
 }

@@ -99,6 +99,15 @@ pub(crate) fn variables(home: Option<&Path>, cwd: &Path) -> Vec<(String, String)
     found
 }
 
+/// The registries that files of a project name, by the variables that hand them on.
+#[must_use]
+pub fn project_registries(cwd: &Path) -> Vec<(String, String)> {
+    let npm = first([Some(cwd.join(".npmrc"))], |text| value_of(text, &["registry"]));
+    let uv = first([Some(cwd.join("uv.toml"))], default_index);
+    let found = [("npm_config_registry", npm), ("UV_DEFAULT_INDEX", uv)];
+    found.into_iter().filter_map(|(name, url)| Some((name.to_owned(), url?))).collect()
+}
+
 /// Where package runners fetch packages, where nobody says otherwise.
 const STANDARD_REGISTRIES: [&str; 6] = [
     "registry.npmjs.org",

@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_launcher::order::Bind;
 
-use crate::command_line::find;
+use crate::command_line::{find, is_executable};
 use crate::sandbox::profile::{default_profile, server_profile};
 use crate::secret_places::{SecretPlaces, is_secret_name};
 use crate::toolchains::CERTIFICATES;
@@ -134,7 +134,7 @@ pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: boo
         }
     }
     for word in place.words.iter().skip(1).filter(|word| ours(word)) {
-        if let Some(path) = named(word, place.home) {
+        if let Some(path) = opened_with(word, place.home) {
             add(path, false, true, None);
             // The same by the name that the program is given.
             if word.is_file() {
@@ -307,7 +307,8 @@ fn with_interpreters(program: &Path, cwd: &Path, ours: impl Fn(&Path) -> bool) -
         if programs.contains(&program) || programs.len() > INTERPRETERS_MAX {
             break;
         }
-        next = interpreter(&program, cwd);
+        // What nobody can run is opened for nobody.
+        next = interpreter(&program, cwd).filter(|program| is_executable(program));
         programs.push(program);
     }
     programs
@@ -330,7 +331,8 @@ fn interpreter(script: &Path, cwd: &Path) -> Option<PathBuf> {
 
 /// What has to be readable for a path that an operator wrote on a command line: a file with its
 /// project, or alone where it has none; a folder that does not hold all kinds of things.
-fn named(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
+#[must_use]
+pub fn opened_with(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
     let real = path.canonicalize().ok()?;
     if real.is_file() {
         return Some(project_of(&real, home));
@@ -507,13 +509,16 @@ mod tests {
     fn a_file_opens_its_project_or_itself() {
         let made = folder(&["loose/a.py", "loose/secret", "app/package.json", "app/src/main.js"]);
         let at = |path: &str| made.path().join(path);
-        assert_eq!(named(&at("loose/a.py"), None), Some(at("loose/a.py")));
-        assert_eq!(named(&at("app/src/main.js"), None), Some(at("app")));
-        assert_eq!(named(&at("app"), None), Some(at("app")));
-        assert_eq!(named(&at("app"), Some(&at("app"))), None, "a home is wide");
-        assert_eq!(named(Path::new("/etc"), None), None);
+        assert_eq!(opened_with(&at("loose/a.py"), None), Some(at("loose/a.py")));
+        assert_eq!(opened_with(&at("app/src/main.js"), None), Some(at("app")));
+        assert_eq!(opened_with(&at("app"), None), Some(at("app")));
+        assert_eq!(opened_with(&at("app"), Some(&at("app"))), None, "a home is wide");
+        assert_eq!(opened_with(Path::new("/etc"), None), None);
         // A project file in a wide folder makes it no project.
-        assert_eq!(named(&at("app/src/main.js"), Some(&at("app"))), Some(at("app/src/main.js")));
+        assert_eq!(
+            opened_with(&at("app/src/main.js"), Some(&at("app"))),
+            Some(at("app/src/main.js"))
+        );
     }
 
     #[test]

@@ -170,6 +170,11 @@ pub(crate) fn say_first_uses(frame: &Frame) {
 pub(crate) fn read_registry(loaded: &Loaded) -> Result<Option<(String, Vec<u8>)>, Failure> {
     let (path, named) = loaded.registry();
     let shown = path.display().to_string();
+    // A pipe in its place would hold up whoever looks.
+    if path.metadata().is_ok_and(|data| !data.is_file()) {
+        let message = "the registry file is no ordinary file";
+        return Err(Failure::configuration(message).at(shown));
+    }
     match std::fs::read(&path) {
         Ok(text) => Ok(Some((shown, text))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !named => Ok(None),

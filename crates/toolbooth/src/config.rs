@@ -675,8 +675,33 @@ pub(crate) fn load(file: Option<&Path>, data: Option<&Path>) -> Result<Loaded, F
         }
         None => (parse("", "the environment", overrides())?, String::new()),
     };
-    let data = data.map_or_else(|| folder.join(DATA), |data| here.join(data));
+    let data = match data {
+        Some(data) => here.join(data),
+        None => standard_data(&folder)?,
+    };
     Ok(Loaded { config, file, text, folder, data, lock_use: LockUse::Pin, is_trial: false })
+}
+
+/// As [`load`], for this file, or for its folder where it is not there.
+pub(crate) fn load_at(file: &Path, data: Option<&Path>) -> Result<Loaded, Failure> {
+    if file.is_file() {
+        return load(Some(file), data);
+    }
+    let file = std::path::absolute(file)
+        .map_err(|error| Failure::usage(format!("the folder cannot be found: {error}")))?;
+    let loaded = draft("", &file, data)?;
+    Ok(Loaded { file: None, lock_use: LockUse::Pin, ..loaded })
+}
+
+/// The data folder beside a configuration. One that is a link leads to records of somebody else.
+fn standard_data(folder: &Path) -> Result<PathBuf, Failure> {
+    let data = folder.join(DATA);
+    if data.symlink_metadata().is_ok_and(|data| data.file_type().is_symlink()) {
+        return Err(Failure::configuration("the data folder is a link")
+            .at(data.display().to_string())
+            .hint("where it is meant, name the folder that it leads to: `--data FOLDER`"));
+    }
+    Ok(data)
 }
 
 /// Settings that variables of the environment give.
@@ -696,7 +721,7 @@ pub(crate) fn draft(text: &str, file: &Path, data: Option<&Path>) -> Result<Load
     let data = match data {
         Some(data) => std::path::absolute(data)
             .map_err(|error| Failure::usage(format!("the data folder cannot be found: {error}")))?,
-        None => folder.join(DATA),
+        None => standard_data(&folder)?,
     };
     let (text, file) = (text.to_owned(), Some(file.to_owned()));
     let (lock_use, is_trial) = (LockUse::Look, false);

@@ -30,7 +30,9 @@ fn file(given: Option<&Path>, configuration: Option<&Path>) -> Result<PathBuf, F
         Some(path) => path.to_owned(),
         None => config::place(configuration)?,
     };
-    if file.is_file() {
+    // A registry file alone is used too.
+    let beside = file.parent().map(|folder| folder.join(config::REGISTRY));
+    if file.is_file() || beside.is_some_and(|registry| registry.is_file()) {
         return Ok(file);
     }
     Err(Failure::usage("there is no configuration to trust")
@@ -45,8 +47,8 @@ pub(super) fn trust(
     format: Format,
 ) -> Result<bool, Failure> {
     let file = file(given, configuration)?;
-    let loaded = config::load(Some(&file), data)?;
-    let path = loaded.file.clone().unwrap_or(file);
+    let loaded = config::load_at(&file, data)?;
+    let path = std::path::absolute(&file).unwrap_or(file);
     let judged = Judged::of(loaded, path.clone())?;
     let (told, was_trusted) = (judged.told(), judged.is_trusted());
     if !format.is_json() {

@@ -7,17 +7,35 @@ use toolbooth_contracts::id::nearest;
 use super::Config;
 use crate::failure::Failure;
 
+/// How names begin that the JSON library takes for something else.
+const PRIVATE: &str = "$serde_json::private::";
+
+fn has_private_name(table: &Table) -> bool {
+    fn any(value: &Value) -> bool {
+        match value {
+            Value::Table(table) => has_private_name(table),
+            Value::Array(items) => items.iter().any(any),
+            _ => false,
+        }
+    }
+    table.iter().any(|(name, value)| name.starts_with(PRIVATE) || any(value))
+}
+
 /// A configuration from text and overrides.
 pub(crate) fn parse(
     text: &str,
     file: &str,
     overrides: Vec<(String, String)>,
 ) -> Result<Config, Failure> {
+    let mut table: Table = toml::from_str(text).map_err(|error| told(&error, text, file))?;
+    if has_private_name(&table) {
+        let message = format!("no setting has a name that begins with `{PRIVATE}`");
+        return Err(Failure::configuration(message).at(file.to_owned()));
+    }
     let config: Config = toml::from_str(text).map_err(|error| told(&error, text, file))?;
     if overrides.is_empty() {
         return Ok(config);
     }
-    let mut table: Table = toml::from_str(text).map_err(|error| told(&error, text, file))?;
     for (name, value) in &overrides {
         let path: Vec<String> = name.split("__").map(str::to_lowercase).collect();
         set(&mut table, &path, scalar(value)).map_err(|message| {
@@ -112,6 +130,20 @@ fn key_before(text: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_the_json_library_takes_for_something_else_are_refused() {
+        for name in ["$serde_json::private::Number", "\\u0024serde_json::private::RawValue"] {
+            for text in [
+                format!("[servers.\"{name}\"]\ncommand = \"x\"\n"),
+                format!("[servers.a]\ncommand = \"x\"\nenv = {{ \"{name}\" = \"1\" }}\n"),
+                format!("[callers.\"{name}\"]\n"),
+            ] {
+                let failure = parse(&text, "t.toml", Vec::new()).unwrap_err();
+                assert!(failure.message.contains("begins with"), "{text}: {failure:?}");
+            }
+        }
+    }
 
     #[test]
     fn a_value_of_another_kind_is_told_with_its_key() {

@@ -162,7 +162,10 @@ fn copy(path: &Path) -> Result<PathBuf, Failure> {
 
 /// Brings the latest backup back, and those of the files that were changed with it; what stands in
 /// their place is kept beside them. Gives the file's backup and where it is kept, and the others.
-pub(crate) fn undo(path: &Path) -> Result<(PathBuf, PathBuf, Vec<Backup>), Failure> {
+pub(crate) fn undo(
+    client: Client,
+    path: &Path,
+) -> Result<(PathBuf, PathBuf, Vec<Backup>), Failure> {
     let latest =
         (1..=BACKUPS_MAX).rev().map(|number| backup(path, number)).find(|path| is_there(path));
     let latest = latest.ok_or_else(|| {
@@ -177,6 +180,18 @@ pub(crate) fn undo(path: &Path) -> Result<(PathBuf, PathBuf, Vec<Backup>), Failu
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         Err(error) => return Err(failed(&list, "the list of backups cannot be read", &error)),
     };
+    // The list stands beside the client's file, where others may have written it.
+    let own = allowed::files(client, path);
+    let is_ours = |one: &Backup| {
+        own.iter().any(|file| file.path == one.file)
+            && (1..=BACKUPS_MAX).any(|number| one.backup == backup(&one.file, number))
+    };
+    if let Some(other) = others.iter().find(|one| !is_ours(one)) {
+        let message = "the list of backups names a file that Toolbooth does not change";
+        return Err(Failure::usage(message)
+            .at(other.file.display().to_string())
+            .hint(format!("see {}; nothing was brought back", list.display())));
+    }
     let undone = bring_back(path, &latest)?;
     for Backup { file, backup } in &others {
         if is_there(backup) {

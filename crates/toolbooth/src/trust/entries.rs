@@ -4,62 +4,56 @@
 //! Doc: trust.md#what-counts
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path};
 
 use serde_json::{Map, Value};
 use toolbooth_audit::digest::sha256_hex;
-use toolbooth_contracts::contract::{AdapterId, BUILTIN_RUNTIME, GATEWAY_RUNTIME};
+use toolbooth_contracts::contract::{
+    AdapterId, BUILTIN_RUNTIME, GATEWAY_RUNTIME, HANDLERS_RUNTIME,
+};
 use toolbooth_contracts::secret::SecretShapes;
 use toolbooth_registry::RegisteredTool;
 
 /// Entries by their names: `servers.NAME`, `tools.ID`, or a section such as `http`.
 pub(crate) type Entries = BTreeMap<String, Value>;
 
-/// Sections of which each name is an entry of its own: one that is gone asks nothing.
-const NAMED: [&str; 6] = ["servers", "commands", "runtimes", "endpoints", "callers", "tools"];
+/// Sections of which each name is an entry of its own.
+const NAMED: [&str; 5] = ["servers", "commands", "runtimes", "endpoints", "tools"];
 
-/// Sections without which less is checked than with them; what holds without another is the safest.
-const LOOSER_WITHOUT: [&str; 3] = ["discovery", "lock", "trust"];
+/// Sections without which less is checked than with them, or more is given. What starts something
+/// starts nothing when it is gone.
+const LOOSER_WITHOUT: [&str; 11] = [
+    "audit",
+    "builtin",
+    "callers",
+    "discovery",
+    "flags",
+    "lock",
+    "permissions",
+    "policy",
+    "store",
+    "tools",
+    "trust",
+];
 
 /// Settings that start nothing, loosen nothing and reach nobody; `*` stands for any name. A setting
 /// that is not here counts, so that a new one is asked for until somebody has thought about it.
 const HARMLESS: &[&str] = &[
     "audit.checkpoint_events",
     "audit.checkpoint_interval_ms",
-    "audit.log",
-    "audit.tools",
-    "callers.*.deny",
-    "callers.*.grants",
-    "callers.*.match",
-    "callers.*.operate",
-    "callers.*.tools",
-    "commands.*.defaults.idempotency",
-    "commands.*.defaults.permissions",
     "commands.*.defaults.rate_limit_per_min",
-    "commands.*.defaults.read_only",
     "commands.*.defaults.timeout_ms",
-    "commands.*.deny",
     "commands.*.discover_timeout_ms",
     "commands.*.enabled",
-    "commands.*.error_text",
     "commands.*.listing_bytes_max",
-    "commands.*.overrides.*.idempotency",
-    "commands.*.overrides.*.permissions",
     "commands.*.overrides.*.rate_limit_per_min",
-    "commands.*.overrides.*.read_only",
     "commands.*.overrides.*.timeout_ms",
-    "commands.*.rename",
-    "commands.*.tools",
-    "discovery.defaults.idempotency",
-    "discovery.defaults.permissions",
     "discovery.defaults.rate_limit_per_min",
-    "discovery.defaults.read_only",
     "discovery.defaults.timeout_ms",
     "discovery.interval",
     "discovery.interval_ms",
     "endpoints.*.connect_timeout_ms",
-    "endpoints.*.idempotency_header",
     "endpoints.*.response_bytes_max",
-    "flags",
     "http.body_bytes_budget",
     "http.body_timeout_ms",
     "http.connections_max",
@@ -69,39 +63,34 @@ const HARMLESS: &[&str] = &[
     "http.sessions_per_caller_max",
     "http.write_timeout_ms",
     "mcp",
-    "permissions",
-    "policy",
-    "proxy",
-    "receipts",
+    "proxy.argument_bytes_max",
+    "proxy.in_flight_max",
+    "proxy.input_patience_ms",
+    "proxy.progress_cap_ms",
+    "proxy.queued_max",
+    "proxy.result_bytes_max",
+    "proxy.shutdown_grace_ms",
+    "proxy.workers",
     // Its contracts are entries of their own.
     "registry",
     "results",
-    "retention",
-    "runtimes.*.error_text",
     "runtimes.*.workers",
-    "servers.*.defaults.idempotency",
-    "servers.*.defaults.permissions",
     "servers.*.defaults.rate_limit_per_min",
-    "servers.*.defaults.read_only",
     "servers.*.defaults.timeout_ms",
-    "servers.*.deny",
     "servers.*.description",
     "servers.*.enabled",
-    "servers.*.isolation",
-    "servers.*.overrides.*.idempotency",
-    "servers.*.overrides.*.permissions",
     "servers.*.overrides.*.rate_limit_per_min",
-    "servers.*.overrides.*.read_only",
     "servers.*.overrides.*.timeout_ms",
-    "servers.*.rename",
     "servers.*.startup_timeout_ms",
     "servers.*.timeout_ms",
-    "servers.*.tools",
-    "servers.*.verify",
     "store.bytes_max",
-    "store.durability",
     "toolsets",
 ];
+
+/// Contracts of a registry file that are entries of their own; beyond that all are one.
+const TOOLS_MAX: usize = 1_000;
+/// Largest file that counts with what it holds, in bytes.
+const FILE_BYTES_MAX: u64 = 32 << 20;
 
 /// Maps whose texts may be secrets: an entry has their digests.
 const MASKED: [&str; 6] = ["env", "headers", "query", "secrets", "set", "body"];
@@ -154,12 +143,100 @@ fn masked(value: Value, is_secret: bool, shapes: &SecretShapes) -> Value {
     }
 }
 
-/// The entries of a configuration, from its document.
-pub(crate) fn of_configuration(document: &Value, shapes: &SecretShapes) -> Entries {
+/// A document of TOML as JSON. By hand, since JSON's own reader takes some keys for numbers.
+fn json(value: &toml::Value) -> Value {
+    match value {
+        toml::Value::String(text) => Value::String(text.clone()),
+        toml::Value::Integer(number) => (*number).into(),
+        toml::Value::Float(number) => Value::String(number.to_string()),
+        toml::Value::Boolean(yes) => (*yes).into(),
+        toml::Value::Datetime(time) => Value::String(time.to_string()),
+        toml::Value::Array(items) => items.iter().map(json).collect(),
+        toml::Value::Table(table) => {
+            Value::Object(table.iter().map(|(name, value)| (name.clone(), json(value))).collect())
+        }
+    }
+}
+
+/// The texts of a value.
+fn texts<'v>(value: &'v Value, found: &mut Vec<&'v str>) {
+    match value {
+        Value::String(text) => found.push(text),
+        Value::Array(items) => items.iter().for_each(|item| texts(item, found)),
+        Value::Object(members) => members.values().for_each(|member| texts(member, found)),
+        _ => (),
+    }
+}
+
+/// Where relative paths of an entry lead that links take out of the folder of the configuration.
+fn links(value: &Value, folder: &Path) -> Map<String, Value> {
+    let Ok(root) = folder.canonicalize() else { return Map::new() };
+    let mut found = Vec::new();
+    texts(value, &mut found);
+    let cwd = value.get("cwd").and_then(Value::as_str).map(|cwd| root.join(cwd));
+    let mut links = Map::new();
+    for text in found.into_iter().filter(|text| !text.is_empty() && !Path::new(text).is_absolute())
+    {
+        for base in [Some(&root), cwd.as_ref()].into_iter().flatten() {
+            let path = base.join(text);
+            let is_outside = Path::new(text).components().any(|part| part == Component::ParentDir);
+            let real = path.canonicalize().ok();
+            if let Some(real) = real.filter(|real| !is_outside && !real.starts_with(&root)) {
+                links.insert(text.to_owned(), real.display().to_string().into());
+            }
+        }
+    }
+    links
+}
+
+/// The digest of a file that an entry names, as far as it is there.
+fn digest_of_file(path: &Path) -> Option<String> {
+    let data = std::fs::metadata(path).ok()?;
+    let is_read = data.is_file() && data.len() <= FILE_BYTES_MAX;
+    let text = is_read.then(|| std::fs::read(path).ok()).flatten()?;
+    Some(format!("sha256:{}", sha256_hex(&text)))
+}
+
+/// What files beside the configuration add to an entry: where links lead, which hosts a document names,
+/// where packages come from.
+fn with_files(section: &str, mut value: Value, folder: &Path) -> Value {
+    let links = links(&value, folder);
+    let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+    let mut more = Map::new();
+    if section == "endpoints" {
+        let document = text("openapi").filter(|_| text("url").is_none());
+        let files = [("documentDigest", document), ("authoritiesDigest", text("ca_file"))];
+        for (name, file) in files.into_iter().filter_map(|(name, file)| Some((name, file?))) {
+            more.extend(digest_of_file(&folder.join(file)).map(|it| (name.to_owned(), it.into())));
+        }
+    }
+    if section == "servers" && text("command").is_some() {
+        let cwd = text("cwd").map_or_else(|| folder.to_owned(), |cwd| folder.join(cwd));
+        for (name, url) in toolbooth_adapters::project_registries(&cwd) {
+            more.insert(name, url.into());
+        }
+    }
+    if let (Some(members), false) = (value.as_object_mut(), links.is_empty()) {
+        members.insert("leadsTo".to_owned(), Value::Object(links));
+    }
+    if let (Some(members), false) = (value.as_object_mut(), more.is_empty()) {
+        members.insert("files".to_owned(), Value::Object(more));
+    }
+    value
+}
+
+/// The entries of a configuration in a folder, from its document.
+pub(crate) fn of_configuration(
+    document: &toml::Table,
+    folder: &Path,
+    shapes: &SecretShapes,
+) -> Entries {
     let mut entries = Entries::new();
-    for (section, value) in document.as_object().into_iter().flatten() {
+    for (section, value) in document {
+        let value = json(value);
         if !NAMED.contains(&section.as_str()) {
-            let counted = counting(value, &mut vec![section]);
+            let counted = counting(&value, &mut vec![section]);
+            let counted = counted.map(|counted| with_files(section, counted, folder));
             entries.extend(counted.map(|counted| (section.clone(), counted)));
             continue;
         }
@@ -168,6 +245,7 @@ pub(crate) fn of_configuration(document: &Value, shapes: &SecretShapes) -> Entri
                 continue;
             }
             let counted = counting(value, &mut vec![section, name]);
+            let counted = counted.map(|counted| with_files(section, counted, folder));
             entries.extend(counted.map(|counted| (format!("{section}.{name}"), counted)));
         }
     }
@@ -175,28 +253,52 @@ pub(crate) fn of_configuration(document: &Value, shapes: &SecretShapes) -> Entri
     entries.into_iter().map(mask).collect()
 }
 
-/// The entries of the contracts of a registry file: how the tools that run on this machine are contained,
-/// where that is not decided by the deepest distrust.
+/// The entries of the contracts of a registry file: of tools of servers and endpoints, which stand for
+/// what those list; and of tools on this machine that have a sandbox of their own, or a level other than
+/// `untrusted` and `sandbox`. Other tools of a trusted runtime are contained as that is.
 pub(crate) fn of_tools(tools: &[RegisteredTool]) -> Entries {
     let entry = |tool: &RegisteredTool| {
         let contract = tool.contract();
-        let Some(AdapterId::Local(runtime)) = contract.execution.adapter() else { return None };
-        if [BUILTIN_RUNTIME, GATEWAY_RUNTIME].contains(&runtime.as_str()) {
-            return None;
-        }
+        let adapter = contract.execution.adapter()?;
         let level = contract.policy.trust_level.as_str();
-        let contained = ["untrusted", "sandbox"].contains(&level);
-        if contained && contract.sandbox.is_none() {
-            return None;
+        let is_contained = ["untrusted", "sandbox"].contains(&level) && contract.sandbox.is_none();
+        match &adapter {
+            AdapterId::Local(own) if [BUILTIN_RUNTIME, GATEWAY_RUNTIME].contains(&own.as_str()) => {
+                return None;
+            }
+            // The runtime of a folder that no configuration has to name.
+            AdapterId::Local(own) if is_contained && own == HANDLERS_RUNTIME => {
+                let value = serde_json::json!({ "folder": HANDLERS_RUNTIME });
+                return Some((HANDLERS_RUNTIME.to_owned(), value));
+            }
+            AdapterId::Local(_) if is_contained => return None,
+            _ => (),
         }
         let value = serde_json::json!({
-            "runtime": runtime,
-            "trustLevel": level,
+            "adapter": adapter.to_string(),
+            "target": contract.execution.target,
+            "trustLevel": contract.policy.trust_level,
             "sandbox": contract.sandbox,
+            "approval": contract.policy.approval,
+            "readOnly": contract.policy.read_only,
+            "permissions": contract.permissions,
         });
         Some((format!("tools.{}", contract.tool_id), value))
     };
-    tools.iter().filter_map(entry).collect()
+    let entries: Entries = tools.iter().filter_map(entry).collect();
+    if entries.len() <= TOOLS_MAX {
+        return entries;
+    }
+    let text = serde_json::to_string(&entries).unwrap_or_default();
+    let all = serde_json::json!({
+        "count": entries.len(), "digest": format!("sha256:{}", sha256_hex(text.as_bytes())),
+    });
+    Entries::from([("tools".to_owned(), all)])
+}
+
+/// Whether an entry is of the registry file.
+pub(crate) fn is_of_registry(name: &str) -> bool {
+    [HANDLERS_RUNTIME, "tools"].contains(&name) || name.starts_with("tools.")
 }
 
 /// An entry that is not as it was trusted.
@@ -211,10 +313,14 @@ pub(crate) struct Change {
 
 /// What of `now` was not trusted.
 pub(crate) fn changes(trusted: &Entries, now: &Entries) -> Vec<Change> {
+    let is_looser = |name: &str| {
+        let section = name.split_once('.').map_or(name, |(section, _)| section);
+        LOOSER_WITHOUT.contains(&section)
+    };
     let names: BTreeSet<&String> = trusted.keys().chain(now.keys()).collect();
     names
         .into_iter()
-        .filter(|name| now.contains_key(*name) || LOOSER_WITHOUT.contains(&name.as_str()))
+        .filter(|name| now.contains_key(*name) || is_looser(name))
         .filter(|name| trusted.get(*name) != now.get(*name))
         .map(|name| Change {
             name: name.clone(),
@@ -248,8 +354,8 @@ mod tests {
     use super::*;
 
     fn entries(text: &str) -> Entries {
-        let document: Value = toml::from_str(text).unwrap();
-        of_configuration(&document, &crate::compose::shapes())
+        let document: toml::Table = toml::from_str(text).unwrap();
+        of_configuration(&document, Path::new("/nowhere"), &crate::compose::shapes())
     }
 
     fn names(before: &str, now: &str) -> Vec<String> {
@@ -288,11 +394,20 @@ mod tests {
             "[endpoints.e]\nurl = \"u\"",
             "[callers.c.secrets.s]\nTOKEN = \"t\"",
             "[callers.c]\nsomething_new = 1",
+            "[callers.local]\nmatch = [\"local\"]\noperate = true",
+            "[flags]\ntools_policy = false",
+            "[policy]\nwhitelist = [\"a\"]",
+            "[store]\ndurability = \"memory\"",
+            "[audit]\nlog = \"none\"",
+            "[retention]\nlogs = \"1s\"",
+            "[proxy]\noutput = \"warn\"",
         ] {
             assert_eq!(names(SERVER, &format!("{SERVER}{section}\n")).len(), 1, "{section}");
         }
         let lock = format!("{SERVER}[lock]\nmode = \"file\"\n");
         assert_eq!(names(&lock, SERVER), ["lock"], "less is checked without it");
+        let roots = format!("{SERVER}[builtin]\nroots = [\"docs\"]\n");
+        assert_eq!(names(&roots, SERVER), ["builtin"], "the whole folder is read without it");
     }
 
     #[test]
@@ -300,13 +415,13 @@ mod tests {
         for more in [
             "timeout_ms = 5",
             "description = \"d\"",
-            "tools = [\"t\"]",
             "enabled = true",
             "defaults = { timeout_ms = 5 }",
         ] {
             assert_eq!(names(SERVER, &format!("{SERVER}{more}\n")), [""; 0], "{more}");
         }
-        let more = "[proxy]\nworkers = 1\n[policy]\nwhitelist = [\"a\"]\n[retention]\nlogs = \"9d\"\n[store]\ndurability = \"process\"\n";
+        let more =
+            "[proxy]\nworkers = 1\n[results]\ninline_bytes = 9\n[store]\nbytes_max = 99999999\n";
         assert_eq!(names(SERVER, &format!("{SERVER}{more}")), [""; 0]);
         assert_eq!(names(SERVER, ""), [""; 0], "what is gone starts nothing");
         assert_eq!(names("", &format!("{SERVER}enabled = false\n")), [""; 0]);
@@ -320,6 +435,34 @@ mod tests {
         let kept = serde_json::to_string(&entries(&with("hunter2"))).unwrap();
         assert!(!kept.contains("hunter2") && kept.contains("env:X"), "{kept}");
         assert_eq!(names(&with("hunter2"), &with("hunter3")), ["servers.a"]);
+    }
+
+    #[test]
+    fn where_links_and_documents_lead_counts() {
+        let made = tempfile::tempdir().unwrap();
+        let folder = made.path().join("clone");
+        std::fs::create_dir_all(folder.join("out")).unwrap();
+        std::fs::create_dir_all(made.path().join("home")).unwrap();
+        let at = |name: &str| folder.join(name);
+        let entries = |text: &str| {
+            let document: toml::Table = toml::from_str(text).unwrap();
+            of_configuration(&document, &folder, &crate::compose::shapes())
+        };
+        let server = "[servers.a]\ncommand = \"x\"\nsandbox = { base = \"server\", fs = { write = [\"out\"] } }\n";
+        let endpoint = "[endpoints.e]\nopenapi = \"api.json\"\n";
+        std::fs::write(at("api.json"), "{}").unwrap();
+        let text = format!("{server}{endpoint}");
+        let before = entries(&text);
+        assert!(changes(&before, &entries(&text)).is_empty());
+        std::fs::remove_dir(at("out")).unwrap();
+        std::os::unix::fs::symlink("../home", at("out")).unwrap();
+        std::fs::write(at("api.json"), "{\"servers\": []}").unwrap();
+        std::fs::write(at(".npmrc"), "registry=https://npm.example/\n").unwrap();
+        let found = changes(&before, &entries(&text));
+        let names: Vec<&str> = found.iter().map(|change| change.name.as_str()).collect();
+        assert_eq!(names, ["endpoints.e", "servers.a"], "{found:?}");
+        let now = found[1].now.as_ref().unwrap().to_string();
+        assert!(now.contains("leadsTo") && now.contains("npm.example"), "{now}");
     }
 
     #[test]

@@ -22,8 +22,8 @@ const BYTES_MAX: u64 = 16 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Kept {
-    /// SHA-256 of the configuration and its registry file, in hex.
-    pub(crate) digest: String,
+    /// SHA-256 of its registry file, in hex; empty where not all of it is trusted.
+    pub(crate) registry_digest: String,
     /// RFC 3339.
     pub(crate) trusted_at: String,
     /// What counts of it.
@@ -121,7 +121,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = TrustFile(folder.path().join("toolbooth/trusted"));
         let kept = Kept {
-            digest: "d".to_owned(),
+            registry_digest: "d".to_owned(),
             trusted_at: "2026-01-01T00:00:00Z".to_owned(),
             entries: Entries::new(),
         };

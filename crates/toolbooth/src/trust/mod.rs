@@ -9,16 +9,17 @@ pub(crate) mod entries;
 mod file;
 mod shown;
 
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
 use toolbooth_audit::digest::sha256_hex;
 use toolbooth_contracts::Guard;
 use toolbooth_proxy::{Clock, SystemClock};
 use toolbooth_registry::RegisteredTool;
 
+use self::entries::is_of_registry;
 pub(crate) use self::entries::{Change, Entries};
 pub(crate) use self::file::{Kept, TrustFile};
 pub(crate) use self::shown::told;
@@ -40,8 +41,15 @@ type RegistryText = Result<Option<(String, Vec<u8>)>, Failure>;
 pub(crate) struct Trusted {
     loaded: Loaded,
     registry: RegistryText,
+    /// Its file, or the place where it would be.
+    file: PathBuf,
     /// The command line names it, or it starts nothing: what changes is not asked for.
     is_named: bool,
+}
+
+/// The file of a configuration, or the place in its folder where it would be.
+fn file_of(loaded: &Loaded) -> PathBuf {
+    loaded.file.clone().unwrap_or_else(|| loaded.folder.join(crate::config::FILE))
 }
 
 impl Deref for Trusted {
@@ -66,8 +74,8 @@ impl Trusted {
 
     /// For commands that start, connect to and write nothing.
     pub(crate) fn starting_nothing(loaded: Loaded) -> Self {
-        let registry = compose::read_registry(&loaded);
-        Self { loaded, registry, is_named: true }
+        let (registry, file) = (compose::read_registry(&loaded), file_of(&loaded));
+        Self { loaded, registry, file, is_named: true }
     }
 
     /// A configuration of which a person has just seen every part that is left in it.
@@ -78,21 +86,24 @@ impl Trusted {
     /// Keeps the trust after this program has added contracts to the registry file, as a person has
     /// asked it to. Where that is not kept, the next command asks.
     pub(crate) fn registry_written(&self) {
-        let Some(file) = self.loaded.file.clone().filter(|_| !self.is_named) else { return };
-        let Ok(judged) = Judged::of(self.loaded.clone(), file) else { return };
-        if judged.changes.iter().all(|change| change.name.starts_with("tools.")) {
+        if self.is_named {
+            return;
+        }
+        let Ok(judged) = Judged::of(self.loaded.clone(), self.file.clone()) else { return };
+        if judged.changes.iter().all(|change| is_of_registry(&change.name)) {
             let _ = judged.keep(|_| true);
         }
     }
 
     /// Whether contracts that the registry file has now may be used: what does not count may change.
     pub(crate) fn admits(&self, tools: &[RegisteredTool]) -> Result<(), String> {
-        let Some(file) = self.loaded.file.as_deref().filter(|_| !self.is_named) else {
+        if self.is_named {
             return Ok(());
-        };
+        }
+        let file = &self.file;
         let now = entries::of_tools(tools);
         let kept = kept(file).map_err(|failure| failure.message)?.unwrap_or_default();
-        let is_tool = |change: &Change| change.name.starts_with("tools.");
+        let is_tool = |change: &Change| is_of_registry(&change.name);
         let changes = entries::changes(&kept, &now);
         match changes.iter().find(|change| is_tool(change)) {
             None => Ok(()),
@@ -112,9 +123,15 @@ fn kept(file: &Path) -> Result<Option<Entries>, Failure> {
     Ok(contents.configurations.remove(&name(file)).map(|kept| kept.entries))
 }
 
-/// The name of a configuration in the file: its real path.
+/// The name of a configuration in the file of trust: the real path of its folder, and its own name. A
+/// link to another configuration is one of its own, because its folder decides where paths lead.
 pub(crate) fn name(file: &Path) -> String {
-    file.canonicalize().unwrap_or_else(|_| file.to_owned()).display().to_string()
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let folder = file.parent().and_then(|folder| folder.canonicalize().ok());
+    match folder.zip(file.file_name()) {
+        Some((folder, name)) => folder.join(name).display().to_string(),
+        None => file.display().to_string(),
+    }
 }
 
 /// A configuration that has been looked at, and what of it was not trusted.
@@ -122,7 +139,10 @@ pub(crate) fn name(file: &Path) -> String {
 pub(crate) struct Judged {
     trusted: Trusted,
     file: PathBuf,
-    digest: String,
+    /// SHA-256 of the registry file, in hex.
+    registry_digest: String,
+    /// As it was trusted.
+    before: Entries,
     pub(crate) entries: Entries,
     /// Whether it was ever trusted.
     pub(crate) is_known: bool,
@@ -130,37 +150,36 @@ pub(crate) struct Judged {
 }
 
 impl Judged {
-    /// Looks at the configuration of `file`, which `loaded` was read from.
+    /// Looks at the configuration of `file`, which `loaded` was read from, or would be.
     pub(crate) fn of(loaded: Loaded, file: PathBuf) -> Result<Self, Failure> {
         let registry = compose::read_registry(&loaded);
-        let text = loaded.text.clone();
         let registry_text = registry.as_ref().ok().and_then(Option::as_ref);
-        let both = [text.as_bytes(), registry_text.map_or(&[], |(_, text)| text.as_slice())];
-        let digest = sha256_hex(both.map(sha256_hex).concat().as_bytes());
-        let trusted = Trusted { loaded, registry: registry.clone(), is_named: false };
+        let registry_digest = sha256_hex(registry_text.map_or(&[], |(_, text)| text.as_slice()));
         let known = match TrustFile::of_user() {
             Some(own) => own.read()?.configurations.remove(&name(&file)),
             None => None,
         };
-        let (is_known, before) = match known {
-            Some(known) if known.digest == digest => {
-                let (entries, changes) = (known.entries, Vec::new());
-                return Ok(Self { trusted, file, digest, entries, is_known: true, changes });
-            }
-            Some(known) => (true, known.entries),
-            None => (false, Entries::new()),
-        };
+        let is_known = known.is_some();
+        let known_digest = known.as_ref().map(|known| known.registry_digest.clone());
+        let before = known.map(|known| known.entries).unwrap_or_default();
         let shapes = compose::shapes();
-        let document: Value = toml::from_str(&text).unwrap_or_default();
-        let mut entries = entries::of_configuration(&document, &shapes);
-        if let Ok(Some((name, text))) = &registry {
+        let document: toml::Table = toml::from_str(&loaded.text).map_err(|_| {
+            Failure::configuration("the configuration is no TOML").at(file.display().to_string())
+        })?;
+        let mut entries = entries::of_configuration(&document, &loaded.folder, &shapes);
+        if known_digest.as_ref() == Some(&registry_digest) {
+            // A large registry is not read twice where it is as it was.
+            let of_registry = before.iter().filter(|(name, _)| is_of_registry(name));
+            entries.extend(of_registry.map(|(name, value)| (name.clone(), value.clone())));
+        } else if let Some((name, text)) = registry_text
+            && let Ok(read) = toolbooth_registry::file::load(text, name, &Guard::new(shapes))
+        {
             // One that is refused has no contract.
-            if let Ok(loaded) = toolbooth_registry::file::load(text, name, &Guard::new(shapes)) {
-                entries.extend(entries::of_tools(&loaded.tools));
-            }
+            entries.extend(entries::of_tools(&read.tools));
         }
         let changes = entries::changes(&before, &entries);
-        Ok(Self { trusted, file, digest, entries, is_known, changes })
+        let trusted = Trusted { loaded, registry, file: file.clone(), is_named: false };
+        Ok(Self { trusted, file, registry_digest, before, entries, is_known, changes })
     }
 
     /// Whether there is nothing to ask. A configuration in which nothing counts needs no trust.
@@ -191,19 +210,21 @@ impl Judged {
             Failure::usage("there is no home to keep the trust in")
                 .hint("set XDG_STATE_HOME, or name the configuration with `--trust FILE`")
         })?;
-        let all = self.entries.keys().all(|name| is_meant(name));
-        let entries: Entries = self
-            .entries
-            .iter()
-            .filter(|(name, _)| is_meant(name))
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect();
+        let all = self.changes.iter().all(|change| is_meant(&change.name));
+        let names: BTreeSet<&String> = self.entries.keys().chain(self.before.keys()).collect();
+        let mut entries = Entries::new();
+        for name in names {
+            // What nobody has said yes to stays as it was, also where it is gone now.
+            let from = if is_meant(name) { &self.entries } else { &self.before };
+            entries.extend(from.get(name).map(|value| (name.clone(), value.clone())));
+        }
         if entries.is_empty() && !all {
             return Ok(());
         }
-        // Only one that is trusted as a whole is known by its bytes.
-        let digest = if all { self.digest.clone() } else { String::new() };
-        let kept = Kept { digest, trusted_at: SystemClock::default().now().text, entries };
+        // Only a registry that is trusted as a whole is known by its bytes.
+        let registry_digest = if all { self.registry_digest.clone() } else { String::new() };
+        let trusted_at = SystemClock::default().now().text;
+        let kept = Kept { registry_digest, trusted_at, entries };
         own.change(|contents| {
             contents.configurations.insert(name(&self.file), kept);
         })
@@ -225,8 +246,9 @@ impl Judged {
     fn refused(&self) -> Failure {
         let file = self.file.display();
         let message = if self.is_known {
-            let names: Vec<&str> =
-                self.changes.iter().take(5).map(|change| change.name.as_str()).collect();
+            let names = self.changes.iter().take(5);
+            let names: Vec<String> =
+                names.map(|change| change.name.escape_debug().to_string()).collect();
             let more = match self.changes.len().saturating_sub(names.len()) {
                 0 => String::new(),
                 more => format!(" and {more} more"),
@@ -256,7 +278,7 @@ pub(crate) struct Gate {
 impl Gate {
     /// The configuration, if it is trusted.
     pub(crate) fn require(&self, loaded: Loaded) -> Result<Trusted, Failure> {
-        let Some(file) = loaded.file.clone() else { return Ok(Trusted::starting_nothing(loaded)) };
+        let file = file_of(&loaded);
         let same = |named: &Path| name(named) == name(&file);
         if let Some(named) = &self.named
             && !same(named)
@@ -266,7 +288,9 @@ impl Gate {
                 .at(file.display().to_string())
                 .hint("name the configuration that is used; `--config FILE` chooses one"));
         }
-        let of_variable = std::env::var_os(NAMED).map(PathBuf::from);
+        // A relative one would name a file of every folder.
+        let of_variable =
+            std::env::var_os(NAMED).map(PathBuf::from).filter(|named| named.is_absolute());
         if self.named.is_some() || of_variable.is_some_and(|named| same(&named)) {
             return Ok(Trusted::starting_nothing(loaded));
         }

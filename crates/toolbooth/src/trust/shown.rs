@@ -5,18 +5,18 @@
 use std::path::{Path, PathBuf};
 
 use toolbooth_adapters::mcp::Reach;
-use toolbooth_adapters::sandbox::{default_profile, is_wide, of_call, server_profile};
+use toolbooth_adapters::sandbox::{default_profile, is_wide, of_call, opened_with, server_profile};
 use toolbooth_adapters::{secret_place_of, secrets};
-use toolbooth_contracts::sandbox::SandboxProfile;
+use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 
 use super::entries::{Change, leaves};
 use crate::config::{self, CommandText, Loaded, RuntimeKind, Setting};
 use crate::executors;
 
-/// Most characters of one line.
-const LINE_MAX: usize = 400;
-/// Most tools of the registry file that are named.
-const TOOLS_MAX: usize = 10;
+/// Contained tools of the registry file that are named; what is not contained is named in any case.
+const TOOLS_MAX: usize = 20;
+/// White space in one piece that is shown as it is.
+const BLANKS_MAX: usize = 3;
 
 /// Each change as lines, those that start something first.
 pub(crate) fn told(loaded: &Loaded, changes: &[Change]) -> Vec<String> {
@@ -31,45 +31,96 @@ pub(crate) fn told(loaded: &Loaded, changes: &[Change]) -> Vec<String> {
         sorted.into_iter().partition(|change| change.name.starts_with("tools."));
     for change in others {
         let mut own = described(loaded, change);
-        if let Some(before) = &change.before {
-            own.extend(differences(before, change.now.as_ref().unwrap_or_default()));
+        if let Some(now) = &change.now {
+            own.extend(files(now));
+            own.extend(change.before.iter().flat_map(|before| differences(before, now)));
         }
         lines.extend(own);
     }
-    let levels = executors::levels(&loaded.config);
-    if !tools.is_empty() {
-        lines.push(format!(
-            "{} tool(s) of the registry file are contained as their contracts say:",
-            tools.len()
-        ));
-        for change in tools.iter().take(TOOLS_MAX) {
-            let own = change.now.as_ref().unwrap_or_default();
-            let level = own.get("trustLevel").and_then(|level| level.as_str()).unwrap_or_default();
-            let id = change.name.trim_start_matches("tools.");
-            let runtime = own.get("runtime").and_then(|own| own.as_str()).unwrap_or_default();
-            let sandbox = own.get("sandbox").cloned().unwrap_or_default();
-            let sandbox: Option<SandboxProfile> = serde_json::from_value(sandbox).ok();
-            let profile = of_call(sandbox.as_ref(), levels.of(level));
-            let contained = contained(profile.as_ref());
-            lines.push(format!("    {id} (`{level}`, runtime `{runtime}`): {}", contained.trim()));
-            if let Some(before) = &change.before {
-                lines.extend(differences(before, own));
-            }
-        }
-        if tools.len() > TOOLS_MAX {
-            lines.push(format!("    and {} more", tools.len() - TOOLS_MAX));
-        }
-    }
-    lines.into_iter().map(shortened).collect()
+    lines.extend(of_tools(loaded, &tools));
+    lines.into_iter().map(|line| one_line(&line)).collect()
 }
 
-fn shortened(line: String) -> String {
-    // One line for one thing, whatever a text of the configuration holds.
-    let line = line.replace(['\n', '\r'], " ");
-    match line.char_indices().nth(LINE_MAX) {
-        Some((at, _)) => format!("{}… ({} characters)", &line[..at], line.chars().count()),
-        None => line,
+/// A text as one line from which nothing is left out: what would begin another line is written out, and
+/// much white space is counted.
+fn one_line(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let indent = text.len() - text.trim_start_matches(' ').len();
+    let (start, rest) = text.split_at(indent);
+    out.push_str(start);
+    let mut blanks = 0;
+    let flush = |out: &mut String, blanks: usize| match blanks {
+        0..=BLANKS_MAX => out.push_str(&" ".repeat(blanks)),
+        many => out.push_str(&format!(" [{many} blanks] ")),
+    };
+    for character in rest.chars() {
+        if character == ' ' {
+            blanks += 1;
+            continue;
+        }
+        flush(&mut out, std::mem::take(&mut blanks));
+        match character {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            other => out.push(other),
+        }
     }
+    out
+}
+
+/// The contracts of the registry file, those without containment first.
+fn of_tools(loaded: &Loaded, tools: &[&Change]) -> Vec<String> {
+    if tools.is_empty() {
+        return Vec::new();
+    }
+    let levels = executors::levels(&loaded.config);
+    let mut lines = vec![format!("{} tool(s) of the registry file:", tools.len())];
+    let mut contained_lines = Vec::new();
+    for change in tools {
+        let id = change.name.trim_start_matches("tools.");
+        let Some(own) = &change.now else {
+            lines.push(format!("    {id} is gone, and what its contract asked for with it"));
+            continue;
+        };
+        let text = |name: &str| own.get(name).and_then(|own| own.as_str()).unwrap_or_default();
+        let (level, adapter) = (text("trustLevel"), text("adapter"));
+        let sandbox = own.get("sandbox").cloned().unwrap_or_default();
+        let sandbox: Option<SandboxProfile> = serde_json::from_value(sandbox).ok();
+        let is_local = adapter.starts_with("local:");
+        let profile = of_call(sandbox.as_ref(), levels.of(level));
+        let how = match is_local {
+            true => contained(profile.as_ref()),
+            false => vec!["    as its server or endpoint is".to_owned()],
+        };
+        let mut own_lines = vec![format!("    {id} (`{level}`, {adapter}):")];
+        own_lines.extend(how.into_iter().map(|line| format!("    {line}")));
+        if let (Some(before), Some(now)) = (&change.before, &change.now) {
+            own_lines.extend(differences(before, now));
+        }
+        match is_local && profile.is_none() {
+            true => lines.extend(own_lines),
+            false => contained_lines.push(own_lines),
+        }
+    }
+    let more = contained_lines.len().saturating_sub(TOOLS_MAX);
+    lines.extend(contained_lines.into_iter().take(TOOLS_MAX).flatten());
+    if more > 0 {
+        lines.push(format!("    and {more} more that are contained, or as their servers are"));
+    }
+    lines
+}
+
+/// What files beside the configuration add to an entry.
+fn files(now: &serde_json::Value) -> Vec<String> {
+    let of = |name: &str| now.get(name).map(leaves).unwrap_or_default();
+    let links = of("leadsTo").into_iter().map(|(path, real)| format!("    {path} leads to {real}"));
+    let own = of("files").into_iter().map(|(name, value)| match name.as_str() {
+        "documentDigest" => "    its document names the hosts that get these requests".to_owned(),
+        "authoritiesDigest" => "    certificates of a file of its own are believed".to_owned(),
+        _ => format!("    a file of the folder sets {name} to {value}: packages come from there"),
+    });
+    links.chain(own).collect()
 }
 
 /// What is different in an entry that was trusted before.
@@ -96,14 +147,26 @@ fn described(loaded: &Loaded, change: &Change) -> Vec<String> {
         "commands" => config.commands.get(name).map(|pair| of_commands(loaded, name, pair)),
         "runtimes" => config.runtimes.get(name).map(|runtime| of_runtime(loaded, name, runtime)),
         "endpoints" => config.endpoints.get(name).map(|endpoint| {
-            let url = endpoint.url.as_deref().unwrap_or("the servers of its document");
-            let mut lines = vec![format!("endpoint `{name}` sends requests to {url}")];
+            let url = match &endpoint.url {
+                Some(url) => with_host(url),
+                None => "the servers that its document names".to_owned(),
+            };
+            let method = endpoint.method.as_deref().unwrap_or("requests");
+            let mut lines = vec![format!("endpoint `{name}` sends {method} to {url}")];
             lines.extend(given("with", endpoint.headers.iter()));
             if endpoint.allow_private {
                 lines.push("    addresses that are not public too".to_owned());
             }
+            if endpoint.redirects > 0 {
+                lines.push(format!("    and follows {} redirect(s)", endpoint.redirects));
+            }
             lines
         }),
+        "handlers" if change.now.is_some() => {
+            let mut lines = vec!["functions in the files of `handlers/` are run".to_owned()];
+            lines.extend(contained(Some(&default_profile())));
+            Some(lines)
+        }
         _ => None,
     };
     described.unwrap_or_else(|| match &change.now {
@@ -132,7 +195,14 @@ fn named(path: &Path) -> String {
             "    its argument names {}, which it may not read: it holds all kinds of things",
             path.display()
         ),
-        None => format!("    may read {} too, which an argument names", path.display()),
+        None => match opened_with(path, home.as_deref()) {
+            Some(project) if project != path => format!(
+                "    may read all of {} too: its argument names {}",
+                project.display(),
+                path.display()
+            ),
+            _ => format!("    may read {} too, which an argument names", path.display()),
+        },
     }
 }
 
@@ -162,7 +232,7 @@ fn of_server(loaded: &Loaded, name: &str, server: &config::Server) -> Vec<String
             let words = child.line.argv.iter().map(secrets::Setting::shown);
             let mut lines = vec![format!("server `{name}` starts: {}", words_of(words))];
             lines.extend(child.line.cwd.as_ref().map(|cwd| format!("    in {}", cwd.shown())));
-            lines.push(contained(child.profile.as_ref()));
+            lines.extend(contained(child.profile.as_ref()));
             if child.profile.is_some() {
                 lines.extend(executors::named_paths(&child).iter().map(|path| named(path)));
             }
@@ -170,7 +240,8 @@ fn of_server(loaded: &Loaded, name: &str, server: &config::Server) -> Vec<String
             lines
         }
         Reach::Http { url, .. } => {
-            let mut lines = vec![format!("server `{name}` is reached at {}", url.shown())];
+            let mut lines =
+                vec![format!("server `{name}` is reached at {}", with_host(&url.shown()))];
             lines.extend(given("with", server.headers.iter()));
             lines
         }
@@ -192,7 +263,15 @@ fn of_commands(loaded: &Loaded, name: &str, pair: &config::CommandPair) -> Vec<S
         format!("    and runs each call by starting: {} TOOL", shown(&tools.call)),
     ];
     lines.extend(tools.discover.cwd.as_ref().map(|cwd| format!("    in {}", cwd.shown())));
-    lines.push(contained(of_call(tools.sandbox.as_ref(), tools.trust).as_ref()));
+    lines.extend(contained(of_call(tools.sandbox.as_ref(), tools.trust).as_ref()));
+    let levels = executors::levels(&loaded.config);
+    for (tool, own) in &pair.overrides {
+        if own.trust_level.as_ref().is_some_and(|level| levels.of(level).is_free()) {
+            lines.push(format!(
+                "    NOT CONTAINED for its tool `{tool}`: it may do all that you may"
+            ));
+        }
+    }
     lines.extend(given("is given", pair.env.iter()));
     lines
 }
@@ -220,12 +299,12 @@ fn of_runtime(loaded: &Loaded, name: &str, runtime: &config::Runtime) -> Vec<Str
     let sandbox = &loaded.config.sandbox;
     let place = format!("runtimes.{name}.sandbox");
     match sandbox.of_calls(runtime.sandbox.as_ref(), &place, Some(&loaded.folder)) {
-        Ok(Some(profile)) => lines.push(contained(Some(&profile))),
+        Ok(Some(profile)) => lines.extend(contained(Some(&profile))),
         // The trust level of each contract decides.
-        Ok(None) => lines.push(format!(
-            "{}, unless a contract says `trusted`",
-            contained(Some(&default_profile()))
-        )),
+        Ok(None) => {
+            lines.extend(contained(Some(&default_profile())));
+            lines.push("    unless the contract of a tool says `trusted`".to_owned());
+        }
         Err(failure) => lines.push(format!("    which cannot be used: {}", failure.message)),
     }
     lines.extend(given("is given", runtime.env.iter()));
@@ -247,17 +326,31 @@ fn words_of(words: impl Iterator<Item = String>) -> String {
     words.map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-fn contained(profile: Option<&SandboxProfile>) -> String {
+/// A URL, and the host that it leads to where that is not plain.
+fn with_host(url: &str) -> String {
+    let parsed: Option<http::Uri> = url.parse().ok();
+    let host = parsed.as_ref().and_then(http::Uri::host);
+    match host {
+        _ if url.contains("${") => url.to_owned(),
+        Some(_) if !url.contains('@') => url.to_owned(),
+        Some(host) => format!("{url} (the host is {host})"),
+        None => format!("{url} (a host in letters that are not ASCII, or none)"),
+    }
+}
+
+/// How a process is contained: what it may do, and what is not as the shipped profiles have it.
+fn contained(profile: Option<&SandboxProfile>) -> Vec<String> {
     let Some(profile) = profile else {
-        return "    NOT CONTAINED: it may do all that you may".to_owned();
+        return vec!["    NOT CONTAINED: it may do all that you may".to_owned()];
     };
     let list = |items: Vec<String>, none: &str| match items.is_empty() {
         true => none.to_owned(),
         false => items.join(", "),
     };
     let fs = profile.fs.clone().unwrap_or_default();
-    let shipped = server_profile().fs.unwrap_or_default().read;
-    let is_toolchain = |path: &String| path.as_str() != "." && shipped.contains(path);
+    let shipped = server_profile();
+    let toolchains = shipped.fs.unwrap_or_default().read;
+    let is_toolchain = |path: &String| path.as_str() != "." && toolchains.contains(path);
     let (toolchains, mut read): (Vec<String>, Vec<String>) =
         fs.read.into_iter().partition(is_toolchain);
     if !toolchains.is_empty() {
@@ -268,10 +361,49 @@ fn contained(profile: Option<&SandboxProfile>) -> String {
         "*" => "every public host at port 443".to_owned(),
         _ => host,
     });
-    format!(
+    let mut lines = vec![format!(
         "    contained: may read {}; may write {}; may reach {}",
         list(read, "nothing of yours"),
         list(fs.write.into_iter().map(|write| write.path).collect(), "nothing"),
         list(hosts.collect(), "no host")
-    )
+    )];
+    let env = profile.env.clone().unwrap_or_default();
+    let usual = shipped.env.unwrap_or_default().allow;
+    let passed: Vec<String> = env.allow.into_iter().filter(|name| !usual.contains(name)).collect();
+    if !passed.is_empty() {
+        lines.push(format!("    is given {} of your environment", passed.join(", ")));
+    }
+    for (name, secret) in env.secrets {
+        lines.push(format!("    is given {name}, the secret {}", secret.secret_ref));
+    }
+    if profile.enforce == Enforce::BestEffort {
+        lines.push(
+            "    with what this machine has of a sandbox, if that is not all of it".to_owned(),
+        );
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_line_and_nothing_of_it_is_hidden() {
+        let text = format!("    sh -c 'start{}; evil'\nserver `x` is safe\tz", " ".repeat(400));
+        let shown = one_line(&text);
+        assert!(shown.starts_with("    sh -c 'start [400 blanks] ; evil'\\nserver"), "{shown}");
+        assert!(!shown.contains('\n') && shown.ends_with("\\tz"), "{shown}");
+        let long = "x".repeat(100_000);
+        assert_eq!(one_line(&long).len(), long.len());
+    }
+
+    #[test]
+    fn a_host_is_named_where_a_url_hides_it() {
+        assert_eq!(with_host("https://a.example/x"), "https://a.example/x");
+        assert!(
+            with_host("https://a.example@evil.example/").ends_with("(the host is evil.example)")
+        );
+        assert!(with_host("https://\u{430}.example/").contains("not ASCII"));
+    }
 }

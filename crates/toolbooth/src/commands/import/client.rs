@@ -26,7 +26,7 @@ pub(super) fn undo(
     places: Places<'_>,
 ) -> Result<bool, Failure> {
     let path = client.file(arguments.file)?;
-    let undone = import::undo(&path)?;
+    let undone = import::undo(client, &path)?;
     // Where the configuration cannot be read, nothing can be said of it.
     let target = config::place(places.configuration)?;
     let text = std::fs::read_to_string(&target).unwrap_or_default();
@@ -94,7 +94,7 @@ pub(super) async fn servers(
         let judged = Judged::of(draft.clone(), target.clone())?;
         // What nobody starts now is asked about by whatever starts it.
         let asks = asks && (install || !no_try);
-        let consent = questions::consent(&judged, yes || gate.names(&target), asks);
+        let consent = questions::consent(&judged, yes || gate.names(&target), asks, &added);
         let mut skipped = skipped;
         skipped.extend(consent.refused(&names));
         let trial = match no_try {

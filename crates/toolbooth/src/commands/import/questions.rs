@@ -148,12 +148,14 @@ pub(super) struct Consent {
 }
 
 /// Shows what the configuration would start that is not trusted, and asks: for all, then one by one.
-/// Where nobody can answer, nothing is agreed to but by `yes`.
-pub(super) fn consent(judged: &Judged, yes: bool, asks: bool) -> Consent {
+/// Where nobody can answer, nothing is agreed to but by `yes`,
+/// which is said of the sections that are added alone.
+pub(super) fn consent(judged: &Judged, yes: bool, asks: bool, added: &[String]) -> Consent {
     let mut refused: BTreeSet<String> =
         judged.changes.iter().map(|change| change.name.clone()).collect();
     if yes {
-        refused.clear();
+        // What else the configuration has is not said yes to by importing something.
+        refused.retain(|name| !added.contains(name));
     } else if asks && !refused.is_empty() {
         judged.told().iter().for_each(|line| crate::note(line));
         if terminal::confirm("start and trust all of this?") {
@@ -161,7 +163,7 @@ pub(super) fn consent(judged: &Judged, yes: bool, asks: bool) -> Consent {
         } else if refused.len() > 1 {
             refused.retain(|name| {
                 judged.told_of(name).iter().for_each(|line| crate::note(line));
-                !terminal::confirm(&format!("start and trust `{name}`?"))
+                !terminal::confirm(&format!("start and trust `{}`?", name.escape_debug()))
             });
         }
     }
