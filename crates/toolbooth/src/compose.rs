@@ -201,7 +201,8 @@ pub(crate) fn rejected(rejected: &file::Rejected) -> Failure {
 
 impl Frame {
     /// Everything that needs no store.
-    pub(crate) async fn build(loaded: Trusted) -> Result<Self, Failure> {
+    pub(crate) async fn build(mut loaded: Trusted) -> Result<Self, Failure> {
+        let read = loaded.take_read();
         let config = &loaded.config;
         let policy = authorizer(config)?;
         check_defaults(config)?;
@@ -232,8 +233,11 @@ impl Frame {
         world.replace_source(&Source::Builtin, tools);
         let mut replaced = Vec::new();
         if let Some((name, text)) = loaded.registry_text()? {
-            let loaded = file::load(&text, &name, &guard).map_err(|error| rejected(&error))?;
-            replaced = world.replace_source(&Source::File, loaded.tools).replaced;
+            let tools = match read {
+                Some(tools) => tools,
+                None => file::load(&text, &name, &guard).map_err(|error| rejected(&error))?.tools,
+            };
+            replaced = world.replace_source(&Source::File, tools).replaced;
             for (id, source) in &replaced {
                 tracing::warn!(tool.id = %id, was = %source, now = "file", "a tool is replaced");
             }

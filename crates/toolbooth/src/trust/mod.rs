@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use toolbooth_audit::digest::sha256_hex;
 use toolbooth_contracts::Guard;
@@ -41,6 +42,8 @@ type RegistryText = Result<Option<(String, Vec<u8>)>, Failure>;
 pub(crate) struct Trusted {
     loaded: Loaded,
     registry: RegistryText,
+    /// The tools of the registry file, where it was read to be judged.
+    read: Option<Arc<Vec<RegisteredTool>>>,
     /// Its file, or the place where it would be.
     file: PathBuf,
     /// The command line names it, or it starts nothing: what changes is not asked for.
@@ -66,6 +69,11 @@ impl Trusted {
         self.registry.clone()
     }
 
+    /// The tools of the registry file, where it was read already: a large one takes a while.
+    pub(crate) fn take_read(&mut self) -> Option<Vec<RegisteredTool>> {
+        self.read.take().and_then(|tools| Arc::try_unwrap(tools).ok())
+    }
+
     /// The same with another use of the lock.
     pub(crate) fn using_lock(mut self, lock_use: crate::config::LockUse) -> Self {
         self.loaded.lock_use = lock_use;
@@ -75,7 +83,7 @@ impl Trusted {
     /// For commands that start, connect to and write nothing.
     pub(crate) fn starting_nothing(loaded: Loaded) -> Self {
         let (registry, file) = (compose::read_registry(&loaded), file_of(&loaded));
-        Self { loaded, registry, file, is_named: true }
+        Self { loaded, registry, read: None, file, is_named: true }
     }
 
     /// A configuration of which a person has just seen every part that is left in it.
@@ -167,6 +175,7 @@ impl Judged {
             Failure::configuration("the configuration is no TOML").at(file.display().to_string())
         })?;
         let mut entries = entries::of_configuration(&document, &loaded.folder, &shapes);
+        let mut tools = None;
         if known_digest.as_ref() == Some(&registry_digest) {
             // A large registry is not read twice where it is as it was.
             let of_registry = before.iter().filter(|(name, _)| is_of_registry(name));
@@ -176,9 +185,11 @@ impl Judged {
         {
             // One that is refused has no contract.
             entries.extend(entries::of_tools(&read.tools));
+            tools = Some(Arc::new(read.tools));
         }
         let changes = entries::changes(&before, &entries);
-        let trusted = Trusted { loaded, registry, file: file.clone(), is_named: false };
+        let (own, is_named) = (file.clone(), false);
+        let trusted = Trusted { loaded, registry, read: tools, file: own, is_named };
         Ok(Self { trusted, file, registry_digest, before, entries, is_known, changes })
     }
 
