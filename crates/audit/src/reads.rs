@@ -324,16 +324,17 @@ pub enum Include {
     Records,
     /// Events alone.
     Events,
-    /// Only events about logs themselves: beginnings, ends, checkpoints, pruning, restoring.
+    /// Only events about logs themselves: beginnings, ends, checkpoints, removals, restoring.
     Milestones,
 }
 
 /// The kinds of events that [`Include::Milestones`] gives.
-pub const MILESTONES: [AuditEventKind; 5] = [
+pub const MILESTONES: [AuditEventKind; 6] = [
     AuditEventKind::WriterStarted,
     AuditEventKind::WriterStopped,
     AuditEventKind::Checkpoint,
     AuditEventKind::ReceiptsPruned,
+    AuditEventKind::PayloadsDropped,
     AuditEventKind::StoreRestored,
 ];
 

@@ -110,6 +110,8 @@ events! {
     ReceiptResolved "RECEIPT_RESOLVED";
     /// Old receipts were removed.
     ReceiptsPruned "RECEIPTS_PRUNED";
+    /// Agent logs were removed, since room ran short.
+    PayloadsDropped "PAYLOADS_DROPPED";
     /// An API key was made.
     KeyCreated "KEY_CREATED";
     /// An API key was revoked.

@@ -14,7 +14,7 @@ use toolbooth_audit::ledger::{
     ClaimRequest, Claimed, Ledger, Prune, PruneKind, Pruned, Refusal, Settlement,
 };
 use toolbooth_audit::queue::{CallQueue, QueuedCall};
-use toolbooth_audit::reads::{LedgerReads, LogFilter, ReceiptFilter};
+use toolbooth_audit::reads::{EventFilter, LedgerReads, LogFilter, ReceiptFilter};
 use toolbooth_audit::verify::{self, TrustAnchors};
 use toolbooth_contracts::contract::IdempotencyMode;
 use toolbooth_contracts::event::AuditEventKind;
@@ -74,6 +74,21 @@ async fn sound(ledger: &SqliteLedger) {
     assert!(report.ok, "{report:?}");
 }
 
+/// How many agent logs events say were removed for want of room, and the kinds that they name.
+async fn told(ledger: &SqliteLedger) -> (u64, Vec<String>) {
+    let filter = EventFilter { limit: 100_000, ..EventFilter::default() };
+    let (mut count, mut kinds) = (0, Vec::new());
+    for placed in ledger.events(filter).await.unwrap().found {
+        if placed.event.body.event == AuditEventKind::PayloadsDropped {
+            let facts = placed.event.body.facts.unwrap();
+            assert!(facts["until"].as_u64().is_some(), "{facts:?}");
+            count += facts["count"].as_u64().unwrap();
+            kinds.push(facts["kind"].as_str().unwrap().to_owned());
+        }
+    }
+    (count, kinds)
+}
+
 fn is_full<T>(answer: Result<T, LedgerError>) -> bool {
     matches!(answer, Err(LedgerError::Unavailable { reason, .. }) if reason.contains("full"))
 }
@@ -101,6 +116,12 @@ async fn logs_give_way_and_then_calls_are_refused() {
     let (left, others) = logs(&ledger).await;
     assert_eq!((left, others + removed as usize - refusals), (0, call), "refusals go first");
     sound(&ledger).await;
+    let (dropped, kinds) = told(&ledger).await;
+    assert_eq!(
+        (dropped, kinds.iter().any(|kind| kind == "refusals")),
+        (removed, true),
+        "{kinds:?}"
+    );
     let more = ledger.make_room(moment(4)).await.unwrap();
     assert_eq!(more, 0, "no more goes than has to");
 

@@ -146,6 +146,7 @@ fn stays(kind: AuditEventKind) -> bool {
         AuditEventKind::WriterStarted
             | AuditEventKind::WriterStopped
             | AuditEventKind::ReceiptsPruned
+            | AuditEventKind::PayloadsDropped
             // The request may be in another log, which is shortened at another time.
             | AuditEventKind::CallFinished
             | AuditEventKind::StoreRestored

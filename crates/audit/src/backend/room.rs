@@ -53,7 +53,7 @@ pub struct Dropped {
     /// Whose events account for them.
     pub writer: String,
     /// The place after that of the last such event.
-    pub to: u64,
+    pub until: u64,
     /// Whether only logs of calls without a receipt went: refusals.
     pub refusals: bool,
 }

@@ -166,6 +166,17 @@ fn fact<'f>(facts: Option<&'f Map<String, Value>>, name: &str) -> Option<&'f str
     facts?.get(name)?.as_str()
 }
 
+/// The agent logs that gave way, by the names of the facts that say of which calls and up to where.
+fn dropped(facts: Option<&Map<String, Value>>, [kind, until]: [&str; 2]) -> Option<Dropped> {
+    let refusals = match fact(facts, kind)? {
+        "refusals" => true,
+        "logs" => false,
+        _ => return None,
+    };
+    let until = facts?.get(until)?.as_u64()?;
+    Some(Dropped { writer: fact(facts, "writer")?.to_owned(), until, refusals })
+}
+
 fn heads(facts: Option<&Map<String, Value>>) -> Heads {
     let heads = facts.and_then(|facts| facts.get("heads").cloned());
     heads.and_then(|heads| serde_json::from_value(heads).ok()).unwrap_or_default()
@@ -250,6 +261,10 @@ impl Survey {
             }
             AuditEventKind::Checkpoint => self.learn_checkpoint(&writer, seq, facts),
             AuditEventKind::ReceiptsPruned => self.learn_pruned(&writer, seq, facts),
+            AuditEventKind::PayloadsDropped => {
+                let dropped = dropped(facts, ["kind", "until"]).map(Pruned::Dropped);
+                self.prunes.extend(dropped.map(|dropped| (writer, seq, dropped)));
+            }
             // Only what a checkpoint vouches for excuses what is missing.
             AuditEventKind::StoreRestored => self.claimed.push((writer, seq, heads(facts))),
             AuditEventKind::WriterStopped => {
@@ -264,13 +279,11 @@ impl Survey {
         let mut prunes = Vec::new();
         match fact(facts, "records") {
             Some("receipts") => prunes.push(Pruned::Receipts(text("before"))),
-            Some(records @ ("logs" | "refusals")) => {
-                let to = facts.and_then(|facts| facts.get("to")?.as_u64());
-                prunes.push(match (text("writer"), to) {
-                    (Some(writer), Some(to)) => {
-                        Pruned::Dropped(Dropped { writer, to, refusals: records == "refusals" })
-                    }
-                    _ => Pruned::Logs(text("before").filter(|_| records == "logs")),
+            // Earlier versions said so of what gave way, too.
+            Some("logs" | "refusals") => {
+                prunes.push(match dropped(facts, ["records", "to"]) {
+                    Some(dropped) => Pruned::Dropped(dropped),
+                    None => Pruned::Logs(text("before")),
                 });
             }
             Some("calls") => prunes.push(Pruned::Calls(text("before"))),
@@ -405,13 +418,13 @@ impl Survey {
                 Pruned::Logs(before) => {
                     learnt.logs_before = before.max(learnt.logs_before.take());
                 }
-                Pruned::Dropped(Dropped { writer, to, refusals }) => {
+                Pruned::Dropped(Dropped { writer, until, refusals }) => {
                     let dropped = match refusals {
                         true => &mut learnt.refusals_dropped,
                         false => &mut learnt.logs_dropped,
                     };
                     let known = dropped.entry(writer).or_default();
-                    *known = to.max(*known);
+                    *known = until.max(*known);
                 }
                 Pruned::Events(of, left, adopted) => {
                     if adopted {

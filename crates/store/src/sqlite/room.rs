@@ -215,7 +215,7 @@ impl Transaction<'_> {
     fn drop_logs(
         &self,
         places: &[i64],
-        to: i64,
+        until: i64,
         refusals: bool,
         set: &mut WorkingSet,
     ) -> Result<(), Failure> {
@@ -227,7 +227,7 @@ impl Transaction<'_> {
         };
         let seq = |place: &i64| split(*place).1.unsigned_abs();
         set.surveyed.removal.logs.insert(writer.clone(), places.iter().map(seq).collect());
-        set.surveyed.dropped = Some(Dropped { writer, to: seq(&to), refusals });
+        set.surveyed.dropped = Some(Dropped { writer, until: seq(&until), refusals });
         Ok(())
     }
 }

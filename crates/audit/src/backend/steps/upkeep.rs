@@ -99,14 +99,13 @@ impl Step for MakeRoom {
             changes.upkeep.pruned = Some(surveyed.removal.clone());
         }
         let Some(dropped) = &surveyed.dropped else { return Ok(((pruned, None), changes)) };
-        let mut body = EventBody::new(AuditEventKind::ReceiptsPruned, self.at.text.clone());
-        let records = if dropped.refusals { "refusals" } else { "logs" };
+        let mut body = EventBody::new(AuditEventKind::PayloadsDropped, self.at.text.clone());
+        let kind = if dropped.refusals { "refusals" } else { "logs" };
         let facts = [
-            ("reason", "room".into()),
-            ("records", records.into()),
+            ("kind", kind.into()),
+            ("count", pruned.removed.into()),
             ("writer", dropped.writer.clone().into()),
-            ("to", dropped.to.into()),
-            ("removed", pruned.removed.into()),
+            ("until", dropped.until.into()),
         ];
         body.facts =
             Some(facts.map(|(name, value)| (name.to_owned(), value)).into_iter().collect());
