@@ -32,7 +32,7 @@ fn each_client_is_understood() {
             "far": {"type": "http", "url": "https://example.com/mcp?api_key=hunter4", "headers": {"Authorization": "Bearer ${TOKEN}", "X-Api-Key": "hunter5"}},
             "old": {"type": "sse", "url": "https://example.com/sse"}}}"#,
     );
-    let (done, exit) = place.json(&["import", "claude", "--no-try"]);
+    let (done, exit) = place.json(&["import", "claude", "--no-try", "--secrets", "env"]);
     assert_eq!(
         (exit, &done["added"]),
         (0, &json!(["servers.far", "servers.files", "servers.old"])),

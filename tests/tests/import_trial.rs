@@ -191,10 +191,12 @@ fn literal_secrets_are_moved_into_files_of_their_owner() {
         "env": { "PROBE_TOKEN": "hunter22" },
     });
     write_servers(&place, &json!({ "probe": probe }));
-    // Without a terminal, secrets become references to variables. These are not set, so the trial
-    // fails and the client keeps the server.
-    let (done, _) = place.json(&["import", "claude", "--install", "--data", "elsewhere", "--yes"]);
-    assert!(done["notices"].to_string().contains("--secrets file"), "{done}");
+    // Where it is said, secrets become references to variables. These are not set, so the trial fails
+    // and the client keeps the server.
+    let said =
+        ["import", "claude", "--install", "--data", "elsewhere", "--yes", "--secrets", "env"];
+    let (done, _) = place.json(&said);
+    assert!(done["notices"].to_string().contains("set the variable PROBE_TOKEN"), "{done}");
     assert_eq!(row(&done, "servers.probe")["state"], "failed", "{done}");
     assert!(read(&place, ".mcp.json").contains("hunter22"));
     std::fs::remove_file(place.path().join("toolbooth.toml")).unwrap();
@@ -205,7 +207,7 @@ fn literal_secrets_are_moved_into_files_of_their_owner() {
     let leak =
         json!({ "command": "python3", "args": ["leak.py"], "env": { "LEAK_TOKEN": "hunter44" } });
     write_servers(&place, &json!({ "probe": probe, "leak": leak }));
-    let output = place.run(&["import", "claude", "--install", "--secrets", "file", "--yes"]);
+    let output = place.run(&["import", "claude", "--install", "--yes"]);
     let said = format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
@@ -358,23 +360,6 @@ fn a_folder_is_written_where_somebody_agrees() {
     std::fs::remove_file(place.path().join("toolbooth.toml")).unwrap();
     let (shown, _) = on_terminal(&place, "n,n", "[y/N]", &command);
     assert!(server(&place, "files").get("sandbox").is_none(), "{shown}");
-}
-
-#[test]
-fn secrets_are_moved_where_somebody_agrees() {
-    let place = place();
-    place.write("probe.py", SERVER);
-    let probe =
-        json!({ "command": "python3", "args": ["probe.py"], "env": { "PROBE_TOKEN": "hunter22" } });
-    write_servers(&place, &json!({ "probe": probe }));
-    let program = binary().display().to_string();
-    let command = [program.as_str(), "import", "claude"];
-    let (shown, output) = on_terminal(&place, "y,y", "[y/N]", &command);
-    assert_eq!(output.status.code(), Some(0), "{shown}");
-    assert!(shown.contains("move 1 literal secret(s)") && !shown.contains("hunter"), "{shown}");
-    let reference =
-        server(&place, "probe")["env"]["PROBE_TOKEN"]["secret_ref"].as_str().unwrap().to_owned();
-    assert!(reference.starts_with("file:"), "{reference}");
 }
 
 #[test]

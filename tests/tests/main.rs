@@ -9,6 +9,7 @@ mod examples;
 mod first_use;
 mod foreign;
 mod gateway;
+mod given_secrets;
 mod import;
 mod import_trial;
 mod journey;

@@ -59,7 +59,8 @@ impl CommandLine {
     /// The secrets that the command was given.
     #[must_use]
     pub fn secrets(&self) -> KnownSecrets {
-        Setting::known(self.argv.iter().chain(self.env.iter().map(|(_, value)| value)))
+        let words = self.argv.iter().map(|word| ("", word));
+        Setting::known(words.chain(self.env.iter().map(|(name, value)| (name.as_str(), value))))
     }
 
     /// The program as people wrote it.

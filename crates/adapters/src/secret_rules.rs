@@ -1,8 +1,9 @@
-//! A maintained set of rules by which secrets of many services are known: gitleaks' rules, as data.
+//! Rules by which secrets of many services are known, as data: gitleaks' rules, and those of services
+//! that these do not know by their shape alone.
 //!
-//! The rules stand in `rules/gitleaks.toml`, byte for byte as they were published (MIT, with its
-//! licence beside it). Left out are rules that need a file's path, and the generic one, which
-//! guesses by entropy alone.
+//! `rules/gitleaks.toml` stands byte for byte as it was published (MIT, with its licence beside it).
+//! Left out are rules that need a file's path, and the generic one, which guesses by entropy alone.
+//! `rules/services.toml` is this project's own, from what providers document.
 //!
 //! Doc: contract.md#no-secrets
 
@@ -13,8 +14,10 @@ use regex::bytes::{Captures, Regex, RegexBuilder};
 use serde::Deserialize;
 use toolbooth_contracts::secret::{FoundSecret, SecretShape};
 
-/// The data, and the version of gitleaks that it came with.
-const DATA: &str = include_str!("../rules/gitleaks.toml");
+/// Published rules, and the version of gitleaks that they came with.
+const GITLEAKS: &str = include_str!("../rules/gitleaks.toml");
+/// Further services.
+const SERVICES: &str = include_str!("../rules/services.toml");
 /// The version of the rules.
 pub const VERSION: &str = "gitleaks 8.30.1";
 /// Most memory of one compiled pattern, in bytes.
@@ -90,7 +93,9 @@ static RULES: LazyLock<Option<Rules>> = LazyLock::new(|| {
 });
 
 fn read() -> Result<Rules, String> {
-    let file: File = toml::from_str(DATA).map_err(|error| error.to_string())?;
+    let mut file: File = toml::from_str(GITLEAKS).map_err(|error| error.to_string())?;
+    let own: File = toml::from_str(SERVICES).map_err(|error| error.to_string())?;
+    file.rules.extend(own.rules);
     let usable = |rule: &RuleText| {
         rule.regex.is_some()
             && rule.path.is_none()
@@ -299,11 +304,34 @@ fn entropy(bytes: &[u8]) -> f64 {
         .sum()
 }
 
+/// The tokens of Discord's bots, which no keyword tells: an id in base64, six characters of a time, and a
+/// digest, with dots between them.
+fn discord_tokens(text: &str) -> impl Iterator<Item = FoundSecret<'static>> {
+    const TIME: usize = 6;
+    let bytes = text.as_bytes();
+    let is_own = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    memchr::memchr_iter(b'.', bytes).filter_map(move |dot| {
+        let (before, after) = (bytes.get(..dot)?, bytes.get(dot + 1..)?);
+        if after.get(TIME) != Some(&b'.') || !after.get(..TIME)?.iter().all(is_own) {
+            return None;
+        }
+        let start = dot - before.iter().rev().take_while(|byte| is_own(byte)).count();
+        let digest = after.get(TIME + 1..)?.iter().take_while(|byte| is_own(byte)).count();
+        let id = data_encoding::BASE64_NOPAD.decode(bytes.get(start..dot)?).ok()?;
+        let is_id = (17..=20).contains(&id.len()) && id.iter().all(u8::is_ascii_digit);
+        let range = start..dot + 1 + TIME + 1 + digest;
+        (is_id && (27..=45).contains(&digest))
+            .then_some(FoundSecret { range, name: "discord-bot-token" })
+    })
+}
+
 struct Shape;
 
 impl SecretShape for Shape {
     fn find_all<'s>(&'s self, text: &str) -> Vec<FoundSecret<'s>> {
-        RULES.as_ref().map(|rules| rules.find_all(text)).unwrap_or_default()
+        let mut found: Vec<_> = discord_tokens(text).collect();
+        found.extend(RULES.as_ref().into_iter().flat_map(|rules| rules.find_all(text)));
+        found
     }
 }
 
@@ -364,6 +392,30 @@ mod tests {
         ] {
             assert_eq!(shapes.recognise(harmless), None, "{harmless}");
         }
+    }
+
+    /// Hand-made samples, five or more of each shape, that nobody made from the rules.
+    const SAMPLES: &str = include_str!("../tests/data/secret_samples.tsv");
+    /// What is no secret, a line each.
+    const ORDINARY: &str = include_str!("../tests/data/ordinary_strings.txt");
+
+    #[test]
+    fn hand_made_samples_are_found_and_ordinary_strings_are_not() {
+        let shapes = SecretShapes::with([super::shapes()]);
+        let samples: Vec<(&str, String)> = SAMPLES
+            .lines()
+            .filter_map(|line| line.split_once('\t').filter(|(shape, _)| !shape.starts_with('#')))
+            .map(|(shape, text)| (shape, text.replace('¦', "").replace("\\n", "\n")))
+            .collect();
+        let missed: Vec<&(&str, String)> =
+            samples.iter().filter(|(_, text)| shapes.recognise(text).is_none()).collect();
+        let ordinary: Vec<&str> = ORDINARY.lines().collect();
+        let taken: Vec<(&str, &str)> =
+            ordinary.iter().filter_map(|text| Some((shapes.recognise(text)?, *text))).collect();
+        println!("{} of {} samples missed: {missed:#?}", missed.len(), samples.len());
+        println!("{} of {} ordinary strings taken: {taken:#?}", taken.len(), ordinary.len());
+        assert!(samples.len() >= 150 && missed.len() * 100 <= samples.len() * 5);
+        assert!(ordinary.len() >= 2_000 && taken.len() * 100 <= ordinary.len());
     }
 
     #[test]

@@ -231,7 +231,7 @@ pub(crate) enum Command {
     /// Takes over the servers of an MCP client, or the operations of an OpenAPI document.
     #[command(
         subcommand,
-        after_help = "Examples:\n  toolbooth import claude                 servers of .mcp.json or ~/.claude.json\n  toolbooth import vscode --install       and point the editor at Toolbooth\n  toolbooth import claude --secrets file  and move literal secrets into files of mode 0600\n  toolbooth import openapi api.yaml --endpoint shop --write"
+        after_help = "Examples:\n  toolbooth import claude                 servers of .mcp.json or ~/.claude.json\n  toolbooth import vscode --install       and point the editor at Toolbooth\n  toolbooth import claude --secrets env   and take secrets from variables\n  toolbooth import openapi api.yaml --endpoint shop --write"
     )]
     Import(Import),
     /// Prints declarations in a provider's form.
@@ -327,7 +327,7 @@ pub(crate) struct ClientArgs {
     /// Replace the servers that did not answer too.
     #[arg(long, requires = "install")]
     pub(crate) force: bool,
-    /// Where literal secrets of the client's file go; else it is asked on a terminal.
+    /// Where secrets and other values of the client's file go; else the key ring, or files of mode 0600.
     #[arg(long, value_enum, value_name = "PLACE", conflicts_with = "undo")]
     pub(crate) secrets: Option<SecretPlace>,
     #[command(flatten)]

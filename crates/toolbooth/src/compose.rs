@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolbooth_adapters::launcher::Launcher;
+use toolbooth_adapters::secrets::given_secrets;
 use toolbooth_adapters::{declarations, secret_rules};
 use toolbooth_audit::LedgerReads;
 use toolbooth_contracts::agent_log::LogLevel;
@@ -72,6 +73,11 @@ pub(crate) struct Runtime {
 /// By what secrets are known: the neutral shapes and a maintained set of rules.
 pub(crate) fn shapes() -> SecretShapes {
     SecretShapes::with([secret_rules::shapes()])
+}
+
+/// By what secrets are kept out of records: the same, and the values that tools were given.
+fn shapes_of_records() -> SecretShapes {
+    SecretShapes::with([given_secrets(), secret_rules::shapes()])
 }
 
 /// Says on standard error what is assumed where there is no configuration.
@@ -305,7 +311,7 @@ impl Runtime {
             upstreams: frame.upstreams.clone(),
             clock: Arc::clone(&clock),
             ids,
-            shapes: shapes(),
+            shapes: shapes_of_records(),
             limits: limits(config),
             retention: retention(config),
         });

@@ -18,7 +18,7 @@ use toolbooth_adapters::handlers::Language;
 use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::agent_log::LogLevel;
 use toolbooth_contracts::contract::IdempotencyMode;
-use toolbooth_contracts::secret::SecretRef;
+use toolbooth_contracts::secret::{SecretLocation, SecretRef};
 use toolbooth_contracts::trust::TrustLevel;
 use toolbooth_proxy::{Intent, OutputRule, Results};
 use toolbooth_registry::lock::{NewTools, Suspicious};
@@ -330,7 +330,24 @@ pub(crate) enum Setting {
     /// As it is.
     Text(String),
     /// To be looked up when it is needed.
-    Secret(SecretRef),
+    Kept(KeptSetting),
+}
+
+/// A value that is kept elsewhere.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct KeptSetting {
+    /// `env:NAME`, `file:PATH` or `keyring:SERVICE/USER`.
+    #[serde(alias = "secret_ref")]
+    pub(crate) secret_ref: SecretLocation,
+    /// Whether it is hidden in answers, records and logs, as a secret is; `false` for an ordinary
+    /// word.
+    #[serde(default = "is_masked")]
+    pub(crate) mask: bool,
+}
+
+fn is_masked() -> bool {
+    true
 }
 
 /// What the operator says of the tools of a source.

@@ -56,7 +56,7 @@ pub(crate) fn due(config: &Config) -> Due {
 
 /// A secret of the configuration that is a key. Looking it up may take a while.
 async fn key(loaded: &Loaded, reference: &SecretRef, place: &str) -> Result<[u8; 32], Failure> {
-    let location = crate::executors::location(loaded, reference);
+    let location = crate::executors::location(loaded, &reference.secret_ref);
     let looking = tokio::task::spawn_blocking(move || secrets::resolve_key(&location));
     let found = looking.await.map_err(|error| Failure::configuration(error.to_string()))?;
     found.map_err(|error| Failure::configuration(error.to_string()).at(place.to_owned()))

@@ -134,8 +134,9 @@ impl ToolSource for CommandSource {
                 return Err(error(format!("{}{stderr}{why}", ended.described())));
             }
         }
-        let document = parse(&finished.stdout)
+        let mut document = parse(&finished.stdout)
             .map_err(|fault| error(format!("printed no JSON document: {fault}")))?;
+        tools.discover.clone().with_secrets_of(profile.as_ref()).secrets().conceal(&mut document);
         listing(&document).map_err(error)
     }
 

@@ -347,7 +347,8 @@ impl Endpoint {
 
     /// What the endpoint is told in confidence.
     fn secrets(&self) -> KnownSecrets {
-        Setting::known(self.settings.headers.iter().map(|(_, value)| value))
+        let headers = self.settings.headers.iter();
+        Setting::known(headers.map(|(name, value)| (name.as_str(), value)))
     }
 
     /// A status of 400 or more.

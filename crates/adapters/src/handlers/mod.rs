@@ -240,6 +240,72 @@ fn modified(path: &Path) -> SystemTime {
     path.metadata().and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
+/// Asks a worker that is lent for one call.
+async fn answered(
+    mut lent: Lent,
+    dispatch: &Dispatch,
+    conversation: &Conversation,
+    (domain, handler): (&str, &str),
+    began: tokio::time::Instant,
+) -> Outcome {
+    let context = json!({
+        "toolId": dispatch.contract.tool_id,
+        "callId": dispatch.call_id,
+        "idempotencyKey": dispatch.idempotency_key,
+        "attempt": dispatch.attempt,
+    });
+    let asked = lent.worker.ask(handler, &dispatch.arguments, &context);
+    if conversation.is_cancelled() {
+        return Outcome::Failed(cancelled(Effect::NotStarted));
+    }
+    let reply = tokio::select! {
+        biased;
+        reply = asked => Some(reply),
+        () = conversation.cancelled() => None,
+    };
+    match reply {
+        Some(Ok((reply, stderr))) => {
+            if let Reply::Error(sentence) = &reply {
+                lent.worker.explain(sentence, &stderr, &dispatch.execution_log);
+            }
+            lent.give_back();
+            finished(reply, stderr, domain, handler)
+        }
+        Some(Err(failure)) => {
+            let effect = if failure.sent { Effect::Unknown } else { Effect::NotStarted };
+            Outcome::Failed(match failure {
+                Failure { too_large: true, internal, .. } => {
+                    ExecutionError { code: ErrorCode::ResultTooLarge, effect, safe: None, internal }
+                }
+                Failure { ended: Some(Ended::MemoryLimit), internal, .. } => {
+                    ExecutionError::adapter(effect, internal)
+                        .with_safe("the tool used more memory than it may")
+                }
+                Failure { ended: Some(Ended::Timeout(_)), internal, .. } => {
+                    ExecutionError { code: ErrorCode::Timeout, effect, safe: None, internal }
+                }
+                Failure { ended: Some(ended @ Ended::Signal(_)), internal, .. } => {
+                    let how = format!("the handler's process {}", ended.described());
+                    let on_signal = dispatch.contract.idempotency.on_signal;
+                    if on_signal == Some(OnSignal::Failed) {
+                        let internal = Some(internal);
+                        let output = ToolOutput::text(how).into_error();
+                        return Outcome::Done(ToolOutput { internal, ..output });
+                    }
+                    ExecutionError::adapter(effect, internal).with_safe(how)
+                }
+                Failure { internal, .. } => ExecutionError::adapter(effect, internal),
+            })
+        }
+        None if began.elapsed() + CLOSE >= dispatch.timeout => Outcome::Failed(ExecutionError {
+            code: ErrorCode::Timeout,
+            internal: "timeout: the handler used up its time".to_owned(),
+            ..cancelled(Effect::Unknown)
+        }),
+        None => Outcome::Failed(cancelled(Effect::Unknown)),
+    }
+}
+
 #[async_trait]
 impl Executor for Handlers {
     async fn execute(&self, dispatch: Dispatch, conversation: Conversation) -> Outcome {
@@ -257,7 +323,7 @@ impl Executor for Handlers {
             () = conversation.cancelled() => return Outcome::Failed(cancelled(Effect::NotStarted)),
             lent = self.borrow(domain, &file, profile.as_ref()) => lent,
         };
-        let mut lent = match lent {
+        let lent = match lent {
             Ok(lent) => lent,
             Err(internal) => {
                 let safe = format!("the handler file `{}` cannot be loaded", shown(&file.path));
@@ -270,67 +336,11 @@ impl Executor for Handlers {
         if let Some(sandbox) = &lent.worker.applied {
             dispatch.execution_log.contained(sandbox.clone());
         }
-        let context = json!({
-            "toolId": dispatch.contract.tool_id,
-            "callId": dispatch.call_id,
-            "idempotencyKey": dispatch.idempotency_key,
-            "attempt": dispatch.attempt,
-        });
-        let asked = lent.worker.ask(&handler, &dispatch.arguments, &context);
-        if conversation.is_cancelled() {
-            return Outcome::Failed(cancelled(Effect::NotStarted));
-        }
-        let reply = tokio::select! {
-            biased;
-            reply = asked => Some(reply),
-            () = conversation.cancelled() => None,
-        };
-        match reply {
-            Some(Ok((reply, stderr))) => {
-                if let Reply::Error(sentence) = &reply {
-                    lent.worker.explain(sentence, &stderr, &dispatch.execution_log);
-                }
-                lent.give_back();
-                finished(reply, stderr, domain, &handler)
-            }
-            Some(Err(failure)) => {
-                let effect = if failure.sent { Effect::Unknown } else { Effect::NotStarted };
-                Outcome::Failed(match failure {
-                    Failure { too_large: true, internal, .. } => ExecutionError {
-                        code: ErrorCode::ResultTooLarge,
-                        effect,
-                        safe: None,
-                        internal,
-                    },
-                    Failure { ended: Some(Ended::MemoryLimit), internal, .. } => {
-                        ExecutionError::adapter(effect, internal)
-                            .with_safe("the tool used more memory than it may")
-                    }
-                    Failure { ended: Some(Ended::Timeout(_)), internal, .. } => {
-                        ExecutionError { code: ErrorCode::Timeout, effect, safe: None, internal }
-                    }
-                    Failure { ended: Some(ended @ Ended::Signal(_)), internal, .. } => {
-                        let how = format!("the handler's process {}", ended.described());
-                        let on_signal = dispatch.contract.idempotency.on_signal;
-                        if on_signal == Some(OnSignal::Failed) {
-                            let internal = Some(internal);
-                            let output = ToolOutput::text(how).into_error();
-                            return Outcome::Done(ToolOutput { internal, ..output });
-                        }
-                        ExecutionError::adapter(effect, internal).with_safe(how)
-                    }
-                    Failure { internal, .. } => ExecutionError::adapter(effect, internal),
-                })
-            }
-            None if began.elapsed() + CLOSE >= dispatch.timeout => {
-                Outcome::Failed(ExecutionError {
-                    code: ErrorCode::Timeout,
-                    internal: "timeout: the handler used up its time".to_owned(),
-                    ..cancelled(Effect::Unknown)
-                })
-            }
-            None => Outcome::Failed(cancelled(Effect::Unknown)),
-        }
+        // What the worker was given in confidence it must not tell anybody.
+        let secrets = lent.worker.secrets().clone();
+        let mut outcome = answered(lent, &dispatch, &conversation, (domain, &handler), began).await;
+        secrets.conceal_outcome(&mut outcome);
+        outcome
     }
 
     async fn readiness(&self, contract: &ToolContract, _probe: bool) -> Readiness {

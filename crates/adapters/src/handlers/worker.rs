@@ -19,7 +19,7 @@ use crate::command_line::CommandLine;
 use crate::launcher::{Containment, Launcher, Running};
 use crate::outcome::Ended;
 use crate::process::STDERR_BYTES_MAX;
-use crate::secrets::Setting;
+use crate::secrets::{KnownSecrets, Setting};
 use crate::text::plain;
 
 /// Bytes of one answer.
@@ -70,6 +70,7 @@ pub(super) struct Worker {
     next: u64,
     /// How it is contained.
     pub(super) applied: Option<AppliedSandbox>,
+    secrets: KnownSecrets,
 }
 
 /// What a worker printed, and a bell that rings when there is more.
@@ -138,6 +139,7 @@ impl Worker {
             profile_name: None,
         }
         .with_secrets_of(profile);
+        let secrets = line.secrets();
         let unstarted = |error: &dyn std::fmt::Display| {
             format!("`{}` cannot be started: {error}", line.program())
         };
@@ -168,6 +170,7 @@ impl Worker {
             stderr: kept,
             next: 0,
             applied: None,
+            secrets,
         };
         let hello = tokio::time::timeout(START_TIMEOUT, worker.line()).await;
         let told = |worker: &Self| worker.take_stderr();
@@ -222,8 +225,14 @@ impl Worker {
         let _ = tokio::time::timeout(START_TIMEOUT, self.running.ended()).await;
     }
 
+    /// What it printed, without what it was given in confidence.
     fn take_stderr(&self) -> String {
-        plain(&self.stderr.take())
+        self.secrets.conceal_text(&plain(&self.stderr.take()))
+    }
+
+    /// What it was given in confidence.
+    pub(super) fn secrets(&self) -> &KnownSecrets {
+        &self.secrets
     }
 
     /// Asks one handler and waits for its answer; gives what was printed meanwhile too. A worker

@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn secrets_are_concealed_before_anything_is_cut() {
         let secret = Setting::Template("${TOOLBOOTH_NO_TOKEN:-hunter2}".to_owned());
-        let calls = Calls::new(Setting::known(std::iter::once(&secret)));
+        let calls = Calls::new(Setting::known(std::iter::once(("", &secret))));
         let (conversation, hears) = Conversation::pair(false);
         let conversation = conversation.with_log_level(Some(LogLevel::Info));
         let (ticket, _patience) = calls.open(Purpose::Caller(conversation));

@@ -13,6 +13,7 @@ use super::fault::{Failure, Fault};
 use super::headers;
 use super::link::{Link, Unserved};
 use super::wire::RpcCode;
+use crate::secrets::KnownSecrets;
 
 /// Pages of a listing; a server whose cursor never ends is cut off there.
 const PAGES_MAX: usize = 1_000;
@@ -145,7 +146,7 @@ impl Pager<'_> {
         let mut cursor: Option<String> = None;
         let mut seen = HashSet::new();
         for _ in 0..PAGES_MAX {
-            let mut page = self.page(kind, cursor.as_deref()).await?;
+            let (mut page, secrets) = self.page(kind, cursor.as_deref()).await?;
             let next = page.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
             let items = match page.get_mut(kind.items).map(Value::take) {
                 Some(Value::Array(items)) => items,
@@ -160,7 +161,9 @@ impl Pager<'_> {
                 let told = format!("the server lists more than {LISTING_BYTES_MAX} bytes");
                 return Err(Unlisted::Other(told));
             }
-            for item in items {
+            for mut item in items {
+                // Agents read definitions; what the server was given in confidence is none.
+                secrets.conceal(&mut item);
                 let key = item.get(kind.key).and_then(Value::as_str).map(str::to_owned);
                 match (key.filter(|key| !key.trim().is_empty()), item) {
                     (Some(key), Value::Object(item)) => all.push((key, item)),
@@ -181,7 +184,11 @@ impl Pager<'_> {
         Err(Unlisted::Other(format!("the server lists more than {PAGES_MAX} pages")))
     }
 
-    async fn page(&self, kind: &Kind, cursor: Option<&str>) -> Result<Value, Unlisted> {
+    async fn page(
+        &self,
+        kind: &Kind,
+        cursor: Option<&str>,
+    ) -> Result<(Value, KnownSecrets), Unlisted> {
         let mut request = Request { method: kind.method, ..Request::default() };
         if let Some(cursor) = cursor {
             request.params.insert("cursor".to_owned(), Value::from(cursor));
@@ -189,7 +196,7 @@ impl Pager<'_> {
         let served = self.link.serve(&request, None, self.timeout, None, None).await;
         let failure = match served {
             Ok(served) => match served.result {
-                Ok(page) => return Ok(page.tree()),
+                Ok(page) => return Ok((page.tree(), served.connection.secrets().clone())),
                 Err(failure) => failure,
             },
             Err(Unserved::Unreachable(reason)) => {

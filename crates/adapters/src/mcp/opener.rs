@@ -77,17 +77,14 @@ impl Opener {
     /// `text` without the values of what the server was given in confidence.
     pub(super) fn conceal(&self, text: &str) -> String {
         match &self.settings.reach {
-            Reach::Stdio(child) => {
-                child.line.clone().with_secrets_of(child.profile.as_ref()).conceal(text)
-            }
-            Reach::Http { url, headers } => {
+            Reach::Stdio(_) => self.secrets().conceal_text(text),
+            Reach::Http { url, .. } => {
                 // Errors of the HTTP library repeat the address, which may be a secret as a whole.
                 let text = match url.expose() {
                     Ok(filled) => text.replace(&filled, &url.shown()),
                     Err(_) => text.to_owned(),
                 };
-                let settings = std::iter::once(url).chain(headers.iter().map(|(_, value)| value));
-                Setting::conceal_all(settings, &text)
+                self.secrets().conceal_text(&text)
             }
         }
     }
@@ -98,7 +95,8 @@ impl Opener {
                 child.line.clone().with_secrets_of(child.profile.as_ref()).secrets()
             }
             Reach::Http { url, headers } => {
-                Setting::known(std::iter::once(url).chain(headers.iter().map(|(_, value)| value)))
+                let headers = headers.iter().map(|(name, value)| (name.as_str(), value));
+                Setting::known(std::iter::once(("", url)).chain(headers))
             }
         }
     }

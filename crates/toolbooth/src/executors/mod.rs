@@ -20,7 +20,7 @@ use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::mcp::Child;
 use toolbooth_adapters::secrets;
 use toolbooth_contracts::contract::AdapterId;
-use toolbooth_contracts::secret::{SecretLocation, SecretRef};
+use toolbooth_contracts::secret::SecretLocation;
 use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_contracts::{ExecutionLog, Executor};
 use toolbooth_proxy::{Executors, SourceEntry, UpstreamEntry, Upstreams};
@@ -152,13 +152,16 @@ fn source_policy(
 pub(crate) fn setting(loaded: &Loaded, setting: &Setting) -> secrets::Setting {
     match setting {
         Setting::Text(text) => secrets::Setting::Template(text.clone()),
-        Setting::Secret(reference) => secrets::Setting::Secret(location(loaded, reference)),
+        Setting::Kept(kept) if kept.mask => {
+            secrets::Setting::Secret(location(loaded, &kept.secret_ref))
+        }
+        Setting::Kept(kept) => secrets::Setting::Kept(location(loaded, &kept.secret_ref)),
     }
 }
 
 /// Where a secret of the configuration is kept; a relative path is relative to the configuration.
-pub(crate) fn location(loaded: &Loaded, reference: &SecretRef) -> SecretLocation {
-    match &reference.secret_ref {
+pub(crate) fn location(loaded: &Loaded, reference: &SecretLocation) -> SecretLocation {
+    match reference {
         SecretLocation::File(path) => {
             SecretLocation::File(loaded.path(Path::new(path)).display().to_string())
         }

@@ -267,7 +267,8 @@ impl Reading {
                         let command = scalar(other).unwrap_or_default();
                         let command = self.text(name, &command);
                         let notices = &mut self.imported.notices;
-                        let mut keeper = Keeper { server: name, shapes: &self.shapes, notices };
+                        let mut keeper =
+                            Keeper { server: name, folder: None, shapes: &self.shapes, notices };
                         section.set("command", keeper.worded("command", &command));
                     }
                 },
@@ -342,8 +343,18 @@ impl Reading {
         if members.contains_key("command") && url.take().is_some() {
             self.notice(format!("servers.{name}: has `command` and `url`; the command was taken"));
         }
-        let mut keeper =
-            Keeper { server: name, shapes: &self.shapes, notices: &mut self.imported.notices };
+        let folder = match (working, &self.base) {
+            _ if !members.contains_key("command") => None,
+            (Some(cwd), Some(base)) if !cwd.starts_with("${") => Some(base.join(cwd)),
+            (Some(cwd), _) => Some(PathBuf::from(cwd)),
+            (None, base) => base.clone(),
+        };
+        let mut keeper = Keeper {
+            server: name,
+            folder: folder.as_deref(),
+            shapes: &self.shapes,
+            notices: &mut self.imported.notices,
+        };
         if !arguments.is_empty() {
             section.list("args", keeper.arguments(arguments));
         }
@@ -362,18 +373,8 @@ impl Reading {
                 section.map(kind, kept);
             }
         }
-        if members.contains_key("command") {
-            let folder = match (working, &self.base) {
-                (Some(cwd), Some(base)) if !cwd.starts_with("${") => {
-                    Some(base.join(cwd).display().to_string())
-                }
-                (Some(cwd), Some(_)) => Some(cwd),
-                (Some(cwd), None) => Some(cwd),
-                (None, base) => base.as_ref().map(|base| base.display().to_string()),
-            };
-            if let Some(folder) = folder {
-                section.set("cwd", folder);
-            }
+        if let Some(folder) = folder {
+            section.set("cwd", folder.display().to_string());
         }
         self.imported.sections.insert(("servers", name.to_owned()), section);
     }
@@ -411,7 +412,8 @@ impl Reading {
             (Some(discovery), Some(call)) => {
                 let mut section = Section::default();
                 let notices = &mut self.imported.notices;
-                let mut keeper = Keeper { server: "gemini", shapes: &self.shapes, notices };
+                let mut keeper =
+                    Keeper { server: "gemini", folder: None, shapes: &self.shapes, notices };
                 section.set("discover_command", keeper.worded("discover_command", &discovery));
                 // One path of a program, which is called with the tool's name.
                 section.list("call_command", [call]);

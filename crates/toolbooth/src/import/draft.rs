@@ -3,11 +3,15 @@
 //! Doc: importing.md#secrets
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::path::Path;
 
 use secrecy::SecretString;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value, value};
+use toolbooth_adapters::secrets::with_placeholders;
 use toolbooth_contracts::secret::{SecretShapes, names_a_secret};
 
+use super::values::{self, Worth};
 use crate::failure::Failure;
 
 /// A section to be written.
@@ -15,20 +19,22 @@ use crate::failure::Failure;
 pub(crate) struct Section {
     table: Table,
     comments: Vec<String>,
-    /// Literal secrets of the client's file, in whose place a reference stands.
+    /// Values of the client's file that are kept elsewhere.
     pub(crate) literals: Vec<Literal>,
 }
 
-/// A literal secret of a client's file.
+/// A value of a client's file that is kept elsewhere.
 #[derive(Debug)]
 pub(crate) struct Literal {
     /// `env` or `headers`.
     pub(crate) kind: &'static str,
     /// The variable or header that it is the value of.
     pub(crate) name: String,
-    /// The variable that is referred to where it is kept nowhere else.
+    /// The variable that is referred to where a secret is kept nowhere else.
     pub(crate) variable: String,
     pub(crate) value: SecretString,
+    /// Whether it is a secret: hidden in answers, and never copied into the configuration.
+    pub(crate) is_secret: bool,
 }
 
 impl Section {
@@ -45,9 +51,16 @@ impl Section {
         for (name, kept) in members {
             let kept = match kept {
                 Kept::Text(text) => Value::from(text),
+                Kept::Ordinary(text) => {
+                    let value = SecretString::from(text.clone());
+                    let (name, variable) = (name.clone(), String::new());
+                    self.literals.push(Literal { kind, name, variable, value, is_secret: false });
+                    Value::from(text)
+                }
                 Kept::Secret { variable, value } => {
-                    let reference = reference(&format!("env:{variable}"));
-                    self.literals.push(Literal { kind, name: name.clone(), variable, value });
+                    let reference = reference(&format!("env:{variable}"), true);
+                    let name = name.clone();
+                    self.literals.push(Literal { kind, name, variable, value, is_secret: true });
                     reference
                 }
             };
@@ -56,11 +69,11 @@ impl Section {
         self.table.insert(kind, value(out));
     }
 
-    /// Refers to another place for a literal secret.
-    pub(crate) fn refer(&mut self, kind: &str, name: &str, location: &str) {
+    /// Refers to another place for a value.
+    pub(crate) fn refer(&mut self, kind: &str, name: &str, location: &str, is_secret: bool) {
         let map = self.table.get_mut(kind).and_then(Item::as_inline_table_mut);
         if let Some(map) = map {
-            map.insert(name, reference(location));
+            map.insert(name, reference(location, is_secret));
         }
     }
 
@@ -86,16 +99,23 @@ impl Section {
     }
 }
 
-fn reference(location: &str) -> Value {
+fn reference(location: &str, is_secret: bool) -> Value {
     let mut reference = InlineTable::new();
     reference.insert("secret_ref", Value::from(location));
+    if !is_secret {
+        reference.insert("mask", Value::from(false));
+    }
     Value::from(reference)
 }
 
-/// A setting as it is kept: text, or a reference in place of a secret.
+/// A setting as it is kept.
 #[derive(Debug)]
 pub(super) enum Kept {
+    /// In the configuration.
     Text(String),
+    /// Elsewhere, where there is a place for it; it is no secret.
+    Ordinary(String),
+    /// Elsewhere in any case.
     Secret { variable: String, value: SecretString },
 }
 
@@ -103,6 +123,8 @@ pub(super) enum Kept {
 pub(super) struct Keeper<'k> {
     /// The server whose settings these are.
     pub(super) server: &'k str,
+    /// Where the program runs.
+    pub(super) folder: Option<&'k Path>,
     pub(super) shapes: &'k SecretShapes,
     pub(super) notices: &'k mut Vec<String>,
 }
@@ -129,6 +151,14 @@ pub(super) fn variable(parts: &[&str]) -> String {
     if out.starts_with(|c: char| c.is_ascii_digit()) { format!("_{out}") } else { out }
 }
 
+/// What a text with variables says itself: what is around them, and their defaults.
+fn around(text: &str) -> String {
+    let defaults = with_placeholders::<Infallible>(text, |inner| {
+        Ok(inner.split_once(":-").map(|(_, default)| default.to_owned()).unwrap_or_default())
+    });
+    defaults.unwrap_or_default()
+}
+
 impl Keeper<'_> {
     fn told(&mut self, place: &str, variable: &str) {
         self.notices.push(not_copied(self.server, place, variable));
@@ -153,10 +183,31 @@ impl Keeper<'_> {
             && (names_a_secret(name) || self.shapes.recognise(text).is_some())
     }
 
+    fn worth(&self, name: &str, text: &str) -> Worth {
+        values::worth(name, text, self.shapes, self.folder)
+    }
+
     /// A variable or a header.
     pub(super) fn named(&mut self, kind: &str, name: &str, text: String) -> Kept {
-        if !self.is_secret(name, &text) {
+        if text.is_empty() || Self::is_placeholder(&text) {
             return Kept::Text(text);
+        }
+        let worth = match text.contains("${") {
+            // A client fills in its variables; what is written around them, and as their defaults,
+            // is literal.
+            true => match self.is_secret(name, &text)
+                || self.worth(name, &around(&text)) == Worth::Secret
+            {
+                true => Worth::Secret,
+                false => Worth::Harmless,
+            },
+            false => self.worth(name, &text),
+        };
+        match (worth, kind) {
+            (Worth::Harmless, _) => return Kept::Text(text),
+            (Worth::Ordinary, "env") => return Kept::Ordinary(text),
+            (Worth::Ordinary, _) => return Kept::Text(text),
+            (Worth::Secret, _) => (),
         }
         let variable = match kind {
             // A variable keeps its name.
@@ -326,13 +377,14 @@ mod tests {
     fn secrets_are_kept_out_wherever_they_stand() {
         let shapes = crate::compose::shapes();
         let mut notices = Vec::new();
-        let mut keeper = Keeper { server: "my-mail", shapes: &shapes, notices: &mut notices };
+        let mut keeper =
+            Keeper { server: "my-mail", folder: None, shapes: &shapes, notices: &mut notices };
         let secret = |kept: Kept| match kept {
-            Kept::Text(text) => panic!("{text} is copied"),
+            Kept::Text(text) | Kept::Ordinary(text) => panic!("{text} is copied"),
             Kept::Secret { variable, .. } => variable,
         };
         let text = |kept: Kept| match kept {
-            Kept::Text(text) => text,
+            Kept::Text(text) | Kept::Ordinary(text) => text,
             Kept::Secret { variable, .. } => panic!("{variable} is taken for a secret"),
         };
         assert_eq!(secret(keeper.named("env", "API_KEY", "hunter2".into())), "API_KEY");

@@ -10,6 +10,7 @@ mod install;
 pub(crate) mod openapi;
 pub(crate) mod secrets;
 pub(crate) mod trial;
+mod values;
 
 pub(crate) use clients::{Client, read};
 pub(crate) use draft::{Section, into_configuration};

@@ -1,4 +1,5 @@
-//! Literal secrets of a client's file, moved to where only their owner reads them.
+//! Values of a client's file, moved to where only their owner reads them: secrets, and whatever is not
+//! plainly harmless.
 //!
 //! It never shows a value, and never replaces a file that is there.
 //!
@@ -25,10 +26,10 @@ const SERVICE: &str = "toolbooth";
 /// Names that are tried for one secret.
 const NAMES_MAX: usize = 100;
 
-/// Where literal secrets go.
+/// Where secrets and other values of a client's file go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SecretPlace {
-    /// Nowhere: whoever starts Toolbooth sets variables.
+    /// Nowhere: whoever starts Toolbooth sets variables for secrets.
     Env,
     /// Files of mode 0600 in the data folder.
     File,
@@ -48,16 +49,11 @@ fn literals<'s>(
     )
 }
 
-/// Whether a secret can be kept elsewhere as it is: a client fills in the variables of its text,
+/// Whether a value can be kept elsewhere as it is: a client fills in the variables of its text,
 /// and a file keeps no line break at its end.
 fn can_move(literal: &Literal) -> bool {
     let value = literal.value.expose_secret();
     !value.contains("${") && !value.ends_with(['\n', '\r'])
-}
-
-/// How many secrets there are to move.
-pub(crate) fn count(sections: &Sections, added: &[String]) -> usize {
-    literals(sections, added).filter(|(_, literal)| can_move(literal)).count()
 }
 
 /// The folder for secrets.
@@ -65,12 +61,21 @@ pub(crate) fn folder(data: &Path) -> PathBuf {
     data.join(FOLDER)
 }
 
-/// Secrets that were moved.
+/// Values that were moved.
 #[derive(Debug, Default)]
 pub(crate) struct Moved {
-    /// References by server, kind and name.
-    references: Vec<(String, &'static str, String, String)>,
+    references: Vec<Reference>,
     files: Vec<PathBuf>,
+}
+
+/// Where a value is kept.
+#[derive(Debug)]
+struct Reference {
+    server: String,
+    kind: &'static str,
+    name: String,
+    location: String,
+    is_secret: bool,
 }
 
 impl Moved {
@@ -80,7 +85,7 @@ impl Moved {
             let _ = std::fs::remove_file(file);
         }
         #[cfg(feature = "keyring")]
-        for (_, _, _, location) in &self.references {
+        for Reference { location, .. } in &self.references {
             let user = location.strip_prefix(&format!("keyring:{SERVICE}/"));
             let entry = user.map(|user| keyring::v1::Entry::new(SERVICE, user));
             let _ = entry.map(|entry| entry.and_then(|entry| entry.delete_credential()));
@@ -88,40 +93,77 @@ impl Moved {
     }
 }
 
-/// Moves the literals of the sections that are added, and refers to where they are then. Gives
-/// what was moved, and notices.
+/// Moves the literals of the sections that are added, and refers to where they are then: to `said`,
+/// else to the key ring where this build has one that takes them, else into files. Gives what was
+/// moved, and notices.
 pub(crate) fn relocate(
-    place: SecretPlace,
+    said: Option<SecretPlace>,
     sections: &mut Sections,
     added: &[String],
     data: &Path,
 ) -> Result<(Moved, Vec<String>), Failure> {
     let (mut moved, mut notices) = (Moved::default(), Vec::new());
+    let mut place = said.unwrap_or(match cfg!(feature = "keyring") {
+        true => SecretPlace::Keyring,
+        false => SecretPlace::File,
+    });
+    let mut beside: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (server, literal) in literals(sections, added) {
-        let Literal { kind, name, variable, value } = literal;
-        let kept = match place {
-            SecretPlace::File if can_move(literal) => {
-                keep_in_file(data, server, name, value.expose_secret())
-            }
-            SecretPlace::Keyring if can_move(literal) => {
-                keep_in_ring(server, name, value.expose_secret())
-            }
-            _ => {
+        let Literal { kind, name, variable, value, is_secret } = literal;
+        if place == SecretPlace::Env || !can_move(literal) {
+            if *is_secret {
                 notices.push(not_copied(server, &format!("{kind}.{name}"), variable));
-                continue;
             }
+            continue;
+        }
+        let value = value.expose_secret();
+        let mut kept = match place {
+            SecretPlace::Keyring => keep_in_ring(server, name, value),
+            _ => keep_in_file(data, server, name, value),
         };
+        if let (Err(failure), SecretPlace::Keyring, None) = (&kept, place, said) {
+            notices.push(format!("{}; files of mode 0600 are used", failure.message));
+            place = SecretPlace::File;
+            kept = keep_in_file(data, server, name, value);
+        }
         let (location, file) = kept.inspect_err(|_| moved.take_back())?;
-        notices.push(format!("servers.{server}: {kind}.{name} is kept in `{location}` now"));
         moved.files.extend(file);
-        moved.references.push((server.to_owned(), *kind, name.clone(), location));
+        match is_secret {
+            true => {
+                notices.push(format!("servers.{server}: {kind}.{name} is kept in `{location}` now"))
+            }
+            false => beside.entry(server).or_default().push(name),
+        }
+        moved.references.push(Reference {
+            server: server.to_owned(),
+            kind,
+            name: name.clone(),
+            location,
+            is_secret: *is_secret,
+        });
     }
-    for (server, kind, name, location) in &moved.references {
+    notices.extend(beside.into_iter().map(|(server, names)| {
+        let names = names.join(", ");
+        format!("servers.{server}: {names} are kept there too, as no secrets: `mask = false` leaves them in answers")
+    }));
+    for Reference { server, kind, name, location, is_secret } in &moved.references {
         if let Some(section) = sections.get_mut(&("servers", server.clone())) {
-            section.refer(kind, name, location);
+            section.refer(kind, name, location, *is_secret);
         }
     }
     Ok((moved, notices))
+}
+
+/// What [`relocate`] would do with values, in words.
+pub(crate) fn rehearse(sections: &Sections, added: &[String]) -> Vec<String> {
+    let movable = literals(sections, added).filter(|(_, literal)| can_move(literal));
+    let told = |(server, Literal { kind, name, is_secret, .. }): (&str, &Literal)| {
+        let what = if *is_secret { "as a secret" } else { "as no secret" };
+        format!(
+            "servers.{server}: {kind}.{name} would be kept apart from the configuration, {what}"
+        )
+    };
+    movable.map(told).collect()
 }
 
 /// The names that are tried for a secret, the plain one first.
@@ -223,7 +265,7 @@ pub(crate) fn kept(loaded: &Loaded) -> Vec<String> {
     let mut kept: Vec<String> = servers
         .flat_map(|server| server.env.values().chain(server.headers.values()))
         .filter_map(|setting| match setting {
-            Setting::Secret(reference) => Some(reference.secret_ref.to_string()),
+            Setting::Kept(kept) => Some(kept.secret_ref.to_string()),
             Setting::Text(_) => None,
         })
         .filter(|place| place.starts_with(&files) || place.starts_with(&ring))

@@ -130,8 +130,9 @@ fn masked(value: Value, is_secret: bool, shapes: &SecretShapes) -> Value {
             items.into_iter().map(|item| masked(item, is_secret, shapes)).collect()
         }
         Value::Object(members) => {
-            let is_reference = members.len() == 1
-                && ["secretRef", "secret_ref"].iter().any(|name| members.contains_key(*name));
+            let names = ["secretRef", "secret_ref"];
+            let is_reference = names.iter().any(|name| members.contains_key(*name))
+                && members.keys().all(|name| names.contains(&name.as_str()) || name == "mask");
             let member = |(name, member): (String, Value)| {
                 let is_secret = !is_reference && (is_secret || MASKED.contains(&name.as_str()));
                 let member = masked(member, is_secret, shapes);

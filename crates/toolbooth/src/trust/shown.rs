@@ -214,7 +214,8 @@ fn given<'s>(
     let of = |(name, setting): (&String, &Setting)| match setting {
         Setting::Text(text) if text.contains("${") => format!("{name} (from {text})"),
         Setting::Text(_) => name.clone(),
-        Setting::Secret(reference) => format!("{name} (the secret {})", reference.secret_ref),
+        Setting::Kept(kept) if kept.mask => format!("{name} (the secret {})", kept.secret_ref),
+        Setting::Kept(kept) => format!("{name} (from {}, shown in answers)", kept.secret_ref),
     };
     let names: Vec<String> = settings.map(of).collect();
     (!names.is_empty()).then(|| format!("    {word} {}", names.join(", ")))

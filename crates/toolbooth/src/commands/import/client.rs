@@ -10,7 +10,7 @@ use crate::cli::ClientArgs;
 use crate::config;
 use crate::failure::{FAILED, Failure};
 use crate::import::allowed::{self, Exchange, GATEWAY, Switched};
-use crate::import::secrets::{self, SecretPlace};
+use crate::import::secrets::{self, Moved};
 use crate::import::trial::{self, Trial};
 use crate::import::{self, Client, Installed, Replaced};
 use crate::terminal;
@@ -78,11 +78,11 @@ pub(super) async fn servers(
     let sections = &mut imported.sections;
     let skipped =
         questions::settle_containment(sections, &added, &draft, asks, &mut notices).await?;
-    let movable = secrets::count(sections, &added);
-    let place = questions::secret_place(secrets, movable, &data, asks, &mut notices);
-    let place = if dry_run { SecretPlace::Env } else { place };
     // Moved before the trial, so that servers are tried with what is written.
-    let (moved, told) = secrets::relocate(place, sections, &added, &data)?;
+    let (moved, told) = match dry_run {
+        true => (Moved::default(), secrets::rehearse(sections, &added)),
+        false => secrets::relocate(secrets, sections, &added, &data)?,
+    };
     notices.extend(told);
     let names: Vec<(&'static str, String)> = sections.keys().cloned().collect();
     let tried = async {

@@ -1,9 +1,9 @@
-//! What is asked on a terminal: how servers are contained, and where secrets go.
+//! What is asked on a terminal: how servers are contained, and whether they are started and trusted.
 //!
 //! Doc: importing.md#questions, importing.md#containment
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use toolbooth_adapters::mcp::Reach;
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
@@ -12,7 +12,6 @@ use crate::config::Loaded;
 use crate::failure::Failure;
 use crate::import::Section;
 use crate::import::containment::{Containment, Folder, container_lines, container_runner, folders};
-use crate::import::secrets::{self, SecretPlace};
 use crate::trust::Judged;
 use crate::{executors, terminal};
 
@@ -201,34 +200,4 @@ impl Consent {
             crate::note(&format!("the trust is not kept: {}", failure.message));
         }
     }
-}
-
-/// Where literal secrets go: as the command line says, as somebody answers, else into variables.
-pub(super) fn secret_place(
-    said: Option<SecretPlace>,
-    movable: usize,
-    data: &Path,
-    asks: bool,
-    notices: &mut Vec<String>,
-) -> SecretPlace {
-    if let Some(place) = said {
-        return place;
-    }
-    if movable == 0 {
-        return SecretPlace::Env;
-    }
-    let folder = secrets::folder(data);
-    let question = format!(
-        "move {movable} literal secret(s) into files that only you can read ({})?",
-        folder.display()
-    );
-    if asks && terminal::confirm(&question) {
-        return SecretPlace::File;
-    }
-    notices.push(
-        "variables of a shell do not reach a client that was started from a desktop; `--secrets \
-         file` keeps the secrets in files of mode 0600, `--secrets keyring` in the key ring"
-            .to_owned(),
-    );
-    SecretPlace::Env
 }

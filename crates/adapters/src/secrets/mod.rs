@@ -2,22 +2,22 @@
 //!
 //! Doc: execution.md#secrets
 
-use std::collections::{HashMap, HashSet};
+mod escapes;
+mod given;
+mod known;
+
 use std::fmt;
 use std::path::Path;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
 use secrecy::{ExposeSecret, SecretString};
-use serde_json::{Map, Value};
-use toolbooth_contracts::json::{JsonText, Rewrite};
 use toolbooth_contracts::secret::{SecretLocation, names_a_secret};
-use toolbooth_contracts::{ContentBlock, Outcome, Payload};
+
+pub use given::given_secrets;
+pub use known::KnownSecrets;
 
 /// Longest secret, in bytes.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
-
-/// Shorter values are not looked for: they stand in every text.
-const CONCEALED_BYTES_MIN: usize = 4;
 
 /// Why a setting cannot be resolved; never a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +38,8 @@ pub enum Setting {
     Template(String),
     /// A secret that is kept elsewhere.
     Secret(SecretLocation),
+    /// A value that is kept elsewhere and is no secret: it stays in answers and records.
+    Kept(SecretLocation),
 }
 
 impl From<String> for Setting {
@@ -59,6 +61,7 @@ impl fmt::Debug for Setting {
             Self::Literal(_) => f.write_str("Literal(…)"),
             Self::Template(_) => f.write_str("Template(…)"),
             Self::Secret(location) => write!(f, "Secret({location})"),
+            Self::Kept(location) => write!(f, "Kept({location})"),
         }
     }
 }
@@ -74,6 +77,7 @@ impl Setting {
             Self::Literal(text) => Ok(SecretString::from(text.clone())),
             Self::Template(text) => expand(text).map(SecretString::from),
             Self::Secret(location) => resolve(location),
+            Self::Kept(location) => look_up(location),
         }
     }
 
@@ -82,195 +86,48 @@ impl Setting {
     pub fn shown(&self) -> String {
         match self {
             Self::Literal(text) | Self::Template(text) => text.clone(),
-            Self::Secret(location) => format!("<{location}>"),
+            Self::Secret(location) | Self::Kept(location) => format!("<{location}>"),
         }
     }
 
-    /// `text` with the values of secrets, and of variables whose names name a secret, replaced by
-    /// what configuration calls them. Other values are nobody's secret and stay: a tool's answer
-    /// must not change because a word of it is somebody's setting.
+    /// The values that must not come back, with what configuration calls them: secrets, variables whose
+    /// names name a secret, and texts under such a name (of a variable or header; `""` for what has
+    /// no name). Other values are nobody's secret and stay: a tool's answer must not change because
+    /// a word of it is somebody's setting.
     #[must_use]
-    pub fn conceal_all<'s>(settings: impl Iterator<Item = &'s Self>, text: &str) -> String {
-        Self::known(settings).conceal_text(text)
-    }
-
-    /// The values that [`conceal_all`](Self::conceal_all) replaces, with what configuration calls
-    /// them; for replacing them often, and in documents.
-    #[must_use]
-    pub fn known<'s>(settings: impl Iterator<Item = &'s Self>) -> KnownSecrets {
+    pub fn known<'s>(settings: impl Iterator<Item = (&'s str, &'s Self)>) -> KnownSecrets {
         let mut known = Vec::new();
-        let mut note = |value: SecretString, shown: String| {
-            if value.expose_secret().len() >= CONCEALED_BYTES_MIN {
-                known.push((value, shown));
-            }
-        };
-        for setting in settings {
+        for (name, setting) in settings {
+            let before = known.len();
             match setting {
-                Self::Literal(_) => (),
+                Self::Literal(_) | Self::Kept(_) => (),
                 Self::Template(own) => {
                     let _ = with_placeholders::<SecretError>(own, |inner| {
                         let name = inner.split(":-").next().unwrap_or(inner);
                         if names_a_secret(name)
                             && let Ok(value) = variable(inner)
                         {
-                            note(SecretString::from(value), format!("${{{name}}}"));
+                            known.push((SecretString::from(value), format!("${{{name}}}")));
                         }
                         Ok(String::new())
                     });
                 }
                 Self::Secret(_) => {
-                    if let Ok(value) = setting.resolve() {
-                        note(value, setting.shown());
-                    }
+                    known.extend(setting.resolve().ok().map(|value| (value, setting.shown())));
                 }
             }
+            let is_text = matches!(setting, Self::Literal(_) | Self::Template(_));
+            if is_text && known.len() == before && names_a_secret(name) {
+                known.extend(setting.resolve().ok().map(|value| (value, format!("<{name}>"))));
+            }
         }
-        // The longest first: one may be a part of another, whose rest would stay.
-        known.sort_by_key(|(value, _)| std::cmp::Reverse(value.expose_secret().len()));
-        KnownSecrets(known)
+        KnownSecrets::new(known)
     }
 
     /// The value, to be handed on.
     #[cfg(any(feature = "process", feature = "endpoint", test))]
     pub(crate) fn expose(&self) -> Result<String, SecretError> {
         Ok(self.resolve()?.expose_secret().to_owned())
-    }
-}
-
-/// Secrets that something was given in confidence.
-#[derive(Clone, Default)]
-pub struct KnownSecrets(Vec<(SecretString, String)>);
-
-impl fmt::Debug for KnownSecrets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("KnownSecrets").field(&self.0.len()).finish()
-    }
-}
-
-impl KnownSecrets {
-    /// `text` with their values replaced by what configuration calls them.
-    #[must_use]
-    pub fn conceal_text(&self, text: &str) -> String {
-        self.concealed(text).unwrap_or_else(|| text.to_owned())
-    }
-
-    /// Replaces their values in every text of a document, names of members included, by what
-    /// configuration calls them. Members keep their order. A name that another member has already
-    /// gets a number. Numbers, and what is encoded within a text, are not looked into.
-    pub fn conceal(&self, value: &mut Value) {
-        if self.0.is_empty() {
-            return;
-        }
-        match value {
-            Value::String(text) => {
-                if let Some(concealed) = self.concealed(text) {
-                    *text = concealed;
-                }
-            }
-            Value::Array(items) => items.iter_mut().for_each(|item| self.conceal(item)),
-            Value::Object(members) => {
-                members.values_mut().for_each(|member| self.conceal(member));
-                if members.keys().any(|name| self.concealed(name).is_some()) {
-                    *members = self.with_concealed_names(std::mem::take(members));
-                }
-            }
-            _ => (),
-        }
-    }
-
-    /// As [`KnownSecrets::conceal`], in a text; `None` where it has none of them. A tree is built
-    /// only where the name of a member changes.
-    #[must_use]
-    pub fn concealed_json(&self, document: &JsonText) -> Option<JsonText> {
-        struct Concealing<'s> {
-            secrets: &'s KnownSecrets,
-            in_a_name: bool,
-        }
-        impl Rewrite for Concealing<'_> {
-            fn member(&mut self, name: &str) -> Option<String> {
-                self.in_a_name |= self.secrets.concealed(name).is_some();
-                None
-            }
-            fn text(&mut self, text: &str) -> Option<String> {
-                self.secrets.concealed(text)
-            }
-        }
-        if self.0.is_empty() {
-            return None;
-        }
-        let mut rules = Concealing { secrets: self, in_a_name: false };
-        let rewritten = document.rewritten(&mut rules);
-        if !rules.in_a_name {
-            return rewritten;
-        }
-        let mut tree = document.tree();
-        self.conceal(&mut tree);
-        // What was read from JSON can be written; were it not, none of it is shown.
-        Some(JsonText::of(&tree).unwrap_or_else(|_| JsonText::of_text("")))
-    }
-
-    /// As [`KnownSecrets::concealed_json`], in an answer.
-    pub fn conceal_payload(&self, payload: &mut Payload) {
-        for block in payload.content.iter_mut().flatten() {
-            if let Some(concealed) = self.concealed_json(block.json()) {
-                *block = ContentBlock::new(concealed);
-            }
-        }
-        for document in [&mut payload.structured_content, &mut payload.meta].into_iter().flatten() {
-            if let Some(concealed) = self.concealed_json(document) {
-                *document = concealed;
-            }
-        }
-    }
-
-    /// Replaces their values in an outcome, in what the agent and what the operator reads.
-    pub fn conceal_outcome(&self, outcome: &mut Outcome) {
-        match outcome {
-            Outcome::Done(output) => {
-                self.conceal_payload(&mut output.payload);
-                output.internal = output.internal.take().map(|text| self.conceal_text(&text));
-            }
-            Outcome::Failed(error) => {
-                error.safe = error.safe.take().map(|text| self.conceal_text(&text));
-                error.internal = self.conceal_text(&error.internal);
-            }
-            Outcome::NeedsInput(needed) => self.conceal(&mut needed.requests),
-        }
-    }
-
-    /// The text without their values; `None` where it has none.
-    fn concealed(&self, text: &str) -> Option<String> {
-        let mut out = None;
-        for (secret, shown) in &self.0 {
-            let own = out.as_deref().unwrap_or(text);
-            if own.contains(secret.expose_secret()) {
-                out = Some(own.replace(secret.expose_secret(), shown));
-            }
-        }
-        out
-    }
-
-    fn with_concealed_names(&self, members: Map<String, Value>) -> Map<String, Value> {
-        let names: Vec<Option<String>> = members.keys().map(|name| self.concealed(name)).collect();
-        let kept = members.keys().zip(&names).filter(|(_, concealed)| concealed.is_none());
-        let mut taken: HashSet<String> = kept.map(|(name, _)| name.clone()).collect();
-        // How often a name was given, so that a server cannot make the search long.
-        let mut given: HashMap<String, u64> = HashMap::new();
-        let renamed = members.into_iter().zip(names).map(|((name, value), concealed)| {
-            let Some(concealed) = concealed else { return (name, value) };
-            let count = given.entry(concealed.clone()).or_default();
-            let mut free = concealed.clone();
-            loop {
-                *count += 1;
-                if *count > 1 {
-                    free = format!("{concealed}#{count}");
-                }
-                if taken.insert(free.clone()) {
-                    return (free, value);
-                }
-            }
-        });
-        renamed.collect()
     }
 }
 
@@ -320,11 +177,17 @@ fn variable(inner: &str) -> Result<String, SecretError> {
     })
 }
 
-/// The secret at `location`.
+/// The secret at `location`. From then on records do not have it ([`given_secrets`]).
 ///
 /// # Errors
 /// [`SecretError`] where it is not there, or a file can be read by others.
 pub fn resolve(location: &SecretLocation) -> Result<SecretString, SecretError> {
+    let secret = look_up(location)?;
+    given::note(location, &secret);
+    Ok(secret)
+}
+
+fn look_up(location: &SecretLocation) -> Result<SecretString, SecretError> {
     let error = |reason: String| SecretError { location: location.to_string(), reason };
     match location {
         SecretLocation::Env(name) => std::env::var(name)
@@ -497,17 +360,18 @@ mod tests {
             Setting::from("literal"),
         ];
         let said = "info level: literal, hunter2";
-        assert_eq!(
-            Setting::conceal_all(settings.iter(), said),
-            "info level: literal, ${TOOLBOOTH_NO_TOKEN}"
-        );
+        let known = Setting::known(settings.iter().map(|setting| ("LEVEL", setting)));
+        assert_eq!(known.conceal_text(said), "info level: literal, ${TOOLBOOTH_NO_TOKEN}");
+        let under_a_name = [("API_KEY", &settings[2])];
+        let known = Setting::known(under_a_name.into_iter());
+        assert_eq!(known.conceal_text(said), "info level: <API_KEY>, hunter2");
     }
 
     #[test]
     fn names_of_members_are_concealed_in_their_order() {
         let secret = Setting::Template("${TOOLBOOTH_NO_TOKEN:-hunter2}".to_owned());
         let longer = Setting::Template("${TOOLBOOTH_NO_SECRET:-hunter2-and-more}".to_owned());
-        let known = Setting::known([&secret, &longer].into_iter());
+        let known = Setting::known([("", &secret), ("", &longer)].into_iter());
         let mut document = serde_json::json!({
             "z": 1, "a hunter2": {"hunter2": "hunter2-and-more"}, "hunter2": [2],
             "${TOOLBOOTH_NO_TOKEN}": 3, "${TOOLBOOTH_NO_TOKEN}#2": 4, "b": 5,

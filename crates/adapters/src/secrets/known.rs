@@ -1,0 +1,440 @@
+//! Values that tools were given in confidence, found in what comes back: as they are, in base64,
+//! percent-encoded, and behind the escapes of JSON.
+//!
+//! Doc: execution.md#known-secrets
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::ops::Range;
+
+use data_encoding::{BASE64_NOPAD, BASE64URL_NOPAD, Encoding};
+use memchr::memmem;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Map, Value};
+use toolbooth_contracts::json::{JsonText, Rewrite};
+use toolbooth_contracts::{ContentBlock, Outcome, Payload};
+
+use super::escapes;
+
+/// Shorter values are not looked for: they stand in every text.
+const BYTES_MIN: usize = 4;
+/// Shorter values are not looked for in base64, of which every text may hold some characters.
+const ENCODED_BYTES_MIN: usize = 8;
+
+/// Secrets that something was given in confidence.
+#[derive(Clone, Default)]
+pub struct KnownSecrets {
+    needles: Vec<Needle>,
+    /// What configuration calls them.
+    shown: Vec<String>,
+    /// Length of the shortest form in base64.
+    encoded_min: usize,
+}
+
+/// A form of a secret.
+#[derive(Clone)]
+struct Needle {
+    text: SecretString,
+    /// Whose form it is.
+    of: usize,
+    /// Whether a character of base64 before and after it may hold bits of the secret.
+    partial: (bool, bool),
+    is_encoded: bool,
+}
+
+impl fmt::Debug for KnownSecrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("KnownSecrets").field(&self.shown.len()).finish()
+    }
+}
+
+impl KnownSecrets {
+    /// Secrets, each with what stands in its place.
+    #[must_use]
+    pub fn new(secrets: impl IntoIterator<Item = (SecretString, String)>) -> Self {
+        let mut known = Self { encoded_min: usize::MAX, ..Self::default() };
+        for (secret, shown) in secrets {
+            if secret.expose_secret().len() >= BYTES_MIN {
+                known.add(&secret, shown);
+            }
+        }
+        known
+    }
+
+    fn add(&mut self, secret: &SecretString, shown: String) {
+        let of = self.shown.len();
+        self.shown.push(shown);
+        let value = secret.expose_secret();
+        for part in parts(value) {
+            let text = SecretString::from(part.to_owned());
+            self.needles.push(Needle { text, of, partial: (false, false), is_encoded: false });
+            if part.len() < ENCODED_BYTES_MIN {
+                continue;
+            }
+            let mut forms: Vec<(String, (bool, bool))> = Vec::new();
+            for alphabet in [&BASE64_NOPAD, &BASE64URL_NOPAD] {
+                for form in (0..3).map(|before| in_base64(part, before, alphabet)) {
+                    if !forms.contains(&form) {
+                        forms.push(form);
+                    }
+                }
+            }
+            for (form, partial) in forms {
+                self.encoded_min = self.encoded_min.min(form.len());
+                let text = SecretString::from(form);
+                self.needles.push(Needle { text, of, partial, is_encoded: true });
+            }
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.needles.is_empty()
+    }
+
+    /// Where they stand in a text, in order and without overlaps, each with what configuration
+    /// calls it.
+    #[must_use]
+    pub fn find_all(&self, text: &str) -> Vec<(Range<usize>, &str)> {
+        let bytes = text.as_bytes();
+        let mut found: Vec<(Range<usize>, usize)> = Vec::new();
+        if self.needles.is_empty() {
+            return Vec::new();
+        }
+        let encoded = has_run(bytes, self.encoded_min);
+        let escaped = memchr::memchr3(b'\\', b'%', b'+', bytes).is_some();
+        for needle in &self.needles {
+            let secret = needle.text.expose_secret();
+            if needle.is_encoded && !encoded && !escaped {
+                continue;
+            }
+            if secret.len() <= bytes.len() {
+                let starts = memmem::find_iter(bytes, secret.as_bytes());
+                found.extend(
+                    starts.map(|at| (needle.whole(bytes, at..at + secret.len()), needle.of)),
+                );
+            }
+            if escaped && (!needle.is_encoded || escapes::may_be_escaped(secret)) {
+                let ranges = escapes::find_all(text, secret).into_iter();
+                found.extend(ranges.map(|range| (needle.whole(bytes, range), needle.of)));
+            }
+        }
+        // One may be a part of another, and they may overlap: what is covered by any of them goes.
+        found.sort_by_key(|(range, _)| (range.start, std::cmp::Reverse(range.end)));
+        let mut merged: Vec<(Range<usize>, usize)> = Vec::new();
+        for (range, of) in found {
+            match merged.last_mut().filter(|(last, _)| range.start < last.end) {
+                Some((last, _)) => last.end = last.end.max(range.end),
+                None => merged.push((range, of)),
+            }
+        }
+        let shown = |of: usize| self.shown.get(of).map_or("", String::as_str);
+        merged.into_iter().map(|(range, of)| (range, shown(of))).collect()
+    }
+
+    /// `text` with their values replaced by what configuration calls them.
+    #[must_use]
+    pub fn conceal_text(&self, text: &str) -> String {
+        self.concealed(text).unwrap_or_else(|| text.to_owned())
+    }
+
+    /// Replaces their values in every text of a document, names of members included, by what
+    /// configuration calls them. Members keep their order. A name that another member has already
+    /// gets a number. Numbers, and what is encoded within a text, are not looked into.
+    pub fn conceal(&self, value: &mut Value) {
+        if self.is_empty() {
+            return;
+        }
+        match value {
+            Value::String(text) => {
+                if let Some(concealed) = self.concealed(text) {
+                    *text = concealed;
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.conceal(item)),
+            Value::Object(members) => {
+                members.values_mut().for_each(|member| self.conceal(member));
+                if members.keys().any(|name| self.concealed(name).is_some()) {
+                    *members = self.with_concealed_names(std::mem::take(members));
+                }
+            }
+            _ => (),
+        }
+    }
+
+    /// As [`KnownSecrets::conceal`], in a text; `None` where it has none of them. A tree is built
+    /// only where the name of a member changes.
+    #[must_use]
+    pub fn concealed_json(&self, document: &JsonText) -> Option<JsonText> {
+        struct Concealing<'s> {
+            secrets: &'s KnownSecrets,
+            in_a_name: bool,
+        }
+        impl Rewrite for Concealing<'_> {
+            fn member(&mut self, name: &str) -> Option<String> {
+                self.in_a_name |= self.secrets.concealed(name).is_some();
+                None
+            }
+            fn text(&mut self, text: &str) -> Option<String> {
+                self.secrets.concealed(text)
+            }
+        }
+        if self.is_empty() {
+            return None;
+        }
+        let mut rules = Concealing { secrets: self, in_a_name: false };
+        let rewritten = document.rewritten(&mut rules);
+        if !rules.in_a_name {
+            return rewritten;
+        }
+        let mut tree = document.tree();
+        self.conceal(&mut tree);
+        // What was read from JSON can be written; were it not, none of it is shown.
+        Some(JsonText::of(&tree).unwrap_or_else(|_| JsonText::of_text("")))
+    }
+
+    /// As [`KnownSecrets::concealed_json`], in an answer.
+    pub fn conceal_payload(&self, payload: &mut Payload) {
+        for block in payload.content.iter_mut().flatten() {
+            if let Some(concealed) = self.concealed_json(block.json()) {
+                *block = ContentBlock::new(concealed);
+            }
+        }
+        for document in [&mut payload.structured_content, &mut payload.meta].into_iter().flatten() {
+            if let Some(concealed) = self.concealed_json(document) {
+                *document = concealed;
+            }
+        }
+    }
+
+    /// Replaces their values in an outcome, in what the agent and what the operator reads.
+    pub fn conceal_outcome(&self, outcome: &mut Outcome) {
+        match outcome {
+            Outcome::Done(output) => {
+                self.conceal_payload(&mut output.payload);
+                output.internal = output.internal.take().map(|text| self.conceal_text(&text));
+            }
+            Outcome::Failed(error) => {
+                error.safe = error.safe.take().map(|text| self.conceal_text(&text));
+                error.internal = self.conceal_text(&error.internal);
+            }
+            Outcome::NeedsInput(needed) => self.conceal(&mut needed.requests),
+        }
+    }
+
+    /// The text without their values; `None` where it has none.
+    fn concealed(&self, text: &str) -> Option<String> {
+        let found = self.find_all(text);
+        if found.is_empty() {
+            return None;
+        }
+        let mut out = String::with_capacity(text.len());
+        let mut from = 0;
+        for (range, shown) in found {
+            out.push_str(text.get(from..range.start).unwrap_or_default());
+            out.push_str(shown);
+            from = range.end;
+        }
+        out.push_str(text.get(from..).unwrap_or_default());
+        Some(out)
+    }
+
+    fn with_concealed_names(&self, members: Map<String, Value>) -> Map<String, Value> {
+        let names: Vec<Option<String>> = members.keys().map(|name| self.concealed(name)).collect();
+        let kept = members.keys().zip(&names).filter(|(_, concealed)| concealed.is_none());
+        let mut taken: HashSet<String> = kept.map(|(name, _)| name.clone()).collect();
+        // How often a name was given, so that a server cannot make the search long.
+        let mut given: HashMap<String, u64> = HashMap::new();
+        let renamed = members.into_iter().zip(names).map(|((name, value), concealed)| {
+            let Some(concealed) = concealed else { return (name, value) };
+            let count = given.entry(concealed.clone()).or_default();
+            let mut free = concealed.clone();
+            loop {
+                *count += 1;
+                if *count > 1 {
+                    free = format!("{concealed}#{count}");
+                }
+                if taken.insert(free.clone()) {
+                    return (free, value);
+                }
+            }
+        });
+        renamed.collect()
+    }
+}
+
+impl Needle {
+    /// The range of a form, with the characters of base64 beside it that hold a part of the secret.
+    fn whole(&self, text: &[u8], range: Range<usize>) -> Range<usize> {
+        let is_base64 = |at: usize| text.get(at).is_some_and(|byte| in_alphabet(*byte));
+        let (before, after) = self.partial;
+        let start = match range.start.checked_sub(1) {
+            Some(start) if before && is_base64(start) => start,
+            _ => range.start,
+        };
+        let end = range.end + usize::from(after && is_base64(range.end));
+        start..end
+    }
+}
+
+/// A secret, and what within it is one by itself: the password of a URL, the value behind a scheme.
+fn parts(secret: &str) -> Vec<&str> {
+    let mut parts = vec![secret];
+    if let Some((scheme, value)) = secret.split_once(' ')
+        && ["bearer", "basic", "token"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
+    {
+        parts.push(value);
+    }
+    let authority = secret.split_once("://").map(|(_, rest)| rest);
+    let authority = authority.and_then(|rest| rest.split(['/', '?', '#']).next());
+    let password = authority.and_then(|authority| authority.rsplit_once('@'));
+    if let Some((_, password)) = password.and_then(|(user, _)| user.split_once(':')) {
+        parts.push(password);
+    }
+    parts.retain(|part| part.len() >= BYTES_MIN);
+    parts
+}
+
+/// The characters of base64 that a text alone decides, where so many bytes stand before it; and
+/// whether the characters before and after hold bits of it.
+fn in_base64(text: &str, before: usize, alphabet: &Encoding) -> (String, (bool, bool)) {
+    let mut bytes = vec![0; before];
+    bytes.extend_from_slice(text.as_bytes());
+    let whole = alphabet.encode(&bytes);
+    let (from, to) = ((before * 8).div_ceil(6), bytes.len() * 8 / 6);
+    let form = whole.get(from..to).unwrap_or_default().to_owned();
+    (form, (before > 0, !(bytes.len() * 8).is_multiple_of(6)))
+}
+
+fn in_alphabet(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_')
+}
+
+/// Whether a text has so many characters of base64 in a row.
+fn has_run(text: &[u8], length: usize) -> bool {
+    let mut run = 0;
+    text.len() >= length
+        && text.iter().any(|byte| {
+            run = if in_alphabet(*byte) { run + 1 } else { 0 };
+            run >= length
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(secrets: &[&str]) -> KnownSecrets {
+        let named = |secret: &&str| (SecretString::from((*secret).to_owned()), "<it>".to_owned());
+        KnownSecrets::new(secrets.iter().map(named))
+    }
+
+    /// The secret in every encoding that is promised.
+    fn encodings(secret: &str) -> Vec<String> {
+        let percent = |text: &str, all: bool, upper: bool| {
+            text.bytes()
+                .map(|byte| match byte {
+                    b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' if !all => char::from(byte).to_string(),
+                    _ if upper => format!("%{byte:02X}"),
+                    _ => format!("%{byte:02x}"),
+                })
+                .collect::<String>()
+        };
+        let json = |text: &str| {
+            let quoted = serde_json::to_string(text).unwrap();
+            quoted[1..quoted.len() - 1].to_owned()
+        };
+        let ascii = |text: &str| {
+            text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect::<String>()
+        };
+        let mut all = vec![
+            secret.to_owned(),
+            percent(secret, false, true),
+            percent(secret, false, false),
+            percent(secret, true, true),
+            percent(&percent(secret, false, true), false, true),
+            percent(secret, false, true).replace("%20", "+"),
+            json(secret),
+            json(&json(secret)),
+            json(secret).replace('/', "\\/"),
+            ascii(secret),
+        ];
+        if secret.len() >= ENCODED_BYTES_MIN {
+            for around in ["", "a", "ab", "user:", "caf\u{e9} and more "] {
+                let text = format!("{around}{secret}{around}");
+                for encoding in [&data_encoding::BASE64, &data_encoding::BASE64URL] {
+                    let encoded = encoding.encode(text.as_bytes());
+                    all.push(percent(&encoded, false, true));
+                    all.push(encoded.replace('/', "\\/"));
+                    all.push(encoded);
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn secrets_are_found_in_their_common_encodings() {
+        for secret in [
+            "hunter2",
+            "s3cr3t/with+all=sorts&of \"quotes\" \\ and \u{e9}\u{1F600}\n",
+            "sk-ant-0123456789abcdefABCDEF",
+            "pa%41ss%\\word",
+        ] {
+            let known = known(&[secret]);
+            for encoded in encodings(secret) {
+                for (before, after) in
+                    [("", ""), ("x=", "&y"), ("{\"k\": \"", "\"}"), ("% \\", "\\ %")]
+                {
+                    let text = format!("{before}{encoded}{after}");
+                    let clean = known.conceal_text(&text);
+                    assert!(clean.contains("<it>"), "{secret:?} stands in {text:?}");
+                    // Base64 of what stands beside it may stay, and not one byte of the secret.
+                    let left = clean.replace("<it>", "");
+                    assert!(left.len() <= before.len() + after.len() + 60, "{clean:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_secret_stays_in_base64() {
+        let secret = "correct horse battery";
+        let known = known(&[secret]);
+        for before in ["", "u", "us", "use"] {
+            for after in ["", "x", "xy", "xyz"] {
+                let text = format!("{before}{secret}{after}");
+                let clean = known.conceal_text(&BASE64_NOPAD.encode(text.as_bytes()));
+                let (front, back) = clean.split_once("<it>").unwrap();
+                let front = BASE64_NOPAD.encode(before.as_bytes()).starts_with(front);
+                assert!(front, "{clean}");
+                assert!(back.len() <= (after.len() * 8).div_ceil(6), "{clean}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_secrets_are_secrets() {
+        let url = known(&["postgres://me:hunter22@host/db"]);
+        assert_eq!(url.conceal_text("wrong password hunter22"), "wrong password <it>");
+        let header = known(&["Bearer abcdefgh"]);
+        assert_eq!(header.conceal_text("token abcdefgh"), "token <it>");
+    }
+
+    #[test]
+    fn what_overlaps_goes_as_a_whole() {
+        let known = known(&["abcdef", "efghij", "cd12"]);
+        assert_eq!(known.conceal_text("-abcdefghij-"), "-<it>-");
+        assert_eq!(known.conceal_text("abc def \\u00"), "abc def \\u00");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_is_too_odd(secret in ".{0,12}", text in r#"[%\\u+a-f0-9 "]{0,64}|.{0,64}"#) {
+            let known = known(&[&secret]);
+            let clean = known.conceal_text(&text);
+            proptest::prop_assert!(secret.len() < BYTES_MIN || !clean.contains(&secret) || "<it>".contains(&secret));
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! What the value of an imported variable or header is: plainly harmless, an ordinary word, or a
+//! secret.
+//!
+//! Doc: importing.md#secrets
+
+use std::path::{Path, PathBuf};
+
+use toolbooth_contracts::secret::{SecretShapes, names_a_secret};
+use url::Url;
+
+/// Longest number, in characters; longer ones may be keys.
+const NUMBER_CHARS_MAX: usize = 15;
+/// Longest value of words, in characters.
+const WORDS_CHARS_MAX: usize = 256;
+/// Longest run of letters that is a word.
+const LETTERS_MAX: usize = 24;
+/// Longest run of digits in a value of words.
+const DIGITS_MAX: usize = 12;
+/// Most digits behind or before letters in one word, such as `gpt4` and `30s`.
+const MIXED_DIGITS_MAX: usize = 4;
+
+/// What a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Worth {
+    /// A path that exists, a number, a boolean, or a URL without credentials.
+    Harmless,
+    /// Words: not for everybody, and no secret by their looks.
+    Ordinary,
+    /// A secret by its name or its looks.
+    Secret,
+}
+
+/// Words of a name each of which says that the value is a secret.
+const STRONG: [&str; 25] = [
+    "pass",
+    "password",
+    "passwords",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "pw",
+    "pwd",
+    "pat",
+    "pats",
+    "secret",
+    "secrets",
+    "apikey",
+    "apikeys",
+    "token",
+    "cred",
+    "creds",
+    "credential",
+    "credentials",
+    "bearer",
+    "jwt",
+    "otp",
+    "totp",
+    "mnemonic",
+    "pin",
+];
+/// Words that say so where the value is not itself an ordinary word, such as `SORT_KEY = "name"`.
+const WEAK: [&str; 19] = [
+    "key",
+    "keys",
+    "auth",
+    "authorization",
+    "authentication",
+    "session",
+    "sessionid",
+    "sid",
+    "cookie",
+    "cookies",
+    "private",
+    "signing",
+    "signature",
+    "salt",
+    "seed",
+    "license",
+    "licence",
+    "dsn",
+    "webhook",
+];
+/// Endings of names that are written in one word, such as `PGPASSWORD`.
+const ENDINGS: [&str; 6] = ["password", "passwd", "passphrase", "secret", "token", "apikey"];
+
+/// The words of a name, in lower case.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut lower_before = false;
+    for character in name.chars() {
+        let separates = !character.is_alphanumeric();
+        if separates || (character.is_uppercase() && lower_before) {
+            words.push(String::new());
+        }
+        lower_before = character.is_lowercase();
+        if let (false, Some(word)) = (separates, words.last_mut()) {
+            word.extend(character.to_lowercase());
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// Whether a name says that its value is a secret.
+fn says_so(name: &str) -> bool {
+    let words = words(name);
+    names_a_secret(name)
+        || words.iter().any(|word| STRONG.contains(&word.as_str()))
+        || words.last().is_some_and(|last| ENDINGS.iter().any(|ending| last.ends_with(ending)))
+}
+
+/// Whether a name may say so.
+fn may_say_so(name: &str) -> bool {
+    words(name).iter().any(|word| WEAK.contains(&word.as_str()))
+}
+
+/// What the value of a variable is. `folder` is where the program runs, for relative paths.
+pub(super) fn worth(name: &str, text: &str, shapes: &SecretShapes, folder: Option<&Path>) -> Worth {
+    let has_shape = || {
+        // Some services are known by the name alone, and their keys look like anything.
+        shapes.recognise(text).is_some() || shapes.recognise(&format!("{name}={text}")).is_some()
+    };
+    if is_boolean(text) || (is_number(text) && !says_so(name)) || exists(text, folder) {
+        Worth::Harmless
+    } else if has_shape() || names_a_secret(name) {
+        Worth::Secret
+    } else if let Some(url) = url(text) {
+        match has_credentials(&url) {
+            true => Worth::Secret,
+            false => Worth::Harmless,
+        }
+    } else if says_so(name) || !is_words(text) || (may_say_so(name) && !is_word(text)) {
+        Worth::Secret
+    } else {
+        Worth::Ordinary
+    }
+}
+
+fn is_boolean(text: &str) -> bool {
+    let words = ["true", "false", "yes", "no", "on", "off"];
+    words.iter().any(|word| text.eq_ignore_ascii_case(word))
+}
+
+fn is_number(text: &str) -> bool {
+    text.len() <= NUMBER_CHARS_MAX
+        && text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'-' | b'+'))
+        && text.parse::<f64>().is_ok()
+}
+
+/// Whether a text is a path that is there, or several with `:` between them.
+fn exists(text: &str, folder: Option<&Path>) -> bool {
+    let is_there = |part: &str| {
+        let path = match part.strip_prefix("~/") {
+            Some(rest) => std::env::var_os("HOME").map(|home| PathBuf::from(home).join(rest)),
+            None if part.starts_with('/') => Some(PathBuf::from(part)),
+            None if part.starts_with("./") || part.starts_with("../") => {
+                folder.map(|folder| folder.join(part))
+            }
+            None => None,
+        };
+        path.is_some_and(|path| path.symlink_metadata().is_ok())
+    };
+    !text.is_empty() && text.split(':').all(is_there)
+}
+
+fn url(text: &str) -> Option<Url> {
+    Url::parse(text).ok().filter(|url| url.has_host())
+}
+
+/// Whether a URL holds something that only some may know: user-info, or a part of its path, query or
+/// fragment that is named or looks like a secret.
+fn has_credentials(url: &Url) -> bool {
+    let parts = url.path().split('/').chain(url.fragment());
+    let named = |name: &str, value: &str| says_so(name) || (may_say_so(name) && !is_word(value));
+    !url.username().is_empty()
+        || url.password().is_some()
+        || parts.into_iter().any(|part| !is_words(part))
+        || url.query_pairs().any(|(name, value)| named(&name, &value) || !is_words(&value))
+}
+
+/// Whether a text is one word of letters.
+fn is_word(text: &str) -> bool {
+    text.chars().all(char::is_alphabetic) && is_words(text)
+}
+
+/// Whether a text is made of words and short numbers, as people write them; keys are not.
+fn is_words(text: &str) -> bool {
+    text.chars().count() <= WORDS_CHARS_MAX
+        && text.split(|c: char| !c.is_alphanumeric()).all(is_word_or_number)
+}
+
+fn is_word_or_number(run: &str) -> bool {
+    let digits = run.chars().filter(char::is_ascii_digit).count();
+    let length = run.chars().count();
+    if digits == length {
+        return digits <= DIGITS_MAX;
+    }
+    let inner = run.trim_matches(|c: char| c.is_ascii_digit());
+    let letters = inner.chars().count();
+    // Upper case begins words, or is all there is: keys change again and again.
+    let changes = inner
+        .chars()
+        .zip(inner.chars().skip(1))
+        .filter(|(one, next)| one.is_lowercase() && next.is_uppercase())
+        .count();
+    digits <= MIXED_DIGITS_MAX
+        && letters <= LETTERS_MAX
+        && letters + digits == length
+        && changes <= 3.min(letters / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_told_by_name_and_looks() {
+        let shapes = crate::compose::shapes();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("there"), "").unwrap();
+        let there = folder.path().join("there").display().to_string();
+        let worth = |name: &str, text: &str| worth(name, text, &shapes, Some(folder.path()));
+        for (name, text) in [
+            ("PORT", "8080"),
+            ("MAX_TOKENS", "4096"),
+            ("RATIO", "-0.25"),
+            ("DEBUG", "true"),
+            ("USE_TOKEN", "No"),
+            ("KEY_FILE", &there),
+            ("FILE", "./there"),
+            ("PATH", "/usr:/"),
+            ("API_URL", "https://api.example.com/v1?page=2&sort=asc#top"),
+            ("AUTH_URL", "https://login.example.com/oauth2/authorize"),
+            ("HOST", "http://127.0.0.1:8080/"),
+        ] {
+            assert_eq!(worth(name, text), Worth::Harmless, "{name}={text}");
+        }
+        for (name, text) in [
+            ("LEVEL", "information"),
+            ("REGION", "eu-west-1"),
+            ("MODEL", "gpt-4o-mini"),
+            ("LANG", "en_US.UTF-8"),
+            ("TZ", "Europe/Berlin"),
+            ("USER", "me@example.com"),
+            ("NAME", "My Notes"),
+            ("SORT_KEY", "name"),
+            ("TOOLS", "read,write"),
+            ("FILE", "./missing.txt"),
+            ("AUTH", "basic"),
+            ("DAY", "2026-11-25"),
+            ("SIZE", "30MB"),
+        ] {
+            assert_eq!(worth(name, text), Worth::Ordinary, "{name}={text}");
+        }
+        for (name, text) in [
+            ("PGPASSWORD", "correct"),
+            ("DB_PASS", "horse"),
+            ("GITHUB_PAT", "battery"),
+            ("OPENAI_KEY", "hunter2"),
+            ("PASS", "1234"),
+            ("AUTH", "hunter2 x"),
+            ("SECRETS", "a,b"),
+            ("pin", "0000"),
+            ("MYSQL_PWD", "x"),
+            ("dbPassword", "x"),
+            ("SMTPPASSWORD", "x"),
+            ("X", "0f8fad5b-d9cb-469f-a165-70867728950e"),
+            ("X", "d41d8cd98f00b204e9800998ecf8427e"),
+            ("X", "aBcDeFgHiJkLmNoPqRsTuVwXyZ"),
+            ("X", "Tr0ub4dor9xQ2"),
+            ("X", "https://me:hunter2@example.com/"),
+            ("X", "https://h/?api_key=hunter2"),
+            ("HOOK", "https://h.example/services/T0123ABCD45/B0123ABCD45/abcDEF123456"),
+            ("DATABASE_URL", "postgres://me:hunter2@db/x"),
+            ("X", "1234567890123456789"),
+            ("TOKEN", "information"),
+        ] {
+            assert_eq!(worth(name, text), Worth::Secret, "{name}={text}");
+        }
+    }
+}
