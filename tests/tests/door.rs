@@ -184,9 +184,16 @@ fn ambiguous_and_malformed_requests_are_refused() {
     assert!(second.body.to_string().contains("the request is not HTTP/1.1"), "{}", second.body);
     let whole = chunks(&format!("{length:x}\r\n{CALL}\r\n0\r\n\r\n"));
     assert_eq!(raw(at, whole.as_bytes()).status, 200);
+    // Nothing behind a chunked body, or one whose length is far to the right, is read at all.
+    let kept = whole.replace("Connection: close\r\n", "");
+    let far = format!("{JSON}Content-Length: {}{length}\r\n\r\n{CALL}", " ".repeat(80));
+    for first in [kept, format!("POST /v1/calls HTTP/1.1\r\nHost: {at}\r\n{far}")] {
+        let two = format!("{first}POST /v1/calls HTTP/1.1\nHost: {at}\r\n{rest}");
+        assert_eq!(raw(at, two.as_bytes()).status, 200, "{two}");
+    }
     gateway.stop();
     let (logs, _) = place.json(&["logs", "query"]);
-    assert_eq!(logs["logs"].as_array().unwrap().len(), 1, "refused requests called no tool");
+    assert_eq!(logs["logs"].as_array().unwrap().len(), 3, "refused requests called no tool");
 }
 
 #[test]

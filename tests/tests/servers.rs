@@ -3,7 +3,7 @@
 //! Real servers start with their package runners. A server that probes its sandbox reaches neither
 //! the gateway, nor credentials, nor the machine.
 //!
-//! Path: 7. Doc: execution.md#the-network-of-a-contained-program, execution.md#what-a-program-sees, execution.md#homes-and-caches, execution.md#what-the-sandbox-stopped
+//! Path: 7. Doc: execution.md#the-network-of-a-contained-program, execution.md#what-a-program-sees, execution.md#what-a-server-sees-of-a-project, execution.md#homes-and-caches, execution.md#what-the-sandbox-stopped
 
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
@@ -122,6 +122,59 @@ fn a_contained_server_reaches_no_door_and_no_credentials() {
         let (status, _, words) = gateway.stop();
         assert_eq!(status, Some(0), "{words}");
         place.assert_sound();
+    }
+}
+
+/// A server runs for long: files with secrets are replaced and made meanwhile.
+#[test]
+fn secrets_of_a_project_that_come_while_a_server_runs_are_not_seen() {
+    for contained in [true, false] {
+        let home = tempfile::tempdir().unwrap();
+        let settings = if contained { "" } else { "sandbox = \"none\"\n" };
+        let place = curious(settings, Some(home.path()));
+        for (name, text) in [
+            ("package.json", "{}"),
+            (".env", "KEY=hunter2"),
+            ("README.md", "words"),
+            ("src/a.txt", "one"),
+            ("apps/a/.env.local", "KEY=hunter2"),
+            ("apps/a/index.js", "words"),
+            ("apps/a/b/c/d/e/.envrc", "KEY=hunter2"),
+            ("apps/a/b/c/d/e/lib/x.txt", "words"),
+        ] {
+            place.write(name, text);
+        }
+        std::fs::hard_link(place.path().join(".env"), place.path().join("settings.txt")).unwrap();
+        let gateway = place.serve();
+        let read = |name: &str| {
+            let path = place.path().join(name);
+            call(&gateway, "read", &json!({ "path": path })).1
+        };
+        let secrets = [".env", "settings.txt", "apps/a/.env.local", "apps/a/b/c/d/e/.envrc"];
+        let later = [".env.production", ".npmrc", "apps/a/.env"];
+        let seen = ["README.md", "apps/a/index.js", "apps/a/b/c/d/e/lib/x.txt"];
+        for name in seen {
+            assert_eq!(read(name), "words", "{name}");
+        }
+        for name in secrets {
+            assert_eq!(read(name).contains("hunter2"), !contained, "{name}");
+        }
+        // As an editor saves: a new file takes the place of the old one.
+        let save = |name: &str, text: &str| {
+            place.write("saved", text);
+            std::fs::rename(place.path().join("saved"), place.path().join(name)).unwrap();
+        };
+        for name in secrets.iter().chain(&later) {
+            save(name, "KEY=hunter3");
+        }
+        save("src/a.txt", "two");
+        save("src/b.txt", "new");
+        for name in secrets.iter().chain(&later) {
+            let got = read(name);
+            assert_eq!(got.contains("hunter"), !contained, "{name}: {got}");
+        }
+        assert_eq!((read("src/a.txt"), read("src/b.txt")), ("two".to_owned(), "new".to_owned()));
+        gateway.stop();
     }
 }
 

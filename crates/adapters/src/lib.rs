@@ -32,6 +32,8 @@ mod own_doors;
 #[cfg(feature = "process")]
 pub mod process;
 #[cfg(feature = "process")]
+mod project;
+#[cfg(feature = "process")]
 pub mod sandbox;
 #[cfg(feature = "process")]
 mod secret_places;

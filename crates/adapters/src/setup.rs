@@ -135,6 +135,17 @@ impl CommandLine {
 
 /// Makes the folder that is a program's own, for this user alone; gives its real path.
 fn make_own(folder: &Path) -> std::io::Result<PathBuf> {
+    // A link in its place, or above it in the data folder, would give it somebody else's.
+    let is_no_link = || -> std::io::Result<()> {
+        for path in [folder.parent(), Some(folder)].into_iter().flatten() {
+            if path.symlink_metadata().is_ok_and(|data| data.file_type().is_symlink()) {
+                let message = format!("its folder `{}` is a link; remove it", path.display());
+                return Err(std::io::Error::other(message));
+            }
+        }
+        Ok(())
+    };
+    is_no_link()?;
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
@@ -143,12 +154,6 @@ fn make_own(folder: &Path) -> std::io::Result<PathBuf> {
         let message = format!("its folder `{}` cannot be made: {error}", folder.display());
         std::io::Error::new(error.kind(), message)
     })?;
-    // A link in its place, or above it in the data folder, would give it somebody else's.
-    for path in [Some(folder), folder.parent()].into_iter().flatten() {
-        if path.symlink_metadata()?.file_type().is_symlink() {
-            let message = format!("its folder `{}` is a link; remove it", path.display());
-            return Err(std::io::Error::other(message));
-        }
-    }
+    is_no_link()?;
     Ok(made)
 }

@@ -140,6 +140,8 @@ fn first<const N: usize>(
     files.into_iter().flatten().find_map(|path| {
         use std::io::Read;
         let mut text = String::new();
+        // To open a pipe would wait for whoever writes it.
+        std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
         let file = std::fs::File::open(path).ok()?;
         file.take(SETTINGS_BYTES_MAX).read_to_string(&mut text).ok()?;
         without_credentials(&read(&text)?)

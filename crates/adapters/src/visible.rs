@@ -6,15 +6,16 @@
 //!
 //! Path: 7. Doc: execution.md#what-a-program-sees
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_launcher::order::Bind;
 
 use crate::command_line::{find, is_executable};
+use crate::project::{OF_CALLS, OF_SERVERS, PROJECT_FILES, is_project, parts, survey};
 use crate::sandbox::profile::{default_profile, server_profile};
-use crate::secret_places::{SecretPlaces, is_secret_name};
+use crate::secret_places::SecretPlaces;
 use crate::toolchains::CERTIFICATES;
 
 /// What any program needs of a system: never a home, never what only an administrator reads.
@@ -52,38 +53,8 @@ const BASE: [&str; 28] = [
 const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 /// Interpreters of interpreters that are looked for.
 const INTERPRETERS_MAX: usize = 4;
-/// Files by which a folder is known as a project's.
-const PROJECT_FILES: [&str; 6] =
-    ["package.json", "pyproject.toml", "requirements.txt", "setup.py", "go.mod", "deno.json"];
 /// Folders that are looked at above a file.
 const PROJECT_DEPTH: usize = 6;
-/// How deep files with secrets and repositories are looked for beneath a folder. Each start of a
-/// command looks again.
-const SURVEY_DEPTH: usize = 3;
-/// Folders that are looked at for them.
-const FOLDERS_MAX: usize = 300;
-/// Entries of one folder.
-const ENTRIES_MAX: usize = 2_000;
-/// Usual names of files with secrets.
-const SECRET_FILES: [&str; 12] = [
-    ".env",
-    ".env.local",
-    ".env.dev",
-    ".env.development",
-    ".env.prod",
-    ".env.production",
-    ".env.staging",
-    ".env.test",
-    ".git-credentials",
-    ".netrc",
-    ".npmrc",
-    ".pypirc",
-];
-/// Folders that hold what tools have made.
-const BUILT: [&str; 4] = ["node_modules", "site-packages", "target", "__pycache__"];
-/// Bytes of a configuration of git.
-const GIT_CONFIG_BYTES_MAX: u64 = 1 << 20;
-
 /// Where a program stands that is to be contained.
 #[derive(Debug, Clone)]
 pub struct Place<'a> {
@@ -129,13 +100,17 @@ pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: boo
     if let Some(program) = place.words.first() {
         for program in with_interpreters(program, place.cwd, ours) {
             for path in installation(&program, place.home) {
-                add(path, false, true, None);
+                of_folder(path, place).into_iter().for_each(|path| {
+                    add(path, false, true, None);
+                });
             }
         }
     }
     for word in place.words.iter().skip(1).filter(|word| ours(word)) {
         if let Some(path) = opened_with(word, place.home) {
-            add(path, false, true, None);
+            of_folder(path, place).into_iter().for_each(|path| {
+                add(path, false, true, None);
+            });
             // The same by the name that the program is given.
             if word.is_file() {
                 add(lexical(word), false, true, None);
@@ -156,6 +131,14 @@ pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: boo
     let shipped = [default_profile().fs, server_profile().fs].contains(&profile.fs);
     let wide = is_wide(place.cwd, place.home);
     for path in fs.read.iter().filter(|path| !(shipped && wide && *path == ".")) {
+        if path == "." {
+            // Where it runs; what is meant as a whole is written as a path.
+            for part in of_folder(lexical(place.cwd), place) {
+                let optional = part != place.cwd;
+                add(part, false, optional, None);
+            }
+            continue;
+        }
         // What a shipped profile names beneath a home is there or not.
         add(absolute(path, place), false, path.starts_with("~/"), None);
     }
@@ -179,10 +162,16 @@ pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: boo
     binds
 }
 
+/// A path as it is given to a program: of a project, a server is given parts.
+fn of_folder(path: PathBuf, place: &Place<'_>) -> Vec<PathBuf> {
+    let is_server = place.own.is_some();
+    if is_server && path.is_dir() && is_project(&path) { parts(&path) } else { vec![path] }
+}
+
 /// The repositories in folders that may be written.
 fn repositories(written: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
     let folders = written.iter().filter(|folder| folder.is_dir());
-    folders.flat_map(|folder| survey(folder).repositories)
+    folders.flat_map(|folder| survey(folder, OF_CALLS).repositories)
 }
 
 /// Whether a profile names neither a path nor anything beneath it.
@@ -214,88 +203,14 @@ pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]
             continue;
         };
         let known = places.within(&folder).cloned();
-        for path in survey(&folder).secrets.into_iter().chain(known) {
+        let bounds = if place.own.is_some() { OF_SERVERS } else { OF_CALLS };
+        for path in survey(&folder, bounds).secrets.into_iter().chain(known) {
             if !named.contains(&path) && !hidden.contains(&path) {
                 hidden.push(path);
             }
         }
     }
     hidden
-}
-
-/// What is looked for beneath a folder.
-#[derive(Debug, Default)]
-struct Survey {
-    /// Files that hold secrets.
-    secrets: Vec<PathBuf>,
-    /// Repositories of git: folders, or files that name one.
-    repositories: Vec<PathBuf>,
-}
-
-/// Looks for files with secrets and repositories beneath a folder, the nearest first. Each folder has
-/// bounds of its own, so that many files in one hide nothing in another.
-fn survey(root: &Path) -> Survey {
-    let mut found = Survey::default();
-    let mut folders = VecDeque::from([(root.to_owned(), 0)]);
-    let mut looked = 0;
-    while let Some((folder, depth)) = folders.pop_front() {
-        looked += 1;
-        if looked > FOLDERS_MAX {
-            break;
-        }
-        // The usual names are found in any case, however many entries there are.
-        found.secrets.extend(
-            SECRET_FILES.iter().map(|name| folder.join(name)).filter(|path| path.is_file()),
-        );
-        let repository = folder.join(".git");
-        if repository.exists() {
-            found.secrets.extend(git_secrets(&repository));
-            found.repositories.push(repository);
-        }
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        for entry in entries.take(ENTRIES_MAX) {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let Ok(kind) = entry.file_type() else { continue };
-            if kind.is_dir() {
-                let skipped = name == ".git" || BUILT.contains(&name.as_str());
-                if depth < SURVEY_DEPTH && !skipped {
-                    folders.push_back((entry.path(), depth + 1));
-                }
-            } else if is_secret_name(&name) && !SECRET_FILES.contains(&name.as_str()) {
-                found.secrets.push(entry.path());
-            }
-        }
-    }
-    found
-}
-
-/// Files of a repository that hold credentials.
-fn git_secrets(repository: &Path) -> Vec<PathBuf> {
-    let mut configurations = vec![repository.join("config"), repository.join("config.worktree")];
-    let modules = std::fs::read_dir(repository.join("modules")).into_iter().flatten().flatten();
-    configurations.extend(modules.take(ENTRIES_MAX).map(|module| module.path().join("config")));
-    configurations.retain(|configuration| has_credentials(configuration));
-    configurations.extend(Some(repository.join("credentials")).filter(|path| path.is_file()));
-    configurations
-}
-
-/// Whether a configuration of git holds credentials: in an address, or as a header.
-fn has_credentials(config: &Path) -> bool {
-    use std::io::Read;
-    let mut text = String::new();
-    let Ok(file) = std::fs::File::open(config) else { return false };
-    if file.take(GIT_CONFIG_BYTES_MAX).read_to_string(&mut text).is_err() {
-        // What cannot be read as text is not shown.
-        return true;
-    }
-    text.lines().any(|line| {
-        let line = line.trim().to_ascii_lowercase();
-        let in_address = line
-            .split_once("://")
-            .and_then(|(_, rest)| rest.split(['/', '"']).next()?.split_once('@'))
-            .is_some_and(|(user, _)| user.contains(':') || user.len() > 20);
-        in_address || line.contains("extraheader") || line.contains("password")
-    })
 }
 
 /// A program, and the interpreters that the first lines of scripts name; nothing that follows from
@@ -464,6 +379,7 @@ mod tests {
     use toolbooth_contracts::sandbox::{FsProfile, WritePath};
 
     use super::*;
+    use crate::project::{ENTRIES_MAX, has_credentials};
 
     fn folder(paths: &[&str]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();

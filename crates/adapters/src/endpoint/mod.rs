@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
@@ -91,8 +91,17 @@ pub struct Endpoint {
 /// Names of an endpoint that are remembered with their addresses.
 const NAMES_MAX: usize = 64;
 
-/// Addresses of names, as they were judged with the port that is asked.
-type Judged = Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>;
+/// How long a name is not looked up again. Its addresses are judged at each request.
+const LOOK_UP_EVERY: Duration = Duration::from_secs(5);
+
+/// The addresses of a name, as they were judged with the port that is asked.
+#[derive(Debug, Clone)]
+struct LookedUp {
+    addresses: Vec<SocketAddr>,
+    at: Instant,
+}
+
+type Judged = Arc<Mutex<HashMap<String, LookedUp>>>;
 
 /// Resolves names for the HTTP library, which tells no port: to what was judged, where it was.
 struct Resolver {
@@ -100,7 +109,7 @@ struct Resolver {
     judged: Judged,
 }
 
-fn locked(judged: &Judged) -> MutexGuard<'_, HashMap<String, Vec<SocketAddr>>> {
+fn locked(judged: &Judged) -> MutexGuard<'_, HashMap<String, LookedUp>> {
     judged.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -110,7 +119,7 @@ impl reqwest::dns::Resolve for Resolver {
         let guard = self.guard.clone();
         Box::pin(async move {
             let found = match known {
-                Some(known) => known,
+                Some(known) => known.addresses,
                 None => guard.resolve(name.as_str(), 0).await?,
             };
             Ok(Box::new(found.into_iter()) as reqwest::dns::Addrs)
@@ -203,27 +212,40 @@ impl Endpoint {
         let address = match url.host() {
             Some(Host::Ipv4(address)) => IpAddr::V4(address),
             Some(Host::Ipv6(address)) => IpAddr::V6(address),
-            Some(Host::Domain(name)) => match self.settings.guard.resolve(name, port).await {
-                Ok(mut found) => {
-                    // The library puts the port of the URL in.
-                    found.iter_mut().for_each(|address| address.set_port(0));
-                    let mut judged = locked(&self.judged);
-                    if judged.len() >= NAMES_MAX {
-                        judged.clear();
-                    }
-                    judged.insert(name.to_owned(), found);
-                    return Ok(());
-                }
-                Err(ResolveError::Refused(reason)) => return Err(reason),
-                // The connection fails, and says so.
-                Err(ResolveError::Unresolved(_)) => {
-                    locked(&self.judged).remove(name);
-                    return Ok(());
-                }
-            },
+            Some(Host::Domain(name)) => return self.judge_name(name, port).await,
             None => return Err("the URL names no host".to_owned()),
         };
         self.settings.guard.check(SocketAddr::new(address, port))
+    }
+
+    async fn judge_name(&self, name: &str, port: u16) -> Result<(), String> {
+        let guard = &self.settings.guard;
+        let known = locked(&self.judged).get(name).cloned();
+        if let Some(known) = known.filter(|known| known.at.elapsed() < LOOK_UP_EVERY) {
+            let mut addresses = known.addresses.iter();
+            return addresses.try_for_each(|address| {
+                let judged = guard.check(SocketAddr::new(address.ip(), port));
+                judged.map_err(|reason| format!("`{name}`: {reason}"))
+            });
+        }
+        match guard.resolve(name, port).await {
+            Ok(mut addresses) => {
+                // The library puts the port of the URL in.
+                addresses.iter_mut().for_each(|address| address.set_port(0));
+                let mut judged = locked(&self.judged);
+                if judged.len() >= NAMES_MAX {
+                    judged.clear();
+                }
+                judged.insert(name.to_owned(), LookedUp { addresses, at: Instant::now() });
+                Ok(())
+            }
+            Err(ResolveError::Refused(reason)) => Err(reason),
+            // The connection fails, and says so.
+            Err(ResolveError::Unresolved(_)) => {
+                locked(&self.judged).remove(name);
+                Ok(())
+            }
+        }
     }
 
     async fn ask(&self, dispatch: &Dispatch) -> Result<ToolOutput, ExecutionError> {

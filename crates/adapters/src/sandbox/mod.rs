@@ -7,6 +7,7 @@ mod compare;
 mod compile;
 pub(crate) mod profile;
 
+pub use crate::project::is_project;
 pub use crate::visible::{Place, is_wide, opened_with};
 pub use compare::exceeds;
 pub use compile::{Applied, apply};

@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
+use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -159,18 +160,22 @@ fn answer(
     activity: &Arc<Activity>,
 ) -> impl Future<Output = Result<Response<AnswerBody>, Infallible>> + use<> {
     request.extensions_mut().insert(connection);
+    let activity = Arc::clone(activity);
     let begun = activity.begin().map(|in_progress| {
         let lease = serving.budget.lease();
         request.extensions_mut().insert(Held(Arc::clone(&lease)));
         let limited = request.map(|incoming| {
-            LimitedBody::new(incoming, Arc::clone(activity), Arc::clone(&lease), &serving.limits)
+            LimitedBody::new(incoming, Arc::clone(&activity), Arc::clone(&lease), &serving.limits)
         });
         (router.call(limited), (in_progress, lease))
     });
     async move {
         match begun {
             Some((answering, held)) => {
-                let response = answering.await?;
+                let mut response = answering.await?;
+                if activity.ends() {
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
                 Ok(response.map(|body| AnswerBody { body, _held: held }))
             }
             // `serve` is about to drop the connection, because it was evicted.

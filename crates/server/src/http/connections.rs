@@ -35,6 +35,7 @@ impl IdleConnections {
             evicted,
             requests: AtomicU64::new(0),
             unread: AtomicBool::new(false),
+            ends: AtomicBool::new(false),
         })
     }
 
@@ -76,6 +77,7 @@ pub(super) struct Activity {
     evicted: CancellationToken,
     requests: AtomicU64,
     unread: AtomicBool,
+    ends: AtomicBool,
 }
 
 impl Activity {
@@ -104,6 +106,16 @@ impl Activity {
     /// Whether no request is in progress.
     pub(super) fn is_idle(&self) -> bool {
         matches!(*lock(&self.state), State::Idle(_))
+    }
+
+    /// Says that nothing that follows on this connection is read: where the body ends is not known.
+    pub(super) fn end_after_this(&self) {
+        self.ends.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the connection ends with the request that is in progress.
+    pub(super) fn ends(&self) -> bool {
+        self.ends.load(Ordering::Relaxed)
     }
 
     /// Requests that have begun.

@@ -14,8 +14,10 @@ enum State {
     Head,
     /// So many bytes of a body.
     Body(u64),
-    /// A body whose end is not known here, until the next request begins.
-    Unknown,
+    /// A body whose end is not known here: no head behind it may be read.
+    Lost,
+    /// A head that the parser answers with an error, and ends the connection.
+    Refused,
 }
 
 /// Follows the heads that a client sends over one connection.
@@ -47,14 +49,11 @@ impl Default for LineEnds {
 
 impl LineEnds {
     /// Looks at what has come. A bare LF of a head becomes a byte that the parser refuses.
-    pub(super) fn check(&mut self, bytes: &mut [u8], is_idle: bool) {
-        if is_idle && self.state == State::Unknown {
-            *self = Self::default();
-        }
+    pub(super) fn check(&mut self, bytes: &mut [u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
             match self.state {
-                State::Unknown => return,
+                State::Lost | State::Refused => return,
                 State::Body(left) => {
                     let taken = usize::try_from(left).unwrap_or(usize::MAX).min(rest.len());
                     rest = rest.get_mut(taken..).unwrap_or_default();
@@ -72,6 +71,11 @@ impl LineEnds {
         }
     }
 
+    /// Whether what comes is not followed any more: the connection must end with this request.
+    pub(super) fn is_lost(&self) -> bool {
+        self.state == State::Lost
+    }
+
     fn head(&mut self, byte: &mut u8) {
         let after_return = std::mem::replace(&mut self.after_return, *byte == b'\r');
         if *byte != b'\n' {
@@ -82,7 +86,7 @@ impl LineEnds {
         }
         if !after_return {
             *byte = REFUSED;
-            self.state = State::Unknown;
+            self.state = State::Refused;
             return;
         }
         let line = std::mem::take(&mut self.line);
@@ -91,7 +95,7 @@ impl LineEnds {
             self.framing(&line);
         } else if self.has_line {
             self.state = match (self.is_chunked, self.length) {
-                (true, _) => State::Unknown,
+                (true, _) => State::Lost,
                 (false, 0) => State::Head,
                 (false, length) => State::Body(length),
             };
@@ -124,7 +128,7 @@ mod tests {
     fn given(text: &str, size: usize) -> String {
         let mut lines = LineEnds::default();
         let mut bytes = text.as_bytes().to_vec();
-        bytes.chunks_mut(size).for_each(|piece| lines.check(piece, false));
+        bytes.chunks_mut(size).for_each(|piece| lines.check(piece));
         String::from_utf8(bytes).unwrap()
     }
 
@@ -150,14 +154,16 @@ mod tests {
     }
 
     #[test]
-    fn after_a_body_of_unknown_length_heads_are_looked_at_again() {
+    fn behind_a_body_whose_end_is_not_known_nothing_is_followed() {
+        let blank = " ".repeat(LINE_BYTES);
+        for head in ["Transfer-Encoding: chunked", &format!("Content-Length: {blank}5")] {
+            let mut lines = LineEnds::default();
+            let mut bytes = format!("POST / HTTP/1.1\r\n{head}\r\n\r\n").into_bytes();
+            lines.check(&mut bytes);
+            assert!(lines.is_lost() && !bytes.contains(&0), "{head}");
+        }
         let mut lines = LineEnds::default();
-        let mut first =
-            b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n\n\r\n0\r\n\r\n".to_vec();
-        lines.check(&mut first, true);
-        assert!(!first.contains(&0));
-        let mut second = b"GET / HTTP/1.1\n\n".to_vec();
-        lines.check(&mut second, true);
-        assert!(second.contains(&0));
+        lines.check(&mut b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nabcde".to_vec());
+        assert!(!lines.is_lost());
     }
 }

@@ -161,7 +161,10 @@ impl AsyncRead for DeadlineStream {
         match Pin::new(&mut this.stream).poll_read(context, buffer) {
             Poll::Ready(Ok(())) => {
                 let come = buffer.filled_mut().get_mut(before..).unwrap_or_default();
-                this.line_ends.check(come, this.activity.is_idle());
+                this.line_ends.check(come);
+                if this.line_ends.is_lost() {
+                    this.activity.end_after_this();
+                }
                 let requests = this.activity.requests();
                 let runs = this.head.as_ref().is_some_and(|(before, _)| *before == requests);
                 if buffer.filled().len() > before && !runs && this.activity.is_idle() {

@@ -347,7 +347,7 @@ fn write_hint(loaded: &Loaded, source: &str) -> Option<String> {
     let folders = folders(&child, profile).into_iter().filter(|folder| !folder.is_wide);
     let write: Vec<PathBuf> = folders.map(|folder| folder.path).collect();
     let first = write.first()?.display().to_string();
-    let line = Containment { enforce: profile.enforce, write }.line();
+    let line = Containment { enforce: profile.enforce, read: Vec::new(), write }.line();
     Some(format!("it reads {first}; where it should write it: `{line}`"))
 }
 

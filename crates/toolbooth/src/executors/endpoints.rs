@@ -89,7 +89,7 @@ fn settings_of(
         return Err(wrong(format!("`redirects` is at most {REDIRECTS_MAX}")));
     }
     let idempotency_header = said.idempotency_header.as_deref().map(http::HeaderName::from_str);
-    let authorities = said.ca_file.as_ref().map(|file| std::fs::read(loaded.path(file)));
+    let authorities = said.ca_file.as_ref().map(|file| ordinary(&loaded.path(file)));
     Ok(Ok(EndpointSettings {
         name: name.to_owned(),
         plan,
@@ -105,17 +105,26 @@ fn settings_of(
             .map_err(|_| wrong("`idempotency_header` is no header".to_owned()))?,
         authorities: authorities
             .transpose()
-            .map_err(|error| wrong(format!("`ca_file` cannot be read: {error}")))?,
+            .map_err(|error| wrong(format!("`ca_file`: {error}")))?,
     }))
+}
+
+/// The bytes of an ordinary file: to open a pipe would wait for whoever writes it.
+fn ordinary(path: &Path) -> Result<Vec<u8>, String> {
+    let unreadable = |error: std::io::Error| format!("the file cannot be read: {error}");
+    let data = std::fs::metadata(path).map_err(unreadable)?;
+    if !data.is_file() {
+        return Err("it is no ordinary file".to_owned());
+    }
+    if data.len() > DOCUMENT_BYTES_MAX {
+        return Err("the file is too large".to_owned());
+    }
+    std::fs::read(path).map_err(unreadable)
 }
 
 /// An OpenAPI document, JSON or YAML.
 fn document(path: &Path) -> Result<serde_json::Value, String> {
-    let unreadable = |error: std::io::Error| format!("the file cannot be read: {error}");
-    if std::fs::metadata(path).map_err(unreadable)?.len() > DOCUMENT_BYTES_MAX {
-        return Err("the file is too large".to_owned());
-    }
-    let text = std::fs::read(path).map_err(unreadable)?;
+    let text = ordinary(path)?;
     if text.trim_ascii_start().starts_with(b"{") {
         return toolbooth_contracts::json::parse(&text)
             .map_err(|fault| format!("the file is no JSON: {fault}"));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::{Array, InlineTable, Value};
 use toolbooth_adapters::mcp::Child;
-use toolbooth_adapters::sandbox::is_wide;
+use toolbooth_adapters::sandbox::{is_project, is_wide};
 use toolbooth_adapters::secret_place_of;
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 
@@ -51,6 +51,8 @@ pub(crate) struct Folder {
     pub(crate) path: PathBuf,
     /// It holds all kinds of things, such as a home: the server cannot read it either.
     pub(crate) is_wide: bool,
+    /// It is a project's: the server is given its parts.
+    pub(crate) is_project: bool,
 }
 
 /// The folders that a server's arguments name, and that its profile does not let it write.
@@ -74,7 +76,8 @@ pub(crate) fn folders(child: &Child, profile: &SandboxProfile) -> Vec<Folder> {
         let is_secret = secret_place_of(&path, home.as_deref()).is_some();
         if path.is_dir() && !known && !is_writable && !is_secret {
             let is_wide = is_wide(&path, home.as_deref());
-            found.push(Folder { path, is_wide });
+            let is_project = !is_wide && is_project(&path);
+            found.push(Folder { path, is_wide, is_project });
         }
     }
     found
@@ -85,6 +88,8 @@ pub(crate) fn folders(child: &Child, profile: &SandboxProfile) -> Vec<Folder> {
 pub(crate) struct Containment {
     /// Written where it is not what the shipped profile has.
     pub(crate) enforce: Enforce,
+    /// Folders that are read as a whole.
+    pub(crate) read: Vec<PathBuf>,
     pub(crate) write: Vec<PathBuf>,
 }
 
@@ -98,10 +103,19 @@ impl Containment {
             Enforce::BestEffort => "best-effort",
         };
         profile.insert("enforce", Value::from(enforce));
+        let shown = |paths: &[PathBuf]| -> Vec<String> {
+            paths.iter().map(|path| path.display().to_string()).collect()
+        };
+        let mut fs = InlineTable::new();
+        if !self.read.is_empty() {
+            // Beside those of the base.
+            let paths = std::iter::once("...".to_owned()).chain(shown(&self.read));
+            fs.insert("read", Value::from(paths.collect::<Array>()));
+        }
         if !self.write.is_empty() {
-            let paths = self.write.iter().map(|path| path.display().to_string());
-            let mut fs = InlineTable::new();
-            fs.insert("write", Value::from(paths.collect::<Array>()));
+            fs.insert("write", Value::from(shown(&self.write).into_iter().collect::<Array>()));
+        }
+        if !fs.is_empty() {
             profile.insert("fs", Value::from(fs));
         }
         Value::from(profile)
@@ -139,8 +153,11 @@ mod tests {
 
     #[test]
     fn a_line_is_read_again() {
-        let containment =
-            Containment { enforce: Enforce::Required, write: vec!["/srv/a \"b\"".into()] };
+        let containment = Containment {
+            enforce: Enforce::Required,
+            read: vec!["/srv/c".into()],
+            write: vec!["/srv/a \"b\"".into()],
+        };
         let text = format!("[servers.x]\ncommand = \"x\"\n{}\n", containment.line());
         let config = crate::config::parse(&text, "t.toml", Vec::new()).unwrap();
         assert!(config.servers["x"].sandbox.is_some(), "{text}");

@@ -144,7 +144,9 @@ pub(crate) fn relocate(
     }
     notices.extend(beside.into_iter().map(|(server, names)| {
         let names = names.join(", ");
-        format!("servers.{server}: {names} are kept there too, as no secrets: `mask = false` leaves them in answers")
+        format!(
+            "servers.{server}: kept in the same place, and no secrets (`mask = false`): {names}"
+        )
     }));
     for Reference { server, kind, name, location, is_secret } in &moved.references {
         if let Some(section) = sections.get_mut(&("servers", server.clone())) {

@@ -197,7 +197,7 @@ fn named(path: &Path) -> String {
         ),
         None => match opened_with(path, home.as_deref()) {
             Some(project) if project != path => format!(
-                "    may read all of {} too: its argument names {}",
+                "    may read {} too, without files that hold secrets: its argument names {}",
                 project.display(),
                 path.display()
             ),

@@ -107,14 +107,20 @@ fn settle(
     let mut agreed: Vec<PathBuf> = Vec::new();
     let mut offered: Vec<Folder> = Vec::new();
     for folder in one.folders {
-        let question = format!("servers.{}: may it write {}?", one.name, folder.path.display());
+        let beside = if folder.is_project {
+            " (then it reads all of it too, and a `.env` that is made or saved anew there while it runs)"
+        } else {
+            ""
+        };
+        let shown = folder.path.display();
+        let question = format!("servers.{}: may it write {shown}{beside}?", one.name);
         if asks && !folder.is_wide && terminal::confirm(&question) {
             agreed.push(folder.path);
         } else {
             offered.push(folder);
         }
     }
-    let held = Containment { enforce, write: agreed.clone() };
+    let held = Containment { enforce, read: Vec::new(), write: agreed.clone() };
     if !agreed.is_empty() || enforce != one.profile.enforce {
         section.set("sandbox", held.value());
     }
@@ -127,6 +133,10 @@ fn settle(
         let shown = folder.path.display();
         let now = if folder.is_wide {
             format!("it can neither read nor write {shown}, which holds all kinds of things")
+        } else if folder.is_project {
+            format!(
+                "it can read the folders in {shown}, and the files beside them as they are when it starts, and write none"
+            )
         } else {
             format!("it can read {shown}, and not write it")
         };
@@ -135,7 +145,12 @@ fn settle(
         let what = if folder.is_wide { "read and write" } else { "write" };
         section.comment(&format!("To let it {what} {shown}:"));
         let write = agreed.iter().chain([&folder.path]).cloned().collect();
-        section.comment(&Containment { enforce, write }.line());
+        section.comment(&Containment { enforce, read: Vec::new(), write }.line());
+        if folder.is_project {
+            section.comment(&format!("To let it read all of {shown}, as it is at any moment:"));
+            let read = vec![folder.path.clone()];
+            section.comment(&Containment { enforce, read, write: agreed.clone() }.line());
+        }
     }
 }
 

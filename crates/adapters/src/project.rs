@@ -1,0 +1,288 @@
+//! What stands in the folder of a project: files with secrets, repositories, and the parts of it that a
+//! server is given.
+//!
+//! A server runs for long. A file that holds secrets may be replaced meanwhile, and a mount that covers
+//! it goes with it; one may be made that was not there. So a server is given the folders in a
+//! project, and not the folder itself.
+//!
+//! Path: 7. Doc: execution.md#what-a-server-sees-of-a-project
+
+use std::collections::{HashSet, VecDeque};
+use std::path::{Path, PathBuf};
+
+use crate::secret_places::is_secret_name;
+
+/// Files by which a folder is known as a project's.
+pub(crate) const PROJECT_FILES: [&str; 6] =
+    ["package.json", "pyproject.toml", "requirements.txt", "setup.py", "go.mod", "deno.json"];
+/// How far files with secrets and repositories are looked for beneath a folder.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    depth: usize,
+    folders: usize,
+}
+
+/// For a process of one call: each start looks again.
+pub(crate) const OF_CALLS: Bounds = Bounds { depth: 3, folders: 300 };
+/// For a server.
+pub(crate) const OF_SERVERS: Bounds = Bounds { depth: 8, folders: 2_000 };
+/// Entries of one folder.
+pub(crate) const ENTRIES_MAX: usize = 2_000;
+/// Usual names of files with secrets.
+const SECRET_FILES: [&str; 12] = [
+    ".env",
+    ".env.local",
+    ".env.dev",
+    ".env.development",
+    ".env.prod",
+    ".env.production",
+    ".env.staging",
+    ".env.test",
+    ".git-credentials",
+    ".netrc",
+    ".npmrc",
+    ".pypirc",
+];
+/// Folders that hold what tools have made.
+const BUILT: [&str; 4] = ["node_modules", "site-packages", "target", "__pycache__"];
+/// Bytes of a configuration of git.
+const GIT_CONFIG_BYTES_MAX: u64 = 1 << 20;
+
+/// What is looked for beneath a folder.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    /// Files that hold secrets.
+    pub(crate) secrets: Vec<PathBuf>,
+    /// Repositories of git: folders, or files that name one.
+    pub(crate) repositories: Vec<PathBuf>,
+}
+
+/// Looks for files with secrets and repositories beneath a folder, the nearest first. Each folder has
+/// bounds of its own, so that many files in one hide nothing in another.
+pub(crate) fn survey(root: &Path, bounds: Bounds) -> Survey {
+    let mut found = Survey::default();
+    let mut files = Vec::new();
+    let mut folders = VecDeque::from([(root.to_owned(), 0)]);
+    let mut looked = 0;
+    while let Some((folder, depth)) = folders.pop_front() {
+        looked += 1;
+        if looked > bounds.folders {
+            break;
+        }
+        // The usual names are found in any case, however many entries there are.
+        found.secrets.extend(
+            SECRET_FILES.iter().map(|name| folder.join(name)).filter(|path| path.is_file()),
+        );
+        let repository = folder.join(".git");
+        if repository.exists() {
+            found.secrets.extend(git_secrets(&repository));
+            found.repositories.push(repository);
+        }
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        for entry in entries.take(ENTRIES_MAX) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() {
+                let skipped = name == ".git" || BUILT.contains(&name.as_str());
+                if depth < bounds.depth && !skipped {
+                    folders.push_back((entry.path(), depth + 1));
+                }
+            } else if !is_secret_name(&name) {
+                files.push(entry.path());
+            } else if !SECRET_FILES.contains(&name.as_str()) {
+                found.secrets.push(entry.path());
+            }
+        }
+    }
+    let linked = linked(&found.secrets);
+    found.secrets.extend(files.into_iter().filter(|file| is_one_of(file, &linked)));
+    found
+}
+
+/// What tells a file from others, by whatever name.
+type FileId = (u64, u64);
+
+/// The files that have other names too.
+#[cfg(unix)]
+fn linked(files: &[PathBuf]) -> HashSet<FileId> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = files.iter().filter_map(|file| file.symlink_metadata().ok());
+    let linked = metadata.filter(|file| file.is_file() && file.nlink() > 1);
+    linked.map(|file| (file.dev(), file.ino())).collect()
+}
+
+#[cfg(unix)]
+fn is_one_of(file: &Path, ids: &HashSet<FileId>) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = || file.symlink_metadata().ok().map(|file| (file.dev(), file.ino()));
+    !ids.is_empty() && id().is_some_and(|id| ids.contains(&id))
+}
+
+#[cfg(not(unix))]
+fn linked(_: &[PathBuf]) -> HashSet<FileId> {
+    HashSet::new()
+}
+
+#[cfg(not(unix))]
+fn is_one_of(_: &Path, _: &HashSet<FileId>) -> bool {
+    false
+}
+
+/// Files of a repository that hold credentials.
+fn git_secrets(repository: &Path) -> Vec<PathBuf> {
+    let mut configurations = vec![repository.join("config"), repository.join("config.worktree")];
+    let modules = std::fs::read_dir(repository.join("modules")).into_iter().flatten().flatten();
+    configurations.extend(modules.take(ENTRIES_MAX).map(|module| module.path().join("config")));
+    configurations.retain(|configuration| has_credentials(configuration));
+    configurations.extend(Some(repository.join("credentials")).filter(|path| path.is_file()));
+    configurations
+}
+
+/// Whether a configuration of git holds credentials: in an address, or as a header.
+pub(crate) fn has_credentials(config: &Path) -> bool {
+    use std::io::Read;
+    let mut text = String::new();
+    // To open a pipe would wait for whoever writes it.
+    let Ok(file) = config.metadata().and_then(|data| match data.is_file() {
+        true => std::fs::File::open(config),
+        false => Err(std::io::Error::other("it is no ordinary file")),
+    }) else {
+        return false;
+    };
+    if file.take(GIT_CONFIG_BYTES_MAX).read_to_string(&mut text).is_err() {
+        // What cannot be read as text is not shown.
+        return true;
+    }
+    text.lines().any(|line| {
+        let line = line.trim().to_ascii_lowercase();
+        let in_address = line
+            .split_once("://")
+            .and_then(|(_, rest)| rest.split(['/', '"']).next()?.split_once('@'))
+            .is_some_and(|(user, _)| user.contains(':') || user.len() > 20);
+        in_address || line.contains("extraheader") || line.contains("password")
+    })
+}
+
+/// Parts that a server is given of one folder.
+const PARTS_MAX: usize = 1_000;
+
+/// Whether a folder is a project's, or holds secrets: then a server is given its parts, and not all of
+/// it.
+#[must_use]
+pub fn is_project(folder: &Path) -> bool {
+    folder.join(".git").exists()
+        || PROJECT_FILES.iter().any(|name| folder.join(name).is_file())
+        || !survey(folder, Bounds { depth: 0, folders: 1 }).secrets.is_empty()
+}
+
+/// What a server is given of a project: the folders in it, but those in which a file holds secrets,
+/// of which it is given parts too; and files, each by itself, as they are when it starts.
+pub(crate) fn parts(project: &Path) -> Vec<PathBuf> {
+    let secrets = survey(project, OF_SERVERS).secrets;
+    let linked = linked(&secrets);
+    // A repository is given as a whole: its files are replaced all the time.
+    let holds_secrets = |folder: &Path| {
+        let in_git = |path: &Path| path.components().any(|part| part.as_os_str() == ".git");
+        secrets.iter().any(|secret| {
+            secret.strip_prefix(folder).is_ok_and(|inner| !in_git(inner)) && !in_git(folder)
+        })
+    };
+    let (mut parts, mut links) = (Vec::new(), Vec::new());
+    let mut folders = VecDeque::from([project.to_owned()]);
+    while let Some(folder) = folders.pop_front() {
+        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        for entry in entries.take(ENTRIES_MAX) {
+            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() && holds_secrets(&path) {
+                folders.push_back(path);
+            } else if kind.is_dir() {
+                parts.push(path);
+            } else if kind.is_symlink() {
+                links.push(path);
+            } else if kind.is_file() && !is_secret_name(&name) && !is_one_of(&path, &linked) {
+                parts.push(path);
+            }
+        }
+    }
+    // A link is given where it leads to what is given.
+    let leads_within = |link: &PathBuf| {
+        link.canonicalize().is_ok_and(|real| parts.iter().any(|part| real.starts_with(part)))
+    };
+    links.retain(leads_within);
+    parts.extend(links);
+    if parts.len() > PARTS_MAX {
+        tracing::warn!(
+            folder = %project.display(),
+            "it has more than {PARTS_MAX} parts; a server is given the first of them"
+        );
+        parts.truncate(PARTS_MAX);
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(paths: &[&str]) -> (tempfile::TempDir, PathBuf) {
+        let made = tempfile::tempdir().unwrap();
+        let root = made.path().canonicalize().unwrap();
+        for path in paths {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "x").unwrap();
+        }
+        (made, root)
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_server_is_given_the_folders_of_a_project_and_files_that_hold_no_secret() {
+        let (_made, root) = folder(&[
+            ".env",
+            ".envrc",
+            "package.json",
+            "README.md",
+            "src/main.js",
+            "src/deep/er/x",
+            "apps/a/.env.local",
+            "apps/a/index.js",
+            "apps/a/lib/x.js",
+            "apps/b/x.js",
+            ".git/config",
+        ]);
+        std::fs::hard_link(root.join(".env"), root.join("settings.txt")).unwrap();
+        for (name, to) in [("shown", "src"), ("hidden", ".env"), ("outside", "/etc"), ("up", "..")]
+        {
+            std::os::unix::fs::symlink(to, root.join(name)).unwrap();
+        }
+        let mut parts: Vec<String> = parts(&root)
+            .iter()
+            .map(|part| part.strip_prefix(&root).unwrap().display().to_string())
+            .collect();
+        parts.sort();
+        assert!(is_project(&root));
+        let given = [
+            ".git",
+            "README.md",
+            "apps/a/index.js",
+            "apps/a/lib",
+            "apps/b",
+            "package.json",
+            "shown",
+            "src",
+        ];
+        assert_eq!(parts, given);
+        // Where it is one of those that are looked for, another name of it is found too.
+        assert!(survey(&root, OF_CALLS).secrets.contains(&root.join("settings.txt")));
+    }
+
+    #[test]
+    fn a_folder_of_notes_is_no_project() {
+        let (_made, root) = folder(&["a.md", "deep/b.md"]);
+        assert!(!is_project(&root));
+        std::fs::write(root.join(".env.local"), "").unwrap();
+        assert!(is_project(&root));
+    }
+}
