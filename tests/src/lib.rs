@@ -102,11 +102,14 @@ impl Place {
 
     /// Trusts the configuration as it is now.
     fn trust(&self) {
+        if self.is_foreign {
+            return;
+        }
         let files = ["toolbooth.toml", "tools.registry.json"];
         let now = files.map(|name| std::fs::read(self.path().join(name)).unwrap_or_default());
         let mut trusted = self.trusted.lock().expect("no test panics here");
         let is_empty = now.iter().all(Vec::is_empty);
-        if self.is_foreign || is_empty || trusted.as_ref() == Some(&now) {
+        if is_empty || trusted.as_ref() == Some(&now) {
             return;
         }
         // One that cannot be read is refused by the command that uses it.

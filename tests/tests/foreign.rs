@@ -587,3 +587,52 @@ fn a_script_opens_nothing_by_its_first_line() {
     let said = text(&place.run(&["discover"]));
     assert!(!said.contains("HUNTER2"), "{said}");
 }
+
+/// An archive may bring pipes: to open one waits for whoever writes it.
+#[test]
+fn pipes_in_a_folder_hold_nothing_up() {
+    let place = Place::foreign();
+    std::fs::create_dir(place.path().join(".git")).unwrap();
+    place.write("server.py", "import sys\nsys.exit(3)\n");
+    place.write(
+        "toolbooth.toml",
+        "[servers.s]\ncommand = \"python3\"\nargs = [\"server.py\"]\n[endpoints.e]\nopenapi = \"api.yaml\"\n[endpoints.f]\nurl = \"https://example.com/\"\nca_file = \"ca.pem\"\n",
+    );
+    for name in ["tools.registry.json", ".npmrc", "uv.toml", "api.yaml", "ca.pem", ".git/config"] {
+        let made = Command::new("mkfifo").arg(place.path().join(name)).status().unwrap();
+        assert!(made.success(), "{name}");
+    }
+    // Each ends by itself: a command that hangs is ended by the tests' own limit, and fails.
+    for command in
+        [&["check"][..], &["trust", "--show"], &["trust", "--yes"], &["list"], &["doctor"]]
+    {
+        let output = place.run(command);
+        assert!(output.status.code().is_some(), "{command:?}: {}", text(&output));
+    }
+    std::fs::remove_file(place.path().join("tools.registry.json")).unwrap();
+    std::fs::remove_file(place.path().join("api.yaml")).unwrap();
+    std::fs::remove_file(place.path().join("ca.pem")).unwrap();
+    place.write("toolbooth.toml", "[servers.s]\ncommand = \"python3\"\nargs = [\"server.py\"]\n");
+    let output = place.run(&["trust", "--yes"]);
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(place.run(&["list"]).status.code().is_some());
+}
+
+/// A contract that gives a tool of a server more than it would have is asked about.
+#[test]
+fn contracts_of_a_servers_tools_count() {
+    let place = foreign();
+    assert!(place.run(&["trust", "--yes"]).status.success());
+    let entry = |level: &str| {
+        json!({ "version": "1.0.0", "tools": [{
+            "toolId": "notes.list", "category": "function", "inputSchema": { "type": "object" },
+            "outputSchema": {}, "capabilities": {}, "execution": { "mcpServerId": "s", "target": "list" },
+            "policy": { "timeoutMs": 10000, "trustLevel": level }, "idempotency": { "mode": "none" },
+        }] })
+        .to_string()
+    };
+    place.write("tools.registry.json", &entry("trusted"));
+    let (refused, exit) = place.json(&["list"]);
+    let code = &refused["error"]["code"];
+    assert_eq!((exit, code), (2, &json!("untrusted-configuration")), "{refused}");
+}

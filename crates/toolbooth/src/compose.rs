@@ -176,12 +176,7 @@ pub(crate) fn say_first_uses(frame: &Frame) {
 pub(crate) fn read_registry(loaded: &Loaded) -> Result<Option<(String, Vec<u8>)>, Failure> {
     let (path, named) = loaded.registry();
     let shown = path.display().to_string();
-    // A pipe in its place would hold up whoever looks.
-    if path.metadata().is_ok_and(|data| !data.is_file()) {
-        let message = "the registry file is no ordinary file";
-        return Err(Failure::configuration(message).at(shown));
-    }
-    match std::fs::read(&path) {
+    match crate::files::read(&path) {
         Ok(text) => Ok(Some((shown, text))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !named => Ok(None),
         Err(error) => {
@@ -635,7 +630,7 @@ pub(crate) fn check_replicas(loaded: &Loaded) -> Result<(), Failure> {
 pub(crate) fn read_lock_file(loaded: &Loaded) -> Result<Option<LockFile>, Failure> {
     let path = loaded.lock();
     let shown = path.display().to_string();
-    match std::fs::read(&path) {
+    match crate::files::read(&path) {
         Ok(text) => LockFile::parse(&text).map(Some).map_err(|error| {
             let place = error
                 .place
@@ -671,7 +666,7 @@ fn kept_names(loaded: &Loaded, file: &str) -> Result<WireNames, Failure> {
 fn remembered_names(loaded: &Loaded, file: &str) -> GivenNames {
     let path = loaded.data.join(file);
     // At first start there is none.
-    let Ok(text) = std::fs::read(&path) else { return GivenNames::default() };
+    let Ok(text) = crate::files::read(&path) else { return GivenNames::default() };
     GivenNames::read(&text).unwrap_or_else(|| {
         tracing::warn!("the names on the wire are given anew, their file cannot be read");
         GivenNames::default()

@@ -1,10 +1,19 @@
-//! Files that are written whole or not at all.
+//! Files that are ordinary ones, read whole, and written whole or not at all.
 //!
 //! Doc: configuration.md
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+/// The bytes of an ordinary file: to open a pipe that stands in its place would wait for whoever writes
+/// it.
+pub(crate) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::other("it is no ordinary file"));
+    }
+    std::fs::read(path)
+}
 
 /// Replaces a file: a new one with the mode of the old is written beside it, made durable, and
 /// takes its name. What the name leads to is replaced, if it is a link.

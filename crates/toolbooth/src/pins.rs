@@ -47,7 +47,7 @@ impl PinFile {
     /// A file that cannot be read is an error: it must not be taken for a first use.
     pub(crate) fn read(&self) -> Result<Option<LockFile>, Failure> {
         let shown = self.path().display().to_string();
-        let text = match std::fs::read(self.path()) {
+        let text = match crate::files::read(&self.path()) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => {

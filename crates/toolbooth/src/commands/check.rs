@@ -48,7 +48,9 @@ pub(super) async fn check(
         }
     };
     let name = path.display().to_string();
-    let text = std::fs::read(&path).map_err(|error| {
+    // What somebody names may be a pipe.
+    let read = if loaded.is_some() { crate::files::read(&path) } else { std::fs::read(&path) };
+    let text = read.map_err(|error| {
         Failure::usage(format!("the registry file cannot be read: {error}")).at(name.clone())
     })?;
     let guard = Guard::new(compose::shapes());

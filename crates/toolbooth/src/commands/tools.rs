@@ -243,7 +243,7 @@ pub(super) fn write_contracts(
 ) -> Result<(String, usize), Failure> {
     let (path, _) = frame.loaded.registry();
     let shown = path.display().to_string();
-    let text = match std::fs::read(&path) {
+    let text = match crate::files::read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             file::EMPTY.as_bytes().to_vec()

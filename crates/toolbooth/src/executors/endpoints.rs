@@ -109,17 +109,14 @@ fn settings_of(
     }))
 }
 
-/// The bytes of an ordinary file: to open a pipe would wait for whoever writes it.
+/// The bytes of an ordinary file that is not too large.
 fn ordinary(path: &Path) -> Result<Vec<u8>, String> {
     let unreadable = |error: std::io::Error| format!("the file cannot be read: {error}");
     let data = std::fs::metadata(path).map_err(unreadable)?;
-    if !data.is_file() {
-        return Err("it is no ordinary file".to_owned());
-    }
     if data.len() > DOCUMENT_BYTES_MAX {
         return Err("the file is too large".to_owned());
     }
-    std::fs::read(path).map_err(unreadable)
+    crate::files::read(path).map_err(unreadable)
 }
 
 /// An OpenAPI document, JSON or YAML.

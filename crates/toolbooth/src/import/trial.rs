@@ -21,7 +21,7 @@ use crate::compose::{self, Frame};
 use crate::config::{Loaded, LockUse};
 use crate::executors;
 use crate::failure::Failure;
-use crate::trust::Trusted;
+use crate::trust::Consent;
 
 /// How a source did in the trial.
 #[derive(Debug, Clone)]
@@ -72,11 +72,12 @@ fn source(kind: &str, name: &str) -> Source {
 }
 
 /// Starts the sources of these sections, all at once, each for as long as it may take to start.
-/// Those that `skipped` names are not started.
+/// Those that `skipped` names are not started: what `consent` does not cover is among them.
 pub(crate) async fn run(
     mut loaded: Loaded,
     sections: &[(&'static str, String)],
     skipped: &BTreeMap<(&'static str, String), String>,
+    consent: &Consent,
 ) -> Result<Trial, Failure> {
     let wire_names = compose::wire_names(&loaded)?;
     let mut attempts = BTreeMap::new();
@@ -118,7 +119,7 @@ pub(crate) async fn run(
     };
     let mut tried = names("servers", loaded.config.servers.keys().collect());
     tried.extend(names("commands", loaded.config.commands.keys().collect()));
-    let frame = match Frame::build(Trusted::confirmed(loaded)).await {
+    let frame = match Frame::build(consent.trusted(loaded)).await {
         Ok(frame) => frame,
         Err(failure) => {
             let failed = Attempt::Failed(failure.message);

@@ -5,6 +5,7 @@
 //!
 //! Doc: trust.md#one-run
 
+mod consent;
 pub(crate) mod entries;
 mod file;
 mod shown;
@@ -20,6 +21,7 @@ use toolbooth_contracts::Guard;
 use toolbooth_proxy::{Clock, SystemClock};
 use toolbooth_registry::RegisteredTool;
 
+pub(crate) use self::consent::Consent;
 use self::entries::is_of_registry;
 pub(crate) use self::entries::{Change, Entries};
 pub(crate) use self::file::{Kept, TrustFile};
@@ -84,11 +86,6 @@ impl Trusted {
     pub(crate) fn starting_nothing(loaded: Loaded) -> Self {
         let (registry, file) = (compose::read_registry(&loaded), file_of(&loaded));
         Self { loaded, registry, read: None, file, is_named: true }
-    }
-
-    /// A configuration of which a person has just seen every part that is left in it.
-    pub(crate) fn confirmed(loaded: Loaded) -> Self {
-        Self::starting_nothing(loaded)
     }
 
     /// Keeps the trust after this program has added contracts to the registry file, as a person has

@@ -14,7 +14,7 @@ use crate::import::secrets::{self, Moved};
 use crate::import::trial::{self, Trial};
 use crate::import::{self, Client, Installed, Replaced};
 use crate::terminal;
-use crate::trust::{Gate, Judged};
+use crate::trust::{Consent, Gate, Judged};
 
 /// A server that the client keeps, with the reason.
 pub(super) type Kept = (String, String);
@@ -94,12 +94,12 @@ pub(super) async fn servers(
         let judged = Judged::of(draft.clone(), target.clone())?;
         // What nobody starts now is asked about by whatever starts it.
         let asks = asks && (install || !no_try);
-        let consent = questions::consent(&judged, yes || gate.names(&target), asks, &added);
+        let consent = Consent::ask(&judged, yes || gate.names(&target), asks, &added);
         let mut skipped = skipped;
         skipped.extend(consent.refused(&names));
         let trial = match no_try {
             true => trial::untried(&draft, &names, "`--no-try` starts no server")?,
-            false => interruptible(trial::run(draft, &names, &skipped)).await?,
+            false => interruptible(trial::run(draft, &names, &skipped, &consent)).await?,
         };
         if !added.is_empty() {
             write(&target, &before, &text)?;

@@ -1,8 +1,8 @@
-//! What is asked on a terminal: how servers are contained, and whether they are started and trusted.
+//! What is asked on a terminal: how servers are contained.
 //!
 //! Doc: importing.md#questions, importing.md#containment
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use toolbooth_adapters::mcp::Reach;
@@ -12,7 +12,6 @@ use crate::config::Loaded;
 use crate::failure::Failure;
 use crate::import::Section;
 use crate::import::containment::{Containment, Folder, container_lines, container_runner, folders};
-use crate::trust::Judged;
 use crate::{executors, terminal};
 
 type Sections = BTreeMap<(&'static str, String), Section>;
@@ -150,69 +149,6 @@ fn settle(
             section.comment(&format!("To let it read all of {shown}, as it is at any moment:"));
             let read = vec![folder.path.clone()];
             section.comment(&Containment { enforce, read, write: agreed.clone() }.line());
-        }
-    }
-}
-
-/// What a person has said of the entries of a configuration that are not trusted yet.
-#[derive(Debug)]
-pub(super) struct Consent {
-    /// Entries that may not be started.
-    refused: BTreeSet<String>,
-}
-
-/// Shows what the configuration would start that is not trusted, and asks: for all, then one by one.
-/// Where nobody can answer, nothing is agreed to but by `yes`,
-/// which is said of the sections that are added alone.
-pub(super) fn consent(judged: &Judged, yes: bool, asks: bool, added: &[String]) -> Consent {
-    let mut refused: BTreeSet<String> =
-        judged.changes.iter().map(|change| change.name.clone()).collect();
-    if yes {
-        // What else the configuration has is not said yes to by importing something.
-        refused.retain(|name| !added.contains(name));
-    } else if asks && !refused.is_empty() {
-        judged.told().iter().for_each(|line| crate::note(line));
-        if terminal::confirm("start and trust all of this?") {
-            refused.clear();
-        } else if refused.len() > 1 {
-            refused.retain(|name| {
-                judged.told_of(name).iter().for_each(|line| crate::note(line));
-                !terminal::confirm(&format!("start and trust `{}`?", name.escape_debug()))
-            });
-        }
-    }
-    Consent { refused }
-}
-
-impl Consent {
-    /// Sections that are not started, with the reason.
-    pub(super) fn refused(
-        &self,
-        sections: &[(&'static str, String)],
-    ) -> BTreeMap<(&'static str, String), String> {
-        let is_refused = |(kind, name): &&(&'static str, String)| {
-            self.refused.contains(&format!("{kind}.{name}"))
-        };
-        // Another entry, such as a wider sandbox for all, holds for each of them.
-        let other = self
-            .refused
-            .iter()
-            .find(|name| !sections.iter().any(|(kind, own)| **name == format!("{kind}.{own}")));
-        let reason = |section: &(&'static str, String)| match (other, is_refused(&section)) {
-            (_, true) => Some("nobody has said yes to it; `toolbooth trust` asks".to_owned()),
-            (Some(other), _) => Some(format!(
-                "`{other}` of the configuration is not trusted; `toolbooth trust` asks"
-            )),
-            (None, false) => None,
-        };
-        let told = |section: &(&'static str, String)| Some((section.clone(), reason(section)?));
-        sections.iter().filter_map(told).collect()
-    }
-
-    /// Keeps as trusted what was agreed to.
-    pub(super) fn keep(&self, judged: &Judged) {
-        if let Err(failure) = judged.keep(|name| !self.refused.contains(name)) {
-            crate::note(&format!("the trust is not kept: {}", failure.message));
         }
     }
 }
