@@ -120,12 +120,25 @@ async fn replicas_share_a_digest_key_or_do_not_start() {
     let refused = postgres::open(other, "two", &moment(2)).await;
     assert!(matches!(refused, Err(OpenError::Key { .. })));
     // A key is added, and from then on every replica needs both.
-    let both =
-        PostgresOptions { digest_key: [9; 32], older_digest_keys: vec![[5; 32]], ..options(&url) };
-    let added = postgres::open(both, "newer", &moment(2)).await.expect("knows both");
+    let both = || PostgresOptions {
+        digest_key: [9; 32],
+        older_digest_keys: vec![[5; 32]],
+        ..options(&url)
+    };
+    let added = postgres::open(both(), "newer", &moment(2)).await.expect("knows both");
     assert_eq!(Ledger::digester(&added).older().len(), 1);
     let refused = postgres::open(options(&url), "older", &moment(2)).await;
     assert!(matches!(refused, Err(OpenError::Key { .. })));
+    server.sql(
+        &database,
+        "UPDATE toolbooth_version SET version = 4; ALTER TABLE writers ADD COLUMN pruned text",
+    );
+    let refused = postgres::open(both(), "earlier", &moment(3)).await;
+    assert!(
+        matches!(&refused, Err(OpenError::Ledger(LedgerError::Damaged(row))) if row.row == "4"),
+        "{:?}",
+        refused.err()
+    );
     server.sql(&database, "UPDATE toolbooth_version SET version = 99");
     let refused = postgres::open(options(&url), "three", &moment(3)).await;
     assert!(matches!(refused, Err(OpenError::Newer { found: 99, .. })));

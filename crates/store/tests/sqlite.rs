@@ -860,3 +860,24 @@ async fn a_newer_database_is_refused_and_files_are_private() {
     let refused = sqlite::open(&data, "two", SqliteOptions::default(), &moment(2));
     assert!(matches!(refused, Err(OpenError::Newer { found: 99, .. })), "{refused:?}");
 }
+
+/// Rows of an earlier version are taken over without what accounts for them: nobody may claim that
+/// version for a store that has had a later one.
+#[tokio::test]
+async fn a_store_that_was_put_back_to_an_earlier_version_is_not_taken_over() {
+    let folder = tempfile::tempdir().unwrap();
+    open(folder.path(), "one").close(moment(1)).await.unwrap();
+    let connection = Connection::open(folder.path().join(DATABASE)).unwrap();
+    connection
+        .execute_batch(
+            "PRAGMA user_version = 5; ALTER TABLE writers ADD COLUMN pruned TEXT;
+             INSERT INTO queue (caller, call_id, state, request, enqueued)
+             VALUES ('local', 'forged', 'queued', '{}', '2026-01-01T00:00:00.000Z');",
+        )
+        .unwrap();
+    let refused = sqlite::open(folder.path(), "two", SqliteOptions::default(), &moment(2));
+    let Err(OpenError::Ledger(toolbooth_audit::LedgerError::Damaged(row))) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!((row.table.as_str(), row.row.as_str()), ("version", "5"), "{row}");
+}

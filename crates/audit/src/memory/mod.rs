@@ -50,7 +50,7 @@ impl Recorder<Memory> {
         let set = WorkingSet::new(head, digester.clone(), Arc::clone(&watch));
         let writer_of = Writer::new(MemoryBackend(Arc::clone(&book)), set, watch);
         let memory = Memory { writer: Mutex::new(writer_of), book };
-        let started = steps::started(&signer, digester.key_id(), None, at);
+        let started = steps::started(&signer, digester.key_id(), 0, None, at);
         // Events that are no calls are always taken.
         let _ = memory.step(steps::Note(vec![started]));
         Self::over(writer.to_owned(), digester, signer, memory)

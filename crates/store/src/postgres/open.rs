@@ -113,7 +113,9 @@ pub async fn open(
         .query_opt(&format!("SELECT {HEAD} FROM writers w ORDER BY w.ordinal DESC LIMIT 1"), &[])
         .await?;
     let before = before.map(|row| (head(&row), row.get(7)));
-    schema::migrate(client, schema::READABLE).await?;
+    // A store that nobody used has nothing to be taken over.
+    let to = if before.is_some() { schema::READABLE } else { schema::VERSION };
+    let version = schema::migrate(client, to).await?.max(to);
     let transaction = client.transaction().await?;
     transaction
         .execute("INSERT INTO writers (writer, started) VALUES ($1, $2)", &[&writer, &at.text])
@@ -134,7 +136,13 @@ pub async fn open(
         }
     })
     .await?;
-    let started = steps::started(&signer, digester.key_id(), before, at);
+    let started = steps::started(
+        &signer,
+        digester.key_id(),
+        u32::try_from(version).unwrap_or_default(),
+        before,
+        at,
+    );
     let accepted = accept_restored.then(|| AcceptRestored {
         lost: lost.map(|(writer, size, _)| (writer, size)),
         at: at.clone(),

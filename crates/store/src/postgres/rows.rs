@@ -12,6 +12,7 @@ use tokio_postgres::{Row, Statement};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::chain::Head;
 use toolbooth_audit::backend::pruning::{BLOCK, Progress};
+use toolbooth_audit::backend::steps;
 use toolbooth_audit::backend::working::{
     Batch, CallName, Earlier, Moved, Needs, OtherHead, Put, Stored, Survey, WorkingSet,
 };
@@ -392,6 +393,13 @@ impl Session {
         if !used || version >= schema::VERSION {
             return Ok(None);
         }
+        let sql = "SELECT body, zbody FROM events WHERE seq = 0";
+        let first = client.query(sql, &[]).await.map_err(failed)?;
+        let first = first.iter().filter_map(|row| body::unpack(row.get(0), row.get(1)).ok());
+        let first: Vec<String> = first.collect();
+        let version = u32::try_from(version).unwrap_or_default();
+        steps::check_version(version, first.iter().map(String::as_str))
+            .map_err(Failure::Refused)?;
         let sql = format!("SELECT {CALL} FROM queue WHERE mac IS NULL ORDER BY place FOR UPDATE");
         let calls = client.query(&sql, &[]).await.map_err(failed)?.iter().map(call).collect();
         let sql = "SELECT writer, pruned FROM writers WHERE pruned IS NOT NULL ORDER BY writer";

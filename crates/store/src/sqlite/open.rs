@@ -229,7 +229,9 @@ pub fn open(
             .optional()
             .map_err(database)?
     };
-    migrate(&mut connection, schema::READABLE)?;
+    // A store that nobody used has nothing to be taken over.
+    let to = if used { schema::READABLE } else { schema::VERSION };
+    let version = migrate(&mut connection, to)?.max(to);
     let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(
         |transaction| {
             transaction.execute(
@@ -282,7 +284,13 @@ pub fn open(
         lost: lost.map(|lost| (lost.writer, lost.size)),
         at: at.clone(),
     });
-    let started = steps::started(&signer, digester.key_id(), before, at);
+    let started = steps::started(
+        &signer,
+        digester.key_id(),
+        u32::try_from(version).unwrap_or_default(),
+        before,
+        at,
+    );
     let runner = Sqlite {
         writer: writer.to_owned(),
         steps,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use rusqlite::{OptionalExtension, Params, Row};
 use serde_json::Value;
 use toolbooth_audit::backend::chain::{Head, Placed};
+use toolbooth_audit::backend::steps;
 use toolbooth_audit::backend::working::{
     ApprovalName, Batch, CallName, Earlier, Moved, Needs, OtherHead, Put, Stored, Survey,
     WorkingSet,
@@ -338,11 +339,17 @@ impl Transaction<'_> {
     fn earlier(&self) -> Result<Option<Earlier>, Failure> {
         let sql = "SELECT EXISTS (SELECT 1 FROM writers WHERE writer <> ?1)";
         let used: Option<bool> = self.one(sql, [self.writer], |row| row.get(0))?;
-        if used != Some(true)
-            || schema::version(self.connection).map_err(failed)? >= schema::VERSION
-        {
+        let version = schema::version(self.connection).map_err(failed)?;
+        if used != Some(true) || version >= schema::VERSION {
             return Ok(None);
         }
+        let sql = "SELECT body FROM events WHERE place IN (SELECT no << ?1 FROM writers)";
+        let first: Vec<Vec<u8>> = self.all(sql, [schema::SEQ_BITS], |row| row.get(0))?;
+        let first: Vec<String> =
+            first.iter().filter_map(|event| shorten::unpack(event).ok()).collect();
+        let version = u32::try_from(version).unwrap_or_default();
+        steps::check_version(version, first.iter().map(String::as_str))
+            .map_err(Failure::Refused)?;
         let sql = format!("SELECT {CALL} FROM queue WHERE mac IS NULL ORDER BY place");
         let calls = self.all(&sql, [], call)?;
         let sql = "SELECT writer, pruned FROM writers WHERE pruned IS NOT NULL ORDER BY no";

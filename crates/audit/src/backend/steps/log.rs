@@ -3,7 +3,7 @@
 //!
 //! Path: 9. Doc: records.md#checkpoints
 
-use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::event::{AuditEvent, AuditEventKind, EventBody};
 
 use super::{Step, plain};
 use crate::backend::pruning::Left;
@@ -11,7 +11,7 @@ use crate::backend::working::{Changes, Named, Needs, Survey, WorkingSet};
 use crate::checkpoint::{self, Due};
 use crate::ledger::{LedgerError, Moment, PruneKind};
 use crate::note::Signer;
-use crate::reads::{PrunedLog, WriterHead};
+use crate::reads::{DamagedRow, PrunedLog, WriterHead};
 
 /// Events that are no calls.
 #[derive(Debug)]
@@ -126,18 +126,23 @@ impl Step for Stop {
     }
 }
 
-/// The first event of a writer's log: the key that signs it, the id of the store's digest key, and
-/// where the log before ended.
+/// The fact of `WRITER_STARTED` that names the version of the store's tables.
+const STORE_VERSION: &str = "storeVersion";
+
+/// The first event of a writer's log: the key that signs it, the id of the store's digest key, the
+/// version of the store's tables, and where the log before ended.
 #[must_use]
 pub fn started(
     signer: &Signer,
     key_id: &str,
+    version: u32,
     before: Option<(WriterHead, Option<String>)>,
     at: &Moment,
 ) -> EventBody {
     let mut facts = serde_json::Map::new();
     facts.insert("signingKey".to_owned(), signer.verifier().to_string().into());
     facts.insert("digestKeyId".to_owned(), key_id.into());
+    facts.insert(STORE_VERSION.to_owned(), version.into());
     if let Some((head, checkpoint)) = before {
         facts.insert("before".to_owned(), head.writer.into());
         facts.insert("size".to_owned(), head.size.into());
@@ -196,6 +201,29 @@ impl Step for Start {
             changes.upkeep.adopted.clone_from(&earlier.logs);
         }
         Ok(((), changes))
+    }
+}
+
+/// Checks that no log was begun, by its first event, over tables of a later version than the store says
+/// it has: one that was put back would have rows taken over that nothing accounts for.
+///
+/// # Errors
+/// [`LedgerError::Damaged`].
+pub fn check_version<'e>(
+    found: u32,
+    first_events: impl Iterator<Item = &'e str>,
+) -> Result<(), LedgerError> {
+    let told = |event: &str| {
+        let event: AuditEvent = serde_json::from_str(event).ok()?;
+        event.body.facts?.get(STORE_VERSION)?.as_u64()
+    };
+    match first_events.filter_map(told).max().filter(|told| *told > u64::from(found)) {
+        None => Ok(()),
+        Some(told) => Err(LedgerError::Damaged(DamagedRow {
+            table: "version".to_owned(),
+            row: found.to_string(),
+            reason: format!("a log was begun over tables of version {told}; restore a backup"),
+        })),
     }
 }
 
