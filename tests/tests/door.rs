@@ -187,13 +187,20 @@ fn ambiguous_and_malformed_requests_are_refused() {
     // Nothing behind a chunked body, or one whose length is far to the right, is read at all.
     let kept = whole.replace("Connection: close\r\n", "");
     let far = format!("{JSON}Content-Length: {}{length}\r\n\r\n{CALL}", " ".repeat(80));
-    for first in [kept, format!("POST /v1/calls HTTP/1.1\r\nHost: {at}\r\n{far}")] {
+    // A length that is cut where it is kept means another one.
+    let filled = format!("{CALL}{}", " ".repeat(1234 - length));
+    let cut = format!("{JSON}Content-Length:{}1234\r\n\r\n{filled}", " ".repeat(47));
+    for first in [
+        kept,
+        format!("POST /v1/calls HTTP/1.1\r\nHost: {at}\r\n{far}"),
+        format!("POST /v1/calls HTTP/1.1\r\nHost: {at}\r\n{cut}"),
+    ] {
         let two = format!("{first}POST /v1/calls HTTP/1.1\nHost: {at}\r\n{rest}");
         assert_eq!(raw(at, two.as_bytes()).status, 200, "{two}");
     }
     gateway.stop();
     let (logs, _) = place.json(&["logs", "query"]);
-    assert_eq!(logs["logs"].as_array().unwrap().len(), 3, "refused requests called no tool");
+    assert_eq!(logs["logs"].as_array().unwrap().len(), 4, "refused requests called no tool");
 }
 
 #[test]

@@ -616,6 +616,27 @@ fn pipes_in_a_folder_hold_nothing_up() {
     let output = place.run(&["trust", "--yes"]);
     assert!(output.status.success(), "{}", text(&output));
     assert!(place.run(&["list"]).status.code().is_some());
+    // A data folder that came with it.
+    assert!(
+        place.run(&["call", "calculator", "--args", r#"{"expression": "1"}"#]).status.success()
+    );
+    for name in [
+        "signing.key",
+        "digest.key",
+        "checkpoint.note",
+        "bytes-max",
+        "toolbooth.db",
+        "writers/x.lock",
+    ] {
+        let path = place.path().join(".toolbooth").join(name);
+        let kept = path.with_extension("kept");
+        let _ = std::fs::rename(&path, &kept);
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success(), "{name}");
+        let output = place.run(&["call", "calculator", "--args", r#"{"expression": "1"}"#]);
+        assert!(!output.status.success() && text(&output).contains("pipe"), "{}", text(&output));
+        std::fs::remove_file(&path).unwrap();
+        let _ = std::fs::rename(&kept, &path);
+    }
 }
 
 /// A contract that gives a tool of a server more than it would have is asked about.

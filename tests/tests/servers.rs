@@ -145,16 +145,33 @@ fn secrets_of_a_project_that_come_while_a_server_runs_are_not_seen() {
             place.write(name, text);
         }
         std::fs::hard_link(place.path().join(".env"), place.path().join("settings.txt")).unwrap();
+        place.write(".git/config", "[remote]\nurl = https://me:hunter2@h/x.git\n");
+        place.write("config/dev.txt", "KEY=hunter2").write("target/.env", "KEY=hunter2");
+        std::os::unix::fs::symlink("config/dev.txt", place.path().join(".env.dev")).unwrap();
+        // The launcher is told of paths in JSON, which this name has no place in.
+        let odd: std::ffi::OsString =
+            std::os::unix::ffi::OsStringExt::from_vec(b"caf\xe9.txt".to_vec());
+        std::fs::write(place.path().join(odd), "words").unwrap();
         let gateway = place.serve();
         let read = |name: &str| {
             let path = place.path().join(name);
             call(&gateway, "read", &json!({ "path": path })).1
         };
-        let secrets = [".env", "settings.txt", "apps/a/.env.local", "apps/a/b/c/d/e/.envrc"];
+        let secrets = [
+            ".env",
+            "settings.txt",
+            "apps/a/.env.local",
+            "apps/a/b/c/d/e/.envrc",
+            "config/dev.txt",
+            "target/.env",
+        ];
         let later = [".env.production", ".npmrc", "apps/a/.env"];
         let seen = ["README.md", "apps/a/index.js", "apps/a/b/c/d/e/lib/x.txt"];
         for name in seen {
             assert_eq!(read(name), "words", "{name}");
+        }
+        for name in [".git/config", ".env.dev"] {
+            assert_eq!(read(name).contains("hunter2"), !contained, "{name}");
         }
         for name in secrets {
             assert_eq!(read(name).contains("hunter2"), !contained, "{name}");
@@ -176,6 +193,24 @@ fn secrets_of_a_project_that_come_while_a_server_runs_are_not_seen() {
         assert_eq!((read("src/a.txt"), read("src/b.txt")), ("two".to_owned(), "new".to_owned()));
         gateway.stop();
     }
+}
+
+/// What a server may write is not divided.
+#[test]
+fn a_server_that_may_write_its_project_writes_in_all_of_it() {
+    let home = tempfile::tempdir().unwrap();
+    let sandbox = "sandbox = { base = \"server\", fs = { write = [\".\"] } }\n";
+    let place = curious(sandbox, Some(home.path()));
+    place.write("package.json", "{}").write("src/a.txt", "one").write(".env", "KEY=hunter2");
+    let gateway = place.serve();
+    for name in ["src/a.txt", "src/new", "package.json", "new"] {
+        let path = place.path().join(name);
+        let (_, got) = call(&gateway, "write", &json!({ "path": path }));
+        assert_eq!(got, "written", "{name}");
+    }
+    let (_, got) = call(&gateway, "read", &json!({ "path": place.path().join(".env") }));
+    assert!(!got.contains("hunter2"), "{got}");
+    gateway.stop();
 }
 
 /// The call's warning, the operator's log and the start name the profile and the setting.

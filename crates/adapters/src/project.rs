@@ -10,7 +10,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 
-use crate::secret_places::is_secret_name;
+use crate::secret_places::{SecretPlaces, is_secret_name};
 
 /// Files by which a folder is known as a project's.
 pub(crate) const PROJECT_FILES: [&str; 6] =
@@ -55,18 +55,26 @@ pub(crate) struct Survey {
     pub(crate) secrets: Vec<PathBuf>,
     /// Repositories of git: folders, or files that name one.
     pub(crate) repositories: Vec<PathBuf>,
+    /// Whether there is more than was looked at.
+    pub(crate) is_cut: bool,
 }
 
 /// Looks for files with secrets and repositories beneath a folder, the nearest first. Each folder has
 /// bounds of its own, so that many files in one hide nothing in another.
 pub(crate) fn survey(root: &Path, bounds: Bounds) -> Survey {
     let mut found = Survey::default();
+    let is_built = BUILT.iter().any(|built| root.ends_with(built));
+    let bounds = if is_built { Bounds { depth: 0, ..bounds } } else { bounds };
+    if root.ends_with(".git") {
+        found.secrets.extend(git_secrets(root));
+    }
     let mut files = Vec::new();
     let mut folders = VecDeque::from([(root.to_owned(), 0)]);
     let mut looked = 0;
     while let Some((folder, depth)) = folders.pop_front() {
         looked += 1;
         if looked > bounds.folders {
+            found.is_cut = true;
             break;
         }
         // The usual names are found in any case, however many entries there are.
@@ -94,6 +102,15 @@ pub(crate) fn survey(root: &Path, bounds: Bounds) -> Survey {
             }
         }
     }
+    // What a link with such a name leads to is a secret by whatever name.
+    let links: Vec<PathBuf> = found
+        .secrets
+        .iter()
+        .filter(|path| path.is_symlink())
+        .filter_map(|path| path.canonicalize().ok())
+        .filter(|real| real.is_file())
+        .collect();
+    found.secrets.extend(links);
     let linked = linked(&found.secrets);
     found.secrets.extend(files.into_iter().filter(|file| is_one_of(file, &linked)));
     found
@@ -176,49 +193,93 @@ pub fn is_project(folder: &Path) -> bool {
 }
 
 /// What a server is given of a project: the folders in it, but those in which a file holds secrets,
-/// of which it is given parts too; and files, each by itself, as they are when it starts.
-pub(crate) fn parts(project: &Path) -> Vec<PathBuf> {
-    let secrets = survey(project, OF_SERVERS).secrets;
-    let linked = linked(&secrets);
-    // A repository is given as a whole: its files are replaced all the time.
-    let holds_secrets = |folder: &Path| {
-        let in_git = |path: &Path| path.components().any(|part| part.as_os_str() == ".git");
-        secrets.iter().any(|secret| {
-            secret.strip_prefix(folder).is_ok_and(|inner| !in_git(inner)) && !in_git(folder)
+/// of which it is given parts too; and files, each by itself, as they are when it starts. Nothing is
+/// given that is a secret place.
+pub(crate) fn parts(project: &Path, places: &SecretPlaces) -> Vec<PathBuf> {
+    let mut division =
+        Division { places, secrets: HashSet::new(), parts: Vec::new(), is_cut: false };
+    division.learn(project);
+    division.divide(project);
+    // A link that was found later may lead to what was given before.
+    while let Some(at) = division.parts.iter().position(|part| division.holds_secrets(part)) {
+        let part = division.parts.remove(at);
+        if part.is_dir() && !part.is_symlink() {
+            division.divide(&part);
+        }
+    }
+    let Division { mut parts, secrets, is_cut, .. } = division;
+    // A link is given where it leads to what is given.
+    let (links, others): (Vec<PathBuf>, Vec<PathBuf>) =
+        parts.into_iter().partition(|part| part.is_symlink());
+    let leads_within = |link: &PathBuf| {
+        link.canonicalize().is_ok_and(|real| {
+            !secrets.contains(&real) && others.iter().any(|part| real.starts_with(part))
         })
     };
-    let (mut parts, mut links) = (Vec::new(), Vec::new());
-    let mut folders = VecDeque::from([project.to_owned()]);
-    while let Some(folder) = folders.pop_front() {
-        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let links: Vec<PathBuf> = links.into_iter().filter(leads_within).collect();
+    parts = others;
+    parts.extend(links);
+    if is_cut || parts.len() > PARTS_MAX {
+        tracing::warn!(
+            folder = %project.display(),
+            "it is too large to be looked through for files with secrets; name the folders that a server \
+             shall see in `fs.read`"
+        );
+    }
+    parts.truncate(PARTS_MAX);
+    parts
+}
+
+/// The division of a project into parts.
+struct Division<'p> {
+    places: &'p SecretPlaces,
+    secrets: HashSet<PathBuf>,
+    parts: Vec<PathBuf>,
+    is_cut: bool,
+}
+
+impl Division<'_> {
+    fn holds_secrets(&self, folder: &Path) -> bool {
+        self.secrets.iter().any(|secret| secret.starts_with(folder))
+    }
+
+    /// Looks for what a folder holds.
+    fn learn(&mut self, folder: &Path) {
+        // The files of a repository are replaced all the time: it is given as a whole, and covered.
+        let in_git = |path: &Path| path.components().any(|part| part.as_os_str() == ".git");
+        let survey = survey(folder, OF_SERVERS);
+        self.is_cut |= survey.is_cut;
+        let places = self.places.within(folder).cloned();
+        self.secrets.extend(survey.secrets.into_iter().chain(places).filter(|path| !in_git(path)));
+    }
+
+    fn divide(&mut self, folder: &Path) {
+        let linked = linked(&self.secrets.iter().cloned().collect::<Vec<_>>());
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         for entry in entries.take(ENTRIES_MAX) {
-            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            let path = entry.path();
             let Ok(kind) = entry.file_type() else { continue };
-            if kind.is_dir() && holds_secrets(&path) {
-                folders.push_back(path);
-            } else if kind.is_dir() {
-                parts.push(path);
-            } else if kind.is_symlink() {
-                links.push(path);
-            } else if kind.is_file() && !is_secret_name(&name) && !is_one_of(&path, &linked) {
-                parts.push(path);
+            // The launcher is told of paths in JSON.
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            if self.secrets.contains(&path) || self.parts.len() > PARTS_MAX {
+                continue;
+            }
+            if kind.is_dir() {
+                if name != ".git" {
+                    self.learn(&path);
+                }
+                if self.holds_secrets(&path) {
+                    self.divide(&path);
+                } else {
+                    self.parts.push(path);
+                }
+            } else if !is_secret_name(name)
+                && (kind.is_symlink() || (kind.is_file() && !is_one_of(&path, &linked)))
+            {
+                self.parts.push(path);
             }
         }
     }
-    // A link is given where it leads to what is given.
-    let leads_within = |link: &PathBuf| {
-        link.canonicalize().is_ok_and(|real| parts.iter().any(|part| real.starts_with(part)))
-    };
-    links.retain(leads_within);
-    parts.extend(links);
-    if parts.len() > PARTS_MAX {
-        tracing::warn!(
-            folder = %project.display(),
-            "it has more than {PARTS_MAX} parts; a server is given the first of them"
-        );
-        parts.truncate(PARTS_MAX);
-    }
-    parts
 }
 
 #[cfg(test)]
@@ -250,14 +311,22 @@ mod tests {
             "apps/a/index.js",
             "apps/a/lib/x.js",
             "apps/b/x.js",
+            "config/dev.txt",
+            "config/a.txt",
+            "target/.env",
+            "target/x",
             ".git/config",
         ]);
+        std::os::unix::fs::symlink("config/dev.txt", root.join(".env.dev")).unwrap();
+        let odd: std::ffi::OsString =
+            std::os::unix::ffi::OsStringExt::from_vec(b"caf\xe9.txt".to_vec());
+        std::fs::write(root.join(odd), "").unwrap();
         std::fs::hard_link(root.join(".env"), root.join("settings.txt")).unwrap();
         for (name, to) in [("shown", "src"), ("hidden", ".env"), ("outside", "/etc"), ("up", "..")]
         {
             std::os::unix::fs::symlink(to, root.join(name)).unwrap();
         }
-        let mut parts: Vec<String> = parts(&root)
+        let mut parts: Vec<String> = parts(&root, &SecretPlaces::of_machine(None))
             .iter()
             .map(|part| part.strip_prefix(&root).unwrap().display().to_string())
             .collect();
@@ -269,9 +338,11 @@ mod tests {
             "apps/a/index.js",
             "apps/a/lib",
             "apps/b",
+            "config/a.txt",
             "package.json",
             "shown",
             "src",
+            "target/x",
         ];
         assert_eq!(parts, given);
         // Where it is one of those that are looked for, another name of it is found too.

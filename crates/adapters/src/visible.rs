@@ -100,7 +100,7 @@ pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: boo
     if let Some(program) = place.words.first() {
         for program in with_interpreters(program, place.cwd, ours) {
             for path in installation(&program, place.home) {
-                of_folder(path, place).into_iter().for_each(|path| {
+                of_folder(path, place, &written).into_iter().for_each(|path| {
                     add(path, false, true, None);
                 });
             }
@@ -108,7 +108,7 @@ pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: boo
     }
     for word in place.words.iter().skip(1).filter(|word| ours(word)) {
         if let Some(path) = opened_with(word, place.home) {
-            of_folder(path, place).into_iter().for_each(|path| {
+            of_folder(path, place, &written).into_iter().for_each(|path| {
                 add(path, false, true, None);
             });
             // The same by the name that the program is given.
@@ -133,7 +133,7 @@ pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: boo
     for path in fs.read.iter().filter(|path| !(shipped && wide && *path == ".")) {
         if path == "." {
             // Where it runs; what is meant as a whole is written as a path.
-            for part in of_folder(lexical(place.cwd), place) {
+            for part in of_folder(lexical(place.cwd), place, &written) {
                 let optional = part != place.cwd;
                 add(part, false, optional, None);
             }
@@ -163,9 +163,15 @@ pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: boo
 }
 
 /// A path as it is given to a program: of a project, a server is given parts.
-fn of_folder(path: PathBuf, place: &Place<'_>) -> Vec<PathBuf> {
+fn of_folder(path: PathBuf, place: &Place<'_>, written: &[PathBuf]) -> Vec<PathBuf> {
     let is_server = place.own.is_some();
-    if is_server && path.is_dir() && is_project(&path) { parts(&path) } else { vec![path] }
+    if !(is_server && path.is_dir() && is_project(&path)) {
+        return vec![path];
+    }
+    let mut parts = parts(&path, &SecretPlaces::of_machine(place.home));
+    // What may be written is given as a whole.
+    parts.retain(|part| !written.iter().any(|written| part.starts_with(written)));
+    parts
 }
 
 /// The repositories in folders that may be written.

@@ -136,7 +136,12 @@ impl ToolSource for CommandSource {
         }
         let mut document = parse(&finished.stdout)
             .map_err(|fault| error(format!("printed no JSON document: {fault}")))?;
-        tools.discover.clone().with_secrets_of(profile.as_ref()).secrets().conceal(&mut document);
+        tools
+            .discover
+            .clone()
+            .with_secrets_of(profile.as_ref())
+            .secrets()
+            .conceal_definition(&mut document);
         listing(&document).map_err(error)
     }
 
@@ -292,6 +297,10 @@ impl Executor for CommandExecutor {
         match process::run(&self.launcher, &line, input, bounds, &conversation).await {
             Ok(mut finished) => {
                 for stream in [&mut finished.stdout, &mut finished.stderr] {
+                    if secrets.is_empty() || parse(stream).is_ok() {
+                        // A document is looked into when it was read.
+                        continue;
+                    }
                     // Bytes that are no text do not hide the text beside them.
                     let text = String::from_utf8_lossy(stream);
                     let clean = secrets.conceal_text(&text);

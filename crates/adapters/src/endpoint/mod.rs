@@ -336,12 +336,11 @@ impl Endpoint {
         }
         // What the endpoint was told in confidence it must not tell the agent.
         let secrets = self.secrets();
-        let text = secrets.conceal_text(&String::from_utf8_lossy(&bytes));
+        let text = String::from_utf8_lossy(&bytes);
         let is_json = openapi::is_json(&media_type) || media_type.is_empty();
         if is_json && !text.trim().is_empty() {
-            match JsonText::parse(text.as_str()) {
+            match JsonText::parse(&*text) {
                 Ok(data) => {
-                    // Escapes of JSON hide a secret until they are read.
                     let data = secrets.concealed_json(&data).unwrap_or(data);
                     return Ok(ToolOutput::new(Payload::data(data)));
                 }
@@ -350,7 +349,9 @@ impl Endpoint {
                         code: ErrorCode::InvalidToolResult,
                         effect: Effect::Completed,
                         safe: None,
-                        internal: format!("the response says that it is JSON, but: {fault}"),
+                        internal: secrets.conceal_text(&format!(
+                            "the response says that it is JSON, but: {fault}"
+                        )),
                     });
                 }
                 Err(_) => (),

@@ -163,7 +163,7 @@ impl Pager<'_> {
             }
             for mut item in items {
                 // Agents read definitions; what the server was given in confidence is none.
-                secrets.conceal(&mut item);
+                secrets.conceal_definition(&mut item);
                 let key = item.get(kind.key).and_then(Value::as_str).map(str::to_owned);
                 match (key.filter(|key| !key.trim().is_empty()), item) {
                     (Some(key), Value::Object(item)) => all.push((key, item)),

@@ -152,7 +152,9 @@ fn digest(
         env.set.values_mut().for_each(String::clear);
     }
     let names: Vec<&str> = primitives.iter().map(|primitive| primitive.as_str()).collect();
-    let seen: Vec<_> = binds.iter().map(|bind| (&bind.path, bind.writable)).collect();
+    let seen: Vec<_> =
+        binds.iter().map(|bind| (bind.path.to_string_lossy(), bind.writable)).collect();
+    let hidden: Vec<_> = hidden.iter().map(|path| path.to_string_lossy()).collect();
     let document = json!({
         "profile": profile, "primitives": names, "paths": seen, "hidden": hidden,
     });

@@ -1,8 +1,12 @@
-//! Finds a text some characters of which are escaped: percent-encoded (RFC 3986), as a form's `+`,
-//! or by the escapes of JSON (RFC 8259), also twice.
+//! Finds texts some characters of which are escaped: percent-encoded (RFC 3986), as a form's `+`, or
+//! by the escapes of JSON (RFC 8259), also again and again.
+//!
+//! Every escape of a text is looked at once. What may stand there follows from the character that it
+//! means, so that a long text of escapes costs no more than its length.
 //!
 //! Doc: execution.md#known-secrets
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Backslashes before one escaped character: escapes of escapes of escapes.
@@ -11,45 +15,142 @@ const BACKSLASHES_MAX: usize = 8;
 const ROUNDS_MAX: usize = 3;
 /// Steps of one attempt, for each byte of what is looked for.
 const STEPS: usize = 4;
+/// Longer texts are not looked for behind escapes.
+const WANTED_BYTES_MAX: usize = 8 << 10;
 
-/// Whether a text has characters that encoders escape.
-pub(super) fn may_be_escaped(text: &str) -> bool {
-    !text.bytes().all(|byte| byte.is_ascii_alphanumeric())
-}
+/// Where the characters stand that may be escaped, by their first byte: which text, and the place in
+/// it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Escapable(HashMap<u8, Vec<(usize, usize)>>);
 
-/// Where `wanted` stands in `text` with at least one character escaped; in order.
-pub(super) fn find_all(text: &str, wanted: &str) -> Vec<Range<usize>> {
-    let bytes = text.as_bytes();
-    let Some(first) = wanted.bytes().next() else { return Vec::new() };
-    let mut found = Vec::new();
-    let mut attempt = Vec::new();
-    let mut end = 0;
-    // Where it may begin: by itself, by an escape, or by the `+` of a form.
-    let own = if first == b' ' { b'+' } else { first };
-    for at in memchr::memchr3_iter(own, b'%', b'\\', bytes) {
-        if at < end {
-            continue;
+impl Escapable {
+    /// Adds a text. `all` says whether any character of it may be escaped, or only those that are no
+    /// letters and digits.
+    pub(super) fn add(&mut self, number: usize, text: &str, all: bool) {
+        if text.len() > WANTED_BYTES_MAX {
+            return;
         }
-        if let Some(own_end) = end_of(bytes, at, wanted, &mut attempt)
-            && text.is_char_boundary(at)
-            && text.is_char_boundary(own_end)
-        {
-            end = own_end;
-            found.push(at..end);
+        for (at, character) in text.char_indices() {
+            if let (true, Some(byte)) =
+                (all || !character.is_ascii_alphanumeric(), text.as_bytes().get(at))
+            {
+                self.0.entry(*byte).or_default().push((number, at));
+            }
         }
     }
-    found
+
+    /// Where texts stand with at least one character escaped; `wanted` gives a text by its number.
+    pub(super) fn find_all<'w>(
+        &self,
+        text: &str,
+        wanted: impl Fn(usize) -> &'w str,
+    ) -> Vec<(Range<usize>, usize)> {
+        let bytes = text.as_bytes();
+        let (mut found, mut attempt) = (Vec::new(), Vec::new());
+        // `+` is a blank where any of the texts has one.
+        let third = if self.0.contains_key(&b' ') { b'+' } else { b'%' };
+        for at in memchr::memchr3_iter(b'%', b'\\', third, bytes) {
+            let rest = bytes.get(at..).unwrap_or_default();
+            first_bytes(rest, |byte| {
+                for (number, index) in self.0.get(&byte).into_iter().flatten() {
+                    let wanted = wanted(*number);
+                    let Some(start) = at.checked_sub(*index) else { continue };
+                    let before = wanted.as_bytes().get(..*index).unwrap_or_default();
+                    if bytes.get(start..at) != Some(before) {
+                        continue;
+                    }
+                    if let Some(end) = end_of(bytes, at, wanted, *index, &mut attempt)
+                        && text.is_char_boundary(start)
+                        && text.is_char_boundary(end)
+                    {
+                        found.push((start..end, *number));
+                    }
+                }
+            });
+        }
+        found
+    }
 }
 
-/// The end of `wanted` in `text` from `at` on. `attempt` is empty memory.
+/// Gives the first byte of each character that an escape at the beginning of a text may mean.
+fn first_bytes(text: &[u8], mut give: impl FnMut(u8)) {
+    match text.first() {
+        Some(b'+') => give(b' '),
+        Some(b'%') => {
+            let mut rest = text.get(1..).unwrap_or_default();
+            let mut given = [None; ROUNDS_MAX + 1];
+            for round in &mut given {
+                let Some(byte) = hex(rest) else { break };
+                *round = Some(byte);
+                let Some(inner) = rest.strip_prefix(b"25") else { break };
+                rest = inner;
+            }
+            for (at, byte) in given.iter().enumerate() {
+                if let Some(byte) = byte.filter(|_| !given.iter().take(at).any(|one| one == byte)) {
+                    give(byte);
+                }
+            }
+        }
+        Some(b'\\') => {
+            let slashes = slashes(text);
+            if slashes > 1 {
+                give(b'\\');
+            }
+            let after = text.get(slashes..).unwrap_or_default();
+            match after.first() {
+                Some(b'n') => give(b'\n'),
+                Some(b'r') => give(b'\r'),
+                Some(b't') => give(b'\t'),
+                Some(b'b') => give(8),
+                Some(b'f') => give(12),
+                Some(own @ (b'"' | b'/' | b'\'')) => give(*own),
+                Some(b'u') => {
+                    if let Some(unit) = unit(after) {
+                        let mut buffer = [0; 4];
+                        // A high surrogate begins a character of four bytes: 0xF0 to 0xF4.
+                        match char::from_u32(u32::from(unit)) {
+                            Some(own) => {
+                                let own = own.encode_utf8(&mut buffer).as_bytes();
+                                own.first().into_iter().for_each(|byte| give(*byte));
+                            }
+                            None => (0xF0..=0xF4).for_each(give),
+                        }
+                    }
+                }
+                _ => (),
+            }
+        }
+        _ => (),
+    }
+}
+
+/// The value of two hexadecimal digits.
+fn hex(text: &[u8]) -> Option<u8> {
+    let digit = |at: usize| char::from(*text.get(at)?).to_digit(16);
+    u8::try_from(digit(0)? * 16 + digit(1)?).ok()
+}
+
+/// The unit of `uXXXX`.
+fn unit(text: &[u8]) -> Option<u16> {
+    let (high, low) = (hex(text.get(1..)?)?, hex(text.get(3..)?)?);
+    (text.first() == Some(&b'u')).then(|| u16::from_be_bytes([high, low]))
+}
+
+fn slashes(text: &[u8]) -> usize {
+    text.iter().take(BACKSLASHES_MAX).take_while(|byte| **byte == b'\\').count()
+}
+
+/// The end of `wanted` in `text`, of which the part before `index` stands before `at`. `attempt` is
+/// memory that is used again.
 fn end_of(
     text: &[u8],
     at: usize,
     wanted: &str,
+    index: usize,
     attempt: &mut Vec<(usize, usize)>,
 ) -> Option<usize> {
     attempt.clear();
-    attempt.push((at, 0));
+    attempt.push((at, index));
     let mut steps = (wanted.len() + 1) * STEPS;
     while let Some((from, index)) = attempt.pop() {
         let Some(character) = wanted.get(index..).and_then(|rest| rest.chars().next()) else {
@@ -89,20 +190,17 @@ fn percent(text: &[u8], bytes: &[u8], rounds: usize) -> Option<usize> {
         for _ in 0..rounds {
             rest = rest.strip_prefix(b"25")?;
         }
-        let (digits, after) = rest.split_at_checked(2)?;
-        let [high, low] = [digits.first(), digits.last()]
-            .map(|digit| digit.and_then(|digit| char::from(*digit).to_digit(16)));
-        if high? * 16 + low? != u32::from(*byte) {
+        if hex(rest)? != *byte {
             return None;
         }
-        rest = after;
+        rest = rest.get(2..)?;
     }
     Some(text.len() - rest.len())
 }
 
 /// The lengths of an escaped character, behind one backslash or several.
 fn escapes(text: &[u8], character: char, mut give: impl FnMut(usize)) {
-    let slashes = text.iter().take(BACKSLASHES_MAX).take_while(|byte| **byte == b'\\').count();
+    let slashes = slashes(text);
     if character == '\\' {
         [2, 4, 8].into_iter().filter(|length| *length <= slashes).for_each(&mut give);
     }
@@ -122,13 +220,10 @@ fn escapes(text: &[u8], character: char, mut give: impl FnMut(usize)) {
     // `\u00e9`, or the two units of a character beyond 16 bits.
     let mut units = [0; 2];
     let mut at = 0;
-    for unit in character.encode_utf16(&mut units) {
-        let own = text.get(at..).unwrap_or_default();
-        let slashes = own.iter().take(BACKSLASHES_MAX).take_while(|byte| **byte == b'\\').count();
-        let digits = own.get(slashes + 1..slashes + 5).and_then(|it| std::str::from_utf8(it).ok());
-        let digits = digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
-        let told = digits.and_then(|digits| u16::from_str_radix(digits, 16).ok());
-        if slashes == 0 || own.get(slashes) != Some(&b'u') || told != Some(*unit) {
+    for own in character.encode_utf16(&mut units) {
+        let rest = text.get(at..).unwrap_or_default();
+        let slashes = self::slashes(rest);
+        if slashes == 0 || rest.get(slashes..).and_then(unit) != Some(*own) {
             return;
         }
         at += slashes + 5;

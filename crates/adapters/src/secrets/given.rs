@@ -6,7 +6,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use secrecy::{ExposeSecret, SecretString};
-use toolbooth_contracts::secret::{FoundSecret, SecretLocation, SecretShape};
+use toolbooth_contracts::secret::{FoundSecret, SecretShape};
 
 use super::KnownSecrets;
 
@@ -22,14 +22,13 @@ struct Given {
 
 static GIVEN: RwLock<Option<Given>> = RwLock::new(None);
 
-/// Remembers a secret. One that was changed is remembered beside its earlier value.
-pub(super) fn note(location: &SecretLocation, secret: &SecretString) {
+/// Remembers a secret by what configuration calls it. One that was changed is remembered beside its
+/// earlier value.
+pub(super) fn note(shown: &str, secret: &SecretString) {
     let value = secret.expose_secret();
-    if value.len() < BYTES_MIN {
-        return;
-    }
-    let is_known =
-        |given: &Given| given.values.iter().any(|(_, known)| known.expose_secret() == value);
+    let is_known = |given: &Given| {
+        given.values.iter().any(|(name, known)| name == shown && known.expose_secret() == value)
+    };
     let given = GIVEN.read().unwrap_or_else(PoisonError::into_inner);
     if given.as_ref().is_some_and(is_known) {
         return;
@@ -37,13 +36,20 @@ pub(super) fn note(location: &SecretLocation, secret: &SecretString) {
     drop(given);
     let mut given = GIVEN.write().unwrap_or_else(PoisonError::into_inner);
     let mut values = given.take().map(|given| given.values).unwrap_or_default();
-    values.push((location.to_string(), secret.clone()));
+    values.push((shown.to_owned(), secret.clone()));
     if values.len() > VALUES_MAX {
         values.remove(0);
     }
-    let named = values.iter().map(|(place, value)| (value.clone(), place.clone()));
-    let known = Arc::new(KnownSecrets::new(named));
-    *given = Some(Given { values, known });
+    let long = values.iter().filter(|(_, value)| value.expose_secret().len() >= BYTES_MIN);
+    let known = KnownSecrets::new(long.map(|(shown, value)| (value.clone(), shown.clone())));
+    *given = Some(Given { values, known: Arc::new(known) });
+}
+
+/// What was ever known under a name.
+pub(super) fn values(shown: &str) -> Vec<SecretString> {
+    let given = GIVEN.read().unwrap_or_else(PoisonError::into_inner);
+    let values = given.iter().flat_map(|given| &given.values);
+    values.filter(|(name, _)| name == shown).map(|(_, value)| value.clone()).collect()
 }
 
 struct Shape;

@@ -14,10 +14,27 @@ use serde_json::{Map, Value};
 use toolbooth_contracts::json::{JsonText, Rewrite};
 use toolbooth_contracts::{ContentBlock, Outcome, Payload};
 
-use super::escapes;
+use super::escapes::Escapable;
 
 /// Shorter values are not looked for: they stand in every text.
 const BYTES_MIN: usize = 4;
+/// Shortest line of base64 in which a form is looked for that goes on in the next one.
+const LINE_MIN: usize = 16;
+/// Members of definitions by which things are called, and what they may be: changed, they would not
+/// be found.
+const IDENTIFIERS: [&str; 11] = [
+    "name",
+    "uri",
+    "uriTemplate",
+    "mimeType",
+    "type",
+    "enum",
+    "const",
+    "required",
+    "$ref",
+    "pattern",
+    "format",
+];
 /// Shorter values are not looked for in base64, of which every text may hold some characters.
 const ENCODED_BYTES_MIN: usize = 8;
 
@@ -29,6 +46,7 @@ pub struct KnownSecrets {
     shown: Vec<String>,
     /// Length of the shortest form in base64.
     encoded_min: usize,
+    escapable: Escapable,
 }
 
 /// A form of a secret.
@@ -66,14 +84,15 @@ impl KnownSecrets {
         self.shown.push(shown);
         let value = secret.expose_secret();
         for part in parts(value) {
-            let text = SecretString::from(part.to_owned());
+            self.escapable.add(self.needles.len(), &part, true);
+            let text = SecretString::from(part.clone());
             self.needles.push(Needle { text, of, partial: (false, false), is_encoded: false });
             if part.len() < ENCODED_BYTES_MIN {
                 continue;
             }
             let mut forms: Vec<(String, (bool, bool))> = Vec::new();
             for alphabet in [&BASE64_NOPAD, &BASE64URL_NOPAD] {
-                for form in (0..3).map(|before| in_base64(part, before, alphabet)) {
+                for form in (0..3).map(|before| in_base64(&part, before, alphabet)) {
                     if !forms.contains(&form) {
                         forms.push(form);
                     }
@@ -81,6 +100,7 @@ impl KnownSecrets {
             }
             for (form, partial) in forms {
                 self.encoded_min = self.encoded_min.min(form.len());
+                self.escapable.add(self.needles.len(), &form, false);
                 let text = SecretString::from(form);
                 self.needles.push(Needle { text, of, partial, is_encoded: true });
             }
@@ -102,24 +122,26 @@ impl KnownSecrets {
         if self.needles.is_empty() {
             return Vec::new();
         }
-        let encoded = has_run(bytes, self.encoded_min);
-        let escaped = memchr::memchr3(b'\\', b'%', b'+', bytes).is_some();
-        for needle in &self.needles {
-            let secret = needle.text.expose_secret();
-            if needle.is_encoded && !encoded && !escaped {
-                continue;
-            }
+        let encoded = has_run(bytes, self.encoded_min.min(LINE_MIN));
+        for needle in self.needles.iter().filter(|needle| encoded || !needle.is_encoded) {
+            let secret = needle.text.expose_secret().as_bytes();
             if secret.len() <= bytes.len() {
-                let starts = memmem::find_iter(bytes, secret.as_bytes());
+                let starts = memmem::find_iter(bytes, secret);
                 found.extend(
                     starts.map(|at| (needle.whole(bytes, at..at + secret.len()), needle.of)),
                 );
             }
-            if escaped && (!needle.is_encoded || escapes::may_be_escaped(secret)) {
-                let ranges = escapes::find_all(text, secret).into_iter();
-                found.extend(ranges.map(|range| (needle.whole(bytes, range), needle.of)));
-            }
         }
+        if encoded {
+            self.find_in_lines(bytes, &mut found);
+        }
+        let needle = |number: usize| self.needles.get(number);
+        let wanted = |number| needle(number).map_or("", |needle| needle.text.expose_secret());
+        let escaped = self.escapable.find_all(text, wanted).into_iter();
+        found.extend(escaped.filter_map(|(range, number)| {
+            let needle = needle(number)?;
+            Some((needle.whole(bytes, range), needle.of))
+        }));
         // One may be a part of another, and they may overlap: what is covered by any of them goes.
         found.sort_by_key(|(range, _)| (range.start, std::cmp::Reverse(range.end)));
         let mut merged: Vec<(Range<usize>, usize)> = Vec::new();
@@ -131,6 +153,28 @@ impl KnownSecrets {
         }
         let shown = |of: usize| self.shown.get(of).map_or("", String::as_str);
         merged.into_iter().map(|(range, of)| (range, shown(of))).collect()
+    }
+
+    /// Finds forms in base64 that stand on several lines, as mail and command-line tools write it.
+    fn find_in_lines(&self, text: &[u8], found: &mut Vec<(Range<usize>, usize)>) {
+        let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+        if memchr::memchr(b'\n', text).is_none() {
+            return;
+        }
+        let kept: Vec<usize> =
+            text.iter().enumerate().filter(|(_, byte)| !is_end(byte)).map(|(at, _)| at).collect();
+        let whole: Vec<u8> = text.iter().copied().filter(|byte| !is_end(byte)).collect();
+        for needle in self.needles.iter().filter(|needle| needle.is_encoded) {
+            let secret = needle.text.expose_secret().as_bytes();
+            for at in memmem::find_iter(&whole, secret) {
+                let own = needle.whole(&whole, at..at + secret.len());
+                let ends =
+                    (kept.get(own.start), own.end.checked_sub(1).and_then(|at| kept.get(at)));
+                if let (Some(start), Some(last)) = ends {
+                    found.push((*start..last + 1, needle.of));
+                }
+            }
+        }
     }
 
     /// `text` with their values replaced by what configuration calls them.
@@ -160,6 +204,19 @@ impl KnownSecrets {
                 }
             }
             _ => (),
+        }
+    }
+
+    /// Replaces their values in the texts of a definition, but in what things are called.
+    pub fn conceal_definition(&self, value: &mut Value) {
+        match value {
+            Value::Object(members) if !self.is_empty() => {
+                let texts =
+                    members.iter_mut().filter(|(name, _)| !IDENTIFIERS.contains(&name.as_str()));
+                texts.for_each(|(_, member)| self.conceal_definition(member));
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.conceal_definition(item)),
+            other => self.conceal(other),
         }
     }
 
@@ -279,21 +336,39 @@ impl Needle {
 }
 
 /// A secret, and what within it is one by itself: the password of a URL, the value behind a scheme.
-fn parts(secret: &str) -> Vec<&str> {
-    let mut parts = vec![secret];
+fn parts(secret: &str) -> Vec<String> {
+    let mut parts = vec![secret.to_owned()];
     if let Some((scheme, value)) = secret.split_once(' ')
         && ["bearer", "basic", "token"].iter().any(|known| scheme.eq_ignore_ascii_case(known))
     {
-        parts.push(value);
+        parts.push(value.to_owned());
     }
     let authority = secret.split_once("://").map(|(_, rest)| rest);
     let authority = authority.and_then(|rest| rest.split(['/', '?', '#']).next());
     let password = authority.and_then(|authority| authority.rsplit_once('@'));
     if let Some((_, password)) = password.and_then(|(user, _)| user.split_once(':')) {
-        parts.push(password);
+        parts.push(password.to_owned());
+        parts.push(percent_decoded(password));
     }
     parts.retain(|part| part.len() >= BYTES_MIN);
+    parts.dedup();
     parts
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        let escaped = after.split_at_checked(2).filter(|_| *byte == b'%');
+        let decoded = escaped.and_then(|(digits, after)| {
+            let digits = std::str::from_utf8(digits).ok()?;
+            Some((u8::from_str_radix(digits, 16).ok()?, after))
+        });
+        let (byte, after) = decoded.unwrap_or((*byte, after));
+        out.push(byte);
+        rest = after;
+    }
+    String::from_utf8(out).unwrap_or_default()
 }
 
 /// The characters of base64 that a text alone decides, where so many bytes stand before it; and
@@ -418,8 +493,50 @@ mod tests {
     fn parts_of_secrets_are_secrets() {
         let url = known(&["postgres://me:hunter22@host/db"]);
         assert_eq!(url.conceal_text("wrong password hunter22"), "wrong password <it>");
+        let escaped = known(&["postgres://me:p%40ssw0rd99@h/db"]);
+        assert_eq!(escaped.conceal_text("wrong password p@ssw0rd99"), "wrong password <it>");
         let header = known(&["Bearer abcdefgh"]);
         assert_eq!(header.conceal_text("token abcdefgh"), "token <it>");
+    }
+
+    #[test]
+    fn base64_on_several_lines_is_found() {
+        let secret = "a secret that is so long that its base64 stands on more lines than one, as mail has it";
+        let known = known(&[secret]);
+        let encoded = data_encoding::BASE64.encode(format!("before {secret} after").as_bytes());
+        for end in ["\n", "\r\n"] {
+            let lines: Vec<&str> = (0..encoded.len().div_ceil(76))
+                .map(|line| &encoded[line * 76..encoded.len().min(line * 76 + 76)])
+                .collect();
+            let clean = known.conceal_text(&lines.join(end));
+            assert!(clean.contains("<it>") && clean.len() < 40, "{clean}");
+        }
+    }
+
+    #[test]
+    fn what_things_are_called_stays_in_definitions() {
+        let known = known(&["postgres"]);
+        let mut tool = serde_json::json!({
+            "name": "postgres_query", "description": "Asks postgres.",
+            "inputSchema": { "properties": { "postgres": { "enum": ["postgres"], "default": "postgres" } } },
+        });
+        known.conceal_definition(&mut tool);
+        let expected = serde_json::json!({
+            "name": "postgres_query", "description": "Asks <it>.",
+            "inputSchema": { "properties": { "postgres": { "enum": ["postgres"], "default": "<it>" } } },
+        });
+        assert_eq!(tool, expected);
+    }
+
+    /// Twenty secrets and a megabyte of escapes: no attempt is made that cannot succeed.
+    #[test]
+    fn a_text_of_escapes_costs_no_more_than_its_length() {
+        let secrets: Vec<String> = (0..20).map(|n| format!("s3cret/{n}+aB%{n}\\x{n}")).collect();
+        let known = known(&secrets.iter().map(String::as_str).collect::<Vec<_>>());
+        for part in ["\\", "%25", "%5C", "\\\"", "\\u0073"] {
+            let text = part.repeat((128 << 10) / part.len());
+            assert_eq!(known.conceal_text(&text), text);
+        }
     }
 
     #[test]

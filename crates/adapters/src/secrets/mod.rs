@@ -106,6 +106,7 @@ impl Setting {
                         let name = inner.split(":-").next().unwrap_or(inner);
                         if names_a_secret(name)
                             && let Ok(value) = variable(inner)
+                            && !is_plain(&value)
                         {
                             known.push((SecretString::from(value), format!("${{{name}}}")));
                         }
@@ -118,7 +119,15 @@ impl Setting {
             }
             let is_text = matches!(setting, Self::Literal(_) | Self::Template(_));
             if is_text && known.len() == before && names_a_secret(name) {
-                known.extend(setting.resolve().ok().map(|value| (value, format!("<{name}>"))));
+                let value = setting.resolve().ok();
+                let value = value.filter(|value| !is_plain(value.expose_secret()));
+                known.extend(value.map(|value| (value, format!("<{name}>"))));
+            }
+            known.iter().skip(before).for_each(|(value, shown)| given::note(shown, value));
+            // One that was changed, or removed, since a program was given it is still its secret.
+            if matches!(setting, Self::Secret(_)) {
+                let shown = setting.shown();
+                known.extend(given::values(&shown).into_iter().map(|value| (value, shown.clone())));
             }
         }
         KnownSecrets::new(known)
@@ -177,13 +186,20 @@ fn variable(inner: &str) -> Result<String, SecretError> {
     })
 }
 
+/// Whether a value is no secret whatever it is called: a boolean, a number, or a path that is there.
+fn is_plain(value: &str) -> bool {
+    ["true", "false", "yes", "no", "on", "off"].iter().any(|word| value.eq_ignore_ascii_case(word))
+        || (value.len() < 7 && value.bytes().all(|byte| byte.is_ascii_digit()))
+        || (value.starts_with('/') && Path::new(value).exists())
+}
+
 /// The secret at `location`. From then on records do not have it ([`given_secrets`]).
 ///
 /// # Errors
 /// [`SecretError`] where it is not there, or a file can be read by others.
 pub fn resolve(location: &SecretLocation) -> Result<SecretString, SecretError> {
     let secret = look_up(location)?;
-    given::note(location, &secret);
+    given::note(&format!("<{location}>"), &secret);
     Ok(secret)
 }
 

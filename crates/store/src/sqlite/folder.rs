@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -55,9 +55,25 @@ impl StoreFolder {
         make(path)
             .and_then(|()| make(&path.join(WRITERS)))
             .and_then(|()| std::fs::set_permissions(path, PermissionsExt::from_mode(0o700)))
-            .and_then(|()| folder.write_new(".gitignore", b"*\n"))
             .map_err(|source| Self::error(path, source))?;
+        folder.check_pipes()?;
+        folder.write_new(".gitignore", b"*\n").map_err(|source| Self::error(path, source))?;
         Ok(folder)
+    }
+
+    /// Checks that no pipe stands in the place of a file: to open one waits for whoever writes it.
+    fn check_pipes(&self) -> Result<(), OpenError> {
+        for folder in [self.0.clone(), self.0.join(WRITERS)] {
+            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                // What a link leads to is what is opened.
+                let kind = entry.path().metadata().map(|data| data.file_type());
+                if kind.is_ok_and(|kind| kind.is_fifo()) {
+                    let message = "it is a pipe, and no file of a store; remove it";
+                    return Err(Self::error(&entry.path(), std::io::Error::other(message)));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn error(path: &Path, source: std::io::Error) -> OpenError {

@@ -133,8 +133,9 @@ fn document(client: Client, path: &Path) -> Result<Value, Failure> {
     if size.len() > FILE_BYTES_MAX {
         return Err(wrong("the file is too large for a configuration".to_owned()));
     }
-    let text = std::fs::read_to_string(path)
+    let text = crate::files::read(path)
         .map_err(|error| wrong(format!("the file cannot be read: {error}")))?;
+    let text = String::from_utf8(text).map_err(|_| wrong("the file is not UTF-8".to_owned()))?;
     if client == Client::Codex {
         let table: toml::Table = toml::from_str(&text)
             .map_err(|error| wrong(format!("the file is no TOML: {}", error.message())))?;

@@ -180,7 +180,7 @@ impl Keeper<'_> {
     fn is_secret(&self, name: &str, text: &str) -> bool {
         !text.is_empty()
             && !Self::is_placeholder(text)
-            && (names_a_secret(name) || self.shapes.recognise(text).is_some())
+            && values::is_secret(name, text, self.shapes)
     }
 
     fn worth(&self, name: &str, text: &str) -> Worth {
@@ -311,6 +311,11 @@ impl Keeper<'_> {
 
     /// A URL: a secret in its query or its user-info is taken from a variable.
     pub(super) fn url(&mut self, url: String) -> String {
+        if !url.contains("${") && values::has_secret_path(&url) {
+            let variable = variable(&[self.server, "url"]);
+            self.told("url", &variable);
+            return format!("${{{variable}}}");
+        }
         let Some((base, query)) = url.split_once('?') else { return self.shaped("url", url) };
         let (query, fragment) = query.split_once('#').unwrap_or((query, ""));
         let mut out = self.shaped("url", base.to_owned());
@@ -412,6 +417,24 @@ mod tests {
             "https://h/mcp?api_key=${MY_MAIL_API_KEY}&x=1"
         );
         assert_eq!(keeper.url("https://me:hunter5@h/mcp".into()), "${MY_MAIL_URL}");
+        let path = "https://h/api/mcp/s/NjE4ZmQ3YTItMzRkZi00/mcp";
+        assert_eq!(keeper.url(path.into()), "${MY_MAIL_URL}");
+        let plain = "https://mcp.example.com/v1/my-server/sse?page=2";
+        assert_eq!(keeper.url(plain.into()), plain);
+        let weak = [
+            "--pat",
+            "hunter11",
+            "-e",
+            "PGPASSWORD=hunter12",
+            "--db-pass=hunter13",
+            "--auth-type",
+            "oauth2",
+            "--sort-key",
+            "name",
+        ];
+        let kept = keeper.arguments(weak.map(str::to_owned).to_vec());
+        assert!(!kept.concat().contains("hunter"), "{kept:?}");
+        assert_eq!(kept[5..], ["--auth-type", "oauth2", "--sort-key", "name"]);
         let more = [
             "-e",
             "GITHUB_TOKEN=hunter6",
@@ -434,7 +457,7 @@ mod tests {
         assert_eq!(secret(default), "API_KEY", "a default is a literal");
         let level = keeper.named("env", "LEVEL", "${LEVEL:-info}".into());
         assert_eq!(text(level), "${LEVEL:-info}");
-        assert_eq!(notices.len(), 8, "{notices:?}");
+        assert_eq!(notices.len(), 12, "{notices:?}");
         assert!(!notices.join(" ").contains("hunter"), "{notices:?}");
         assert_eq!(variable(&["9 a-b", "c"]), "_9_A_B_C");
     }

@@ -114,13 +114,31 @@ fn may_say_so(name: &str) -> bool {
     words(name).iter().any(|word| WEAK.contains(&word.as_str()))
 }
 
+/// Whether the value of an argument's flag, or of a name within a text or a URL, is a secret: texts that
+/// become variables must be worth it.
+pub(super) fn is_secret(name: &str, text: &str, shapes: &SecretShapes) -> bool {
+    let name = name.trim_start_matches('-');
+    let ends_weakly = words(name).last().is_some_and(|last| WEAK.contains(&last.as_str()));
+    let is_harmless = is_boolean(text) || exists(text, None);
+    names_a_secret(name)
+        || shapes.recognise(text).is_some()
+        || (!is_harmless && (says_so(name) || (ends_weakly && !is_word(text))))
+}
+
+/// Whether the path of a URL holds something that only some may know.
+pub(super) fn has_secret_path(text: &str) -> bool {
+    url(text).is_some_and(|url| url.path().split('/').any(|part| !is_words(part)))
+}
+
 /// What the value of a variable is. `folder` is where the program runs, for relative paths.
 pub(super) fn worth(name: &str, text: &str, shapes: &SecretShapes, folder: Option<&Path>) -> Worth {
     let has_shape = || {
         // Some services are known by the name alone, and their keys look like anything.
         shapes.recognise(text).is_some() || shapes.recognise(&format!("{name}={text}")).is_some()
     };
-    if is_boolean(text) || (is_number(text) && !says_so(name)) || exists(text, folder) {
+    // A long number under such a name may be a code.
+    let is_count = is_number(text) && !says_so(name) && (text.len() <= 6 || !may_say_so(name));
+    if is_boolean(text) || is_count || exists(text, folder) {
         Worth::Harmless
     } else if has_shape() || names_a_secret(name) {
         Worth::Secret
@@ -129,11 +147,22 @@ pub(super) fn worth(name: &str, text: &str, shapes: &SecretShapes, folder: Optio
             true => Worth::Secret,
             false => Worth::Harmless,
         }
-    } else if says_so(name) || !is_words(text) || (may_say_so(name) && !is_word(text)) {
+    } else if says_so(name)
+        || names_one(text)
+        || !is_words(text)
+        || (may_say_so(name) && !is_word(text))
+    {
         Worth::Secret
     } else {
         Worth::Ordinary
     }
+}
+
+/// Whether a text is settings of the form `name=value`, one of which names a secret.
+fn names_one(text: &str) -> bool {
+    let pairs =
+        text.split([';', ',', '&', ' ', '\n']).filter_map(|part| part.split_once(['=', ':']));
+    pairs.into_iter().any(|(name, value)| !value.trim().is_empty() && says_so(name.trim()))
 }
 
 fn is_boolean(text: &str) -> bool {
@@ -274,6 +303,10 @@ mod tests {
             ("DATABASE_URL", "postgres://me:hunter2@db/x"),
             ("X", "1234567890123456789"),
             ("TOKEN", "information"),
+            ("OPENAI_KEY", "123456789012"),
+            ("AUTH_CODE", "48291077"),
+            ("DB", "Server=db;User Id=sa;Password=hunter;"),
+            ("DB", "host=db user=me password=hunter"),
         ] {
             assert_eq!(worth(name, text), Worth::Secret, "{name}={text}");
         }
