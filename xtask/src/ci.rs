@@ -21,6 +21,7 @@ const DOCS_MAP: Step<'_> = Step {
     needs: &["packages"],
     ..STEP
 };
+const SOURCES: Step<'_> = Step { name: "sources", words: &["sources"], limit_s: 60, ..STEP };
 const CLIPPY: Step<'_> =
     Step { name: "clippy", words: &["clippy"], limit_s: 900, needs: &["packages"], ..STEP };
 const SCHEMAS: Step<'_> = Step {
@@ -39,6 +40,7 @@ const BUILD: Step<'_> =
 const CHECK: &[Step<'_>] = &[
     FORMAT,
     BOUNDARIES,
+    SOURCES,
     DOCS_MAP,
     CLIPPY,
     SCHEMAS,
@@ -59,6 +61,7 @@ const CI: &[Step<'_>] = &[
     FETCH,
     FORMAT,
     BOUNDARIES,
+    SOURCES,
     DOCS_MAP,
     CLIPPY,
     BUILD,

@@ -11,6 +11,7 @@ mod packages;
 mod run;
 mod setup;
 mod smoke;
+mod sources;
 mod steps;
 mod supervise;
 mod testing;
@@ -35,6 +36,8 @@ their steps, and tools:
   format                  check the formatting
   boundaries              check who depends on whom and who names what
   explain CRATE [DEP]     tell what a crate may do, or why it may use a package
+  sources                 check that all files are compiled and no circle of files is new; count lines
+  lines                   count the lines of code and of tests
   docs-map [--check]      write docs/map.md, or fail when it is not current
   schemas [--check]       write docs/schemas, or fail when they are not current
   clippy                  run clippy on everything
@@ -85,6 +88,8 @@ fn command() -> Result<()> {
         ["boundaries"] => boundaries::run(),
         ["explain", name] => boundaries::explain(name, None),
         ["explain", name, dependency] => boundaries::explain(name, Some(dependency)),
+        ["sources"] => sources::run(),
+        ["lines"] => sources::lines(),
         ["docs-map"] => docs_map::run(false),
         ["docs-map", "--check"] => docs_map::run(true),
         ["schemas"] => checks::schemas(false),

@@ -30,6 +30,8 @@ mod outcome;
 #[cfg(feature = "net-guard")]
 mod own_doors;
 #[cfg(feature = "process")]
+mod place;
+#[cfg(feature = "process")]
 pub mod process;
 #[cfg(feature = "process")]
 mod project;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use toolbooth_contracts::sandbox::SandboxProfile;
 
-use crate::visible::{Place, absolute};
+use crate::place::{Place, absolute};
 
 /// Places of a home.
 const OF_HOMES: [&str; 72] = [

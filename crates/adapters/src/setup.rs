@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use toolbooth_contracts::sandbox::SandboxProfile;
 
 use crate::command_line::{CommandLine, find};
+use crate::place::Place;
 use crate::secrets::Setting;
-use crate::visible::Place;
 use crate::{secret_places, toolchains};
 
 /// Variables of the gateway's own environment that a child sees. Everything else, and with it

@@ -7,12 +7,13 @@
 //! Path: 7. Doc: execution.md#what-a-program-sees
 
 use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_launcher::order::Bind;
 
 use crate::command_line::{find, is_executable};
+use crate::place::{Place, absolute, lexical};
 use crate::project::{OF_CALLS, OF_SERVERS, PROJECT_FILES, is_project, parts, survey};
 use crate::sandbox::profile::{default_profile, server_profile};
 use crate::secret_places::SecretPlaces;
@@ -55,23 +56,6 @@ const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 const INTERPRETERS_MAX: usize = 4;
 /// Folders that are looked at above a file.
 const PROJECT_DEPTH: usize = 6;
-/// Where a program stands that is to be contained.
-#[derive(Debug, Clone)]
-pub struct Place<'a> {
-    /// What an operator wrote on the command line that is there: the program first.
-    pub words: &'a [PathBuf],
-    /// Where it runs; what relative paths are relative to.
-    pub cwd: &'a Path,
-    /// The home of whoever runs the gateway.
-    pub home: Option<&'a Path>,
-    /// What the program needs to read beside its profile.
-    pub also: &'a [PathBuf],
-    /// What no program may see: the gateway's own.
-    pub hidden: &'a [PathBuf],
-    /// The program's own folder, which it may write although it stands beneath a hidden one.
-    pub own: Option<&'a Path>,
-}
-
 /// Everything that the program may see. `host_names`: it finds names as the machine does.
 pub(crate) fn binds(profile: &SandboxProfile, place: &Place<'_>, host_names: bool) -> Vec<Bind> {
     let mut binds: BTreeMap<PathBuf, Bind> = BTreeMap::new();
@@ -357,27 +341,6 @@ fn is_toolchain(prefix: &Path) -> bool {
         names.any(|name| name.starts_with("python"))
     };
     prefix.join("pyvenv.cfg").is_file() || prefix.join("lib/node_modules").is_dir() || python()
-}
-
-/// A path of a profile as it is here.
-pub(crate) fn absolute(path: &str, place: &Place<'_>) -> PathBuf {
-    if let (Some(rest), Some(home)) = (path.strip_prefix("~/"), place.home) {
-        return lexical(&home.join(rest));
-    }
-    lexical(&place.cwd.join(path))
-}
-
-/// A path without `.` and `..`, links not looked at.
-pub(crate) fn lexical(path: &Path) -> PathBuf {
-    let mut out = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => (),
-            Component::ParentDir if out.pop() => (),
-            part => out.push(part),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

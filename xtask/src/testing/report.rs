@@ -87,7 +87,8 @@ impl Report {
         let passed =
             self.passed + self.flaky.len() + self.doc_tests.map_or(0, |(passed, _)| passed);
         let failed = self.failed.len() + self.doc_tests_failed();
-        println!("{passed} passed, {failed} failed, {} skipped", self.ignored);
+        let skipped = self.ignored + self.skipped.len();
+        println!("{passed} passed, {failed} failed, {skipped} skipped");
     }
 }
 

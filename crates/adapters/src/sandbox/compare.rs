@@ -8,7 +8,7 @@ use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 
 use super::profile::HARMLESS;
 use crate::egress::EVERYWHERE;
-use crate::visible::lexical;
+use crate::place::lexical;
 
 /// What a contract wants kept from a tool, and the process that serves it has: the contract's
 /// profile does not hold there. Sentences, empty where the process has nothing more.

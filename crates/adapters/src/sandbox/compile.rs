@@ -15,7 +15,8 @@ use toolbooth_launcher::wire::Found;
 
 use crate::egress::AllowList;
 use crate::error::Unavailable;
-use crate::visible::{self, Place, absolute};
+use crate::place::{Place, absolute};
+use crate::visible;
 
 /// The version of Landlock from which on it rules connections.
 const LANDLOCK_NETWORK: u32 = 4;

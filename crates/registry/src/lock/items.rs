@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolbooth_contracts::port::{DiscoveredItem, ItemKind};
 
-use super::diff::{self, Change, Compatibility, FieldChange, ToolDiff};
+use super::change::{Compatibility, FieldChange, text_change};
+use super::diff::{self, Change, ToolDiff};
 use super::{Approvals, InvalidLock, Lock, LockFile, NEW, NewTools, Objection, Suspicious};
 use crate::digest;
 use crate::items::{RegisteredItem, spaced_document};
@@ -262,7 +263,7 @@ fn changes(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<Field
         let text = |side: Option<&Value>| side.is_none_or(Value::is_string);
         if text(one) && text(two) {
             let [one, two] = [one, two].map(|side| side.and_then(Value::as_str));
-            out.extend(diff::text_change(name, "", one, two));
+            out.extend(text_change(name, "", one, two));
             continue;
         }
         // Requests for a prompt contain its arguments, so a change of these breaks callers.

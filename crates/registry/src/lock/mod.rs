@@ -5,6 +5,7 @@
 //!
 //! Doc: registry.md#the-lock
 
+mod change;
 mod diff;
 mod items;
 mod pins;
@@ -19,7 +20,8 @@ use serde_json::{Map, Value};
 use toolbooth_contracts::json;
 use toolbooth_contracts::port::{ItemKind, Listing, Offers};
 
-pub use diff::{Change, Compatibility, FieldChange, ToolDiff, Word, WordChange, compare, diff};
+pub use change::{Compatibility, FieldChange, Word, WordChange};
+pub use diff::{Change, ToolDiff, compare, diff};
 pub use items::{LockedItem, diff_items, locked_id};
 pub use pins::UnrecordedPin;
 pub use show::text as show_text;

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 use toolbooth_contracts::json::canonical;
 
-use super::diff::{Compatibility, FieldChange, text_change};
+use super::change::{Compatibility, FieldChange, text_change};
 
 /// Maximum depth of the structural comparison; deeper schemas are compared whole.
 const DEPTH_MAX: usize = 64;

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::diff::{Change, Compatibility, FieldChange, ToolDiff, WordChange};
+use super::change::{Compatibility, FieldChange, WordChange};
+use super::diff::{Change, ToolDiff};
 use super::locked_id;
 use crate::suspicion::visible;
 

@@ -58,6 +58,14 @@ impl Problem {
         }
     }
 
+    /// The answer where the store does not answer.
+    pub(super) fn unavailable(error: &dyn std::fmt::Display) -> Response {
+        tracing::warn!(%error, "the store does not answer");
+        let title = "the records do not answer at the moment; ask again".to_owned();
+        let code = ErrorCode::RecordUnavailable.as_str();
+        Self { retry_after_ms: Some(1_000), ..Self::new(503, code, title) }.into_response()
+    }
+
     /// The problem of a failed call; `None` if the call succeeded.
     #[must_use]
     pub fn of(result: &ToolResult) -> Option<Self> {

@@ -11,7 +11,6 @@ use toolbooth_contracts::Caller;
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_proxy::{LogFilter, Operations, OperationsError, ReceiptFilter};
 
-use super::routes::unavailable;
 use super::{HttpDoor, Problem};
 
 /// Records of one page, unless the request sets `limit`.
@@ -82,7 +81,7 @@ pub(super) async fn receipts(
             out.extend(next.map(|next| ("next".to_owned(), Value::String(next))));
             Json(Value::Object(out)).into_response()
         }
-        Err(error) => unavailable(&error),
+        Err(error) => Problem::unavailable(&error),
     }
 }
 
@@ -94,7 +93,7 @@ pub(super) async fn receipt(
     match operations(&door, &caller) {
         Ok(operations) => match operations.receipt(&id).await {
             Ok(found) => one(found, "receipt"),
-            Err(error) => unavailable(&error),
+            Err(error) => Problem::unavailable(&error),
         },
         Err(refused) => refused,
     }
@@ -162,7 +161,7 @@ pub(super) async fn agent_logs(
     };
     match operations.agent_logs(filter).await {
         Ok(page) => Json(Value::Object(page.document("logs"))).into_response(),
-        Err(error) => unavailable(&error),
+        Err(error) => Problem::unavailable(&error),
     }
 }
 
@@ -174,7 +173,7 @@ pub(super) async fn agent_log(
     match operations(&door, &caller) {
         Ok(operations) => match operations.agent_log(&id).await {
             Ok(found) => one(found, "agent log"),
-            Err(error) => unavailable(&error),
+            Err(error) => Problem::unavailable(&error),
         },
         Err(refused) => refused,
     }

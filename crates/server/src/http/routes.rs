@@ -104,15 +104,8 @@ async fn submit(door: &HttpDoor, request: CallRequest, caller: &Caller) -> Respo
             let title = "too many calls wait; try again later".to_owned();
             Problem::new(503, ErrorCode::Overloaded.as_str(), title).into_response()
         }
-        Err(error) => unavailable(&error),
+        Err(error) => Problem::unavailable(&error),
     }
-}
-
-pub(super) fn unavailable(error: &dyn std::fmt::Display) -> Response {
-    tracing::warn!(%error, "the store does not answer");
-    let title = "the records do not answer at the moment; ask again".to_owned();
-    let code = ErrorCode::RecordUnavailable.as_str();
-    Problem { retry_after_ms: Some(1_000), ..Problem::new(503, code, title) }.into_response()
 }
 
 /// All but the unreserved characters (RFC 3986, 2.3).
@@ -137,7 +130,7 @@ pub(super) async fn queued(
     match door.gateway.calls.get(&caller, &id).await {
         Ok(Some(call)) => Json(call).into_response(),
         Ok(None) => no_such_call(),
-        Err(error) => unavailable(&error),
+        Err(error) => Problem::unavailable(&error),
     }
 }
 
@@ -155,9 +148,9 @@ pub(super) async fn cancel(
                 Problem::new(409, "already-ended", title).into_response()
             }
             Ok(None) => no_such_call(),
-            Err(error) => unavailable(&error),
+            Err(error) => Problem::unavailable(&error),
         },
-        Err(error) => unavailable(&error),
+        Err(error) => Problem::unavailable(&error),
     }
 }
 

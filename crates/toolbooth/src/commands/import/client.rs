@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::report::{self, Report};
+use super::report::{self, Kept, Report};
 use super::{Places, questions};
 use crate::cli::ClientArgs;
 use crate::config;
@@ -15,9 +15,6 @@ use crate::import::trial::{self, Trial};
 use crate::import::{self, Client, Installed, Replaced};
 use crate::terminal;
 use crate::trust::{Consent, Gate, Judged};
-
-/// A server that the client keeps, with the reason.
-pub(super) type Kept = (String, String);
 
 /// Brings a client's file back.
 pub(super) fn undo(

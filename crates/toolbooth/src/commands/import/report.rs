@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::client::Kept;
 use crate::import::allowed::{Change, Switched};
 use crate::import::trial::{Attempt, Trial};
 use crate::import::{Backup, Installed};
 use crate::output::{self, Format};
+
+/// A server that the client keeps, with the reason.
+pub(super) type Kept = (String, String);
 
 /// Everything that one run has to say.
 pub(super) struct Report<'r> {

@@ -1,0 +1,297 @@
+//! Rules about the files of each package: all of them are compiled, circles between them are known and
+//! become fewer, and how many lines there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use crate::docs_map::rust_files;
+use crate::run::repository;
+
+/// The circles that are known, by the files in each.
+const CIRCLES: &str = "xtask/circles.toml";
+
+/// The modules of a package, by their paths.
+type Modules = BTreeMap<Vec<String>, PathBuf>;
+
+/// Checks that every file is compiled and that no circle is new, and prints how many lines there are.
+pub fn run() -> Result<()> {
+    let mut problems = Vec::new();
+    let mut circles = Vec::new();
+    for package in packages()? {
+        let source = package.join("src");
+        let root = ["lib.rs", "main.rs"].map(|name| source.join(name));
+        let mut modules = Modules::new();
+        for root in root.iter().filter(|root| root.is_file()) {
+            load(Vec::new(), root, &mut modules)?;
+            circles.extend(strongly_connected(&edges(&modules)?));
+        }
+        let known: BTreeSet<&PathBuf> = modules.values().collect();
+        let roots = source.join("bin");
+        for file in rust_files(&source)? {
+            if !known.contains(&file) && !file.starts_with(&roots) && !root.contains(&file) {
+                problems
+                    .push(format!("{}: no `mod` names it, so it is not compiled", shown(&file)));
+            }
+        }
+    }
+    problems.extend(unknown(&circles)?);
+    problems.iter().for_each(|problem| println!("{problem}"));
+    ensure!(problems.is_empty(), "{} rule(s) about source files are broken", problems.len());
+    lines()
+}
+
+/// The folders with a manifest that has sources.
+fn packages() -> Result<Vec<PathBuf>> {
+    let root = repository();
+    let mut found = vec![root.join("xtask"), root.join("tests"), root.join("fuzz")];
+    for entry in std::fs::read_dir(root.join("crates"))? {
+        found.push(entry?.path());
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn shown(file: &Path) -> String {
+    file.strip_prefix(repository()).unwrap_or(file).display().to_string()
+}
+
+/// The code of a file: without comments, texts and tests.
+fn code(file: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(file).with_context(|| shown(file))?;
+    let mut out = String::new();
+    for line in text.lines() {
+        if line.starts_with("#[cfg(test)]") {
+            break;
+        }
+        let line = line.split_once("//").map_or(line, |(code, _)| code);
+        let pieces = line.split('"').step_by(2);
+        out.push_str(&pieces.collect::<Vec<_>>().join("\"\""));
+        out.push('\n');
+    }
+    Ok(out)
+}
+
+/// Follows the `mod` lines of a file, tests included.
+fn load(path: Vec<String>, file: &Path, modules: &mut Modules) -> Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| shown(file))?;
+    let name = file.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let folder = match name {
+        "mod" | "lib" | "main" => folder.to_owned(),
+        name => folder.join(name),
+    };
+    modules.insert(path.clone(), file.to_owned());
+    for line in text.lines() {
+        let line = line.trim_start();
+        let line = match line.strip_prefix("pub") {
+            Some(rest) => rest.trim_start_matches(|c| c != ' ').trim_start(),
+            None => line,
+        };
+        let Some(child) = line.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';')) else {
+            continue;
+        };
+        let places = [folder.join(format!("{child}.rs")), folder.join(child).join("mod.rs")];
+        if let Some(file) = places.iter().find(|place| place.is_file()) {
+            let mut inner = path.clone();
+            inner.push(child.to_owned());
+            load(inner, file, modules)?;
+        }
+    }
+    Ok(())
+}
+
+/// Which files name which others. What a module names of the modules that it is in is left out: a part
+/// may know the whole.
+fn edges(modules: &Modules) -> Result<BTreeMap<PathBuf, BTreeSet<PathBuf>>> {
+    let mut edges = BTreeMap::new();
+    for (module, file) in modules {
+        let mut named = BTreeSet::new();
+        for path in paths(&code(file)?) {
+            let absolute = match path.first().map(String::as_str) {
+                Some("crate") => path.get(1..).unwrap_or_default().to_vec(),
+                Some("self") => [module, path.get(1..).unwrap_or_default()].concat(),
+                Some("super") => {
+                    let up = path.iter().take_while(|part| *part == "super").count();
+                    let above = module.get(..module.len().saturating_sub(up)).unwrap_or_default();
+                    [above, path.get(up..).unwrap_or_default()].concat()
+                }
+                _ => continue,
+            };
+            // The longest part of the path that is a module.
+            let of = (0..=absolute.len()).rev().find_map(|length| {
+                let path = absolute.get(..length)?;
+                modules.get_key_value(path)
+            });
+            if let Some((of, target)) = of.filter(|(of, _)| !module.starts_with(of)) {
+                // A module may name its own parts.
+                if !of.starts_with(module) || module.is_empty() {
+                    named.insert(target.clone());
+                }
+            }
+        }
+        edges.insert(file.clone(), named);
+    }
+    Ok(edges)
+}
+
+/// The paths that begin with `crate`, `self` or `super`, braces written out.
+fn paths(code: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    for start in ["crate::", "self::", "super::"] {
+        for (at, _) in code.match_indices(start) {
+            let before = code.get(..at).and_then(|text| text.chars().next_back());
+            if before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '$')) {
+                continue;
+            }
+            written_out(&mut code.get(at..).unwrap_or_default(), &[], &mut found);
+        }
+    }
+    found
+}
+
+/// Reads a path, and what braces in it list.
+fn written_out(text: &mut &str, before: &[String], found: &mut Vec<Vec<String>>) {
+    let mut path = before.to_vec();
+    loop {
+        let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+        let (name, rest) = text.split_at(end);
+        if !name.is_empty() {
+            path.push(name.to_owned());
+        }
+        *text = rest;
+        match rest.strip_prefix("::") {
+            Some(rest) => *text = rest,
+            None => break,
+        }
+        if let Some(rest) = text.strip_prefix('{') {
+            *text = rest;
+            while !text.is_empty() {
+                *text = text.trim_start_matches(|c: char| c.is_whitespace() || c == ',');
+                if let Some(rest) = text.strip_prefix('}') {
+                    *text = rest;
+                    return;
+                }
+                let length = text.len();
+                written_out(text, &path, found);
+                // `name as other`, and what else is no path.
+                *text = text.trim_start_matches(|c: char| !matches!(c, ',' | '}'));
+                if text.len() == length {
+                    return;
+                }
+            }
+            return;
+        }
+    }
+    found.push(path);
+}
+
+/// The sets of more than one file that all lead to one another.
+fn strongly_connected(edges: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<BTreeSet<String>> {
+    let reached = |from: &PathBuf| {
+        let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+        while let Some(file) = next.pop() {
+            for to in edges.get(file).into_iter().flatten() {
+                if seen.insert(to) {
+                    next.push(to);
+                }
+            }
+        }
+        seen
+    };
+    let from: BTreeMap<&PathBuf, BTreeSet<&PathBuf>> =
+        edges.keys().map(|file| (file, reached(file))).collect();
+    let mut circles: Vec<BTreeSet<String>> = Vec::new();
+    for (file, to) in &from {
+        if !to.contains(*file) {
+            continue;
+        }
+        let back = |other: &&&PathBuf| from.get(**other).is_some_and(|to| to.contains(*file));
+        let circle: BTreeSet<String> = to.iter().filter(back).map(|file| shown(file)).collect();
+        if circle.len() > 1 && !circles.contains(&circle) {
+            circles.push(circle);
+        }
+    }
+    circles
+}
+
+/// Circles that are not as the list has them: it may only become shorter.
+fn unknown(circles: &[BTreeSet<String>]) -> Result<Vec<String>> {
+    #[derive(Deserialize)]
+    struct List {
+        circle: Vec<Circle>,
+    }
+    #[derive(Deserialize)]
+    struct Circle {
+        files: BTreeSet<String>,
+    }
+    let text = std::fs::read_to_string(repository().join(CIRCLES)).context(CIRCLES)?;
+    let list = toml::from_str::<List>(&text).context(CIRCLES)?;
+    let known: Vec<BTreeSet<String>> = list.circle.into_iter().map(|one| one.files).collect();
+    let told = |files: &BTreeSet<String>| files.iter().cloned().collect::<Vec<_>>().join(", ");
+    let new = circles.iter().filter(|circle| !known.iter().any(|known| circle.is_subset(known)));
+    let mut problems: Vec<String> =
+        new.map(|circle| format!("these files name one another: {}", told(circle))).collect();
+    let gone = known.iter().filter(|known| !circles.contains(known));
+    problems.extend(gone.map(|known| {
+        format!(
+            "{CIRCLES}: this is no circle as it stands; write what is left of it: {}",
+            told(known)
+        )
+    }));
+    Ok(problems)
+}
+
+/// Prints the lines of code and of tests.
+pub fn lines() -> Result<()> {
+    let root = repository();
+    let (mut code, mut tests, mut long) = (0, 0, 0);
+    for folder in ["crates", "tests", "xtask", "fuzz", "examples"] {
+        for file in rust_files(&root.join(folder))? {
+            let text = std::fs::read_to_string(&file)?;
+            let all = text.lines().count();
+            let path = shown(&file);
+            let is_test = path.starts_with("tests/")
+                || ["/tests/", "/benches/"].iter().any(|part| path.contains(part))
+                || path.ends_with("/tests.rs");
+            let own = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).count();
+            let of_code = if is_test { 0 } else { own };
+            (code, tests) = (code + of_code, tests + all - of_code);
+            if path.starts_with("crates/") && path.contains("/src/") && all > 400 {
+                long += 1;
+            }
+        }
+    }
+    println!("{code} lines of code, {tests} of tests; {long} files of crates over 400 lines");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_written_out() {
+        let code =
+            "use crate::{a::{B, c::D as E}, f};\nlet x = super::g::h(self::i::J);\n$crate::k::L";
+        let found: Vec<String> = paths(code).iter().map(|path| path.join("::")).collect();
+        let expected = ["crate::a::B", "crate::a::c::D", "crate::f", "self::i::J", "super::g::h"];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn circles_are_found() {
+        let file = |name: &str| repository().join(name);
+        let of = |names: &[&str]| names.iter().map(|name| file(name)).collect::<BTreeSet<_>>();
+        let edges = BTreeMap::from([
+            (file("a"), of(&["b"])),
+            (file("b"), of(&["c"])),
+            (file("c"), of(&["a"])),
+            (file("d"), of(&["a"])),
+        ]);
+        let circles = strongly_connected(&edges);
+        assert_eq!(circles, [["a", "b", "c"].map(str::to_owned).into_iter().collect()]);
+    }
+}
