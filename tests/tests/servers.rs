@@ -202,6 +202,10 @@ fn a_server_that_may_write_its_project_writes_in_all_of_it() {
     let sandbox = "sandbox = { base = \"server\", fs = { write = [\".\"] } }\n";
     let place = curious(sandbox, Some(home.path()));
     place.write("package.json", "{}").write("src/a.txt", "one").write(".env", "KEY=hunter2");
+    // A secret beneath a name that is no text is covered too.
+    let odd: std::ffi::OsString = std::os::unix::ffi::OsStringExt::from_vec(b"caf\xe9".to_vec());
+    std::fs::create_dir(place.path().join(&odd)).unwrap();
+    std::fs::write(place.path().join(&odd).join(".env"), "KEY=hunter2").unwrap();
     let gateway = place.serve();
     for name in ["src/a.txt", "src/new", "package.json", "new"] {
         let path = place.path().join(name);

@@ -83,7 +83,7 @@ pub(crate) fn survey(root: &Path, bounds: Bounds) -> Survey {
         );
         let repository = folder.join(".git");
         if repository.exists() {
-            found.secrets.extend(git_secrets(&repository));
+            found.secrets.extend(git_folders(&repository).iter().flat_map(|at| git_secrets(at)));
             found.repositories.push(repository);
         }
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -145,6 +145,23 @@ fn is_one_of(_: &Path, _: &HashSet<FileId>) -> bool {
     false
 }
 
+/// The folders of a repository: its own, or what a file in its place names, and what that has in
+/// common with other worktrees.
+fn git_folders(repository: &Path) -> Vec<PathBuf> {
+    let named = |file: PathBuf, word: &str| {
+        let text = std::fs::metadata(&file).ok().filter(|data| data.is_file() && data.len() < 4096);
+        let text = text.and_then(|_| std::fs::read_to_string(&file).ok())?;
+        let path = text.trim().strip_prefix(word)?.trim().to_owned();
+        file.parent()?.join(path).canonicalize().ok()
+    };
+    let mut folders = vec![repository.to_owned()];
+    if let Some(other) = named(repository.to_owned(), "gitdir:") {
+        folders.extend(named(other.join("commondir"), ""));
+        folders.push(other);
+    }
+    folders
+}
+
 /// Files of a repository that hold credentials.
 fn git_secrets(repository: &Path) -> Vec<PathBuf> {
     let mut configurations = vec![repository.join("config"), repository.join("config.worktree")];
@@ -181,7 +198,7 @@ pub(crate) fn has_credentials(config: &Path) -> bool {
 }
 
 /// Parts that a server is given of one folder.
-const PARTS_MAX: usize = 1_000;
+const PARTS_MAX: usize = 4_000;
 
 /// Whether a folder is a project's, or holds secrets: then a server is given its parts, and not all of
 /// it.
@@ -196,9 +213,9 @@ pub fn is_project(folder: &Path) -> bool {
 /// of which it is given parts too; and files, each by itself, as they are when it starts. Nothing is
 /// given that is a secret place.
 pub(crate) fn parts(project: &Path, places: &SecretPlaces) -> Vec<PathBuf> {
-    let mut division =
-        Division { places, secrets: HashSet::new(), parts: Vec::new(), is_cut: false };
+    let mut division = Division::new(places);
     division.learn(project);
+    division.cut.clear();
     division.divide(project);
     // A link that was found later may lead to what was given before.
     while let Some(at) = division.parts.iter().position(|part| division.holds_secrets(part)) {
@@ -207,23 +224,32 @@ pub(crate) fn parts(project: &Path, places: &SecretPlaces) -> Vec<PathBuf> {
             division.divide(&part);
         }
     }
-    let Division { mut parts, secrets, is_cut, .. } = division;
+    let Division { parts, secrets, cut, .. } = division;
     // A link is given where it leads to what is given.
-    let (links, others): (Vec<PathBuf>, Vec<PathBuf>) =
+    let (links, mut parts): (Vec<PathBuf>, Vec<PathBuf>) =
         parts.into_iter().partition(|part| part.is_symlink());
     let leads_within = |link: &PathBuf| {
         link.canonicalize().is_ok_and(|real| {
-            !secrets.contains(&real) && others.iter().any(|part| real.starts_with(part))
+            !secrets.contains(&real) && parts.iter().any(|part| real.starts_with(part))
         })
     };
     let links: Vec<PathBuf> = links.into_iter().filter(leads_within).collect();
-    parts = others;
     parts.extend(links);
-    if is_cut || parts.len() > PARTS_MAX {
+    let cut = cut.iter().filter(|folder| parts.contains(folder));
+    if let Some(folder) = cut.clone().next() {
         tracing::warn!(
-            folder = %project.display(),
-            "it is too large to be looked through for files with secrets; name the folders that a server \
-             shall see in `fs.read`"
+            folder = %folder.display(),
+            folders = cut.count(),
+            "it has more folders than are looked through: a file with secrets deep in it may be given to a \
+             server"
+        );
+    }
+    if let Some(first) = parts.get(PARTS_MAX) {
+        tracing::warn!(
+            project = %project.display(),
+            first = %first.display(),
+            parts = parts.len(),
+            "it has more than {PARTS_MAX} parts; a server is not given those from this one on"
         );
     }
     parts.truncate(PARTS_MAX);
@@ -235,10 +261,15 @@ struct Division<'p> {
     places: &'p SecretPlaces,
     secrets: HashSet<PathBuf>,
     parts: Vec<PathBuf>,
-    is_cut: bool,
+    /// Folders that were not looked through to their end.
+    cut: HashSet<PathBuf>,
 }
 
-impl Division<'_> {
+impl<'p> Division<'p> {
+    fn new(places: &'p SecretPlaces) -> Self {
+        Self { places, secrets: HashSet::new(), parts: Vec::new(), cut: HashSet::new() }
+    }
+
     fn holds_secrets(&self, folder: &Path) -> bool {
         self.secrets.iter().any(|secret| secret.starts_with(folder))
     }
@@ -248,35 +279,40 @@ impl Division<'_> {
         // The files of a repository are replaced all the time: it is given as a whole, and covered.
         let in_git = |path: &Path| path.components().any(|part| part.as_os_str() == ".git");
         let survey = survey(folder, OF_SERVERS);
-        self.is_cut |= survey.is_cut;
+        if survey.is_cut {
+            self.cut.insert(folder.to_owned());
+        }
         let places = self.places.within(folder).cloned();
         self.secrets.extend(survey.secrets.into_iter().chain(places).filter(|path| !in_git(path)));
     }
 
+    /// Divides a folder, and the folders in it that must be, the nearest first.
     fn divide(&mut self, folder: &Path) {
-        let linked = linked(&self.secrets.iter().cloned().collect::<Vec<_>>());
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        for entry in entries.take(ENTRIES_MAX) {
-            let path = entry.path();
-            let Ok(kind) = entry.file_type() else { continue };
-            // The launcher is told of paths in JSON.
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-            if self.secrets.contains(&path) || self.parts.len() > PARTS_MAX {
-                continue;
-            }
-            if kind.is_dir() {
-                if name != ".git" {
-                    self.learn(&path);
+        let mut folders = VecDeque::from([folder.to_owned()]);
+        while let Some(folder) = folders.pop_front() {
+            let linked = linked(&self.secrets.iter().cloned().collect::<Vec<_>>());
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            for entry in entries.take(ENTRIES_MAX) {
+                let path = entry.path();
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let Ok(kind) = entry.file_type() else { continue };
+                if self.secrets.contains(&path) || self.parts.len() > 2 * PARTS_MAX {
+                    continue;
                 }
-                if self.holds_secrets(&path) {
-                    self.divide(&path);
-                } else {
+                if kind.is_dir() {
+                    if name != ".git" {
+                        self.learn(&path);
+                    }
+                    if self.holds_secrets(&path) {
+                        folders.push_back(path);
+                    } else {
+                        self.parts.push(path);
+                    }
+                } else if !is_secret_name(&name)
+                    && (kind.is_symlink() || (kind.is_file() && !is_one_of(&path, &linked)))
+                {
                     self.parts.push(path);
                 }
-            } else if !is_secret_name(name)
-                && (kind.is_symlink() || (kind.is_file() && !is_one_of(&path, &linked)))
-            {
-                self.parts.push(path);
             }
         }
     }
@@ -320,7 +356,7 @@ mod tests {
         std::os::unix::fs::symlink("config/dev.txt", root.join(".env.dev")).unwrap();
         let odd: std::ffi::OsString =
             std::os::unix::ffi::OsStringExt::from_vec(b"caf\xe9.txt".to_vec());
-        std::fs::write(root.join(odd), "").unwrap();
+        std::fs::write(root.join(&odd), "").unwrap();
         std::fs::hard_link(root.join(".env"), root.join("settings.txt")).unwrap();
         for (name, to) in [("shown", "src"), ("hidden", ".env"), ("outside", "/etc"), ("up", "..")]
         {
@@ -328,6 +364,7 @@ mod tests {
         }
         let mut parts: Vec<String> = parts(&root, &SecretPlaces::of_machine(None))
             .iter()
+            .filter(|part| !part.ends_with(&odd))
             .map(|part| part.strip_prefix(&root).unwrap().display().to_string())
             .collect();
         parts.sort();
@@ -347,6 +384,40 @@ mod tests {
         assert_eq!(parts, given);
         // Where it is one of those that are looked for, another name of it is found too.
         assert!(survey(&root, OF_CALLS).secrets.contains(&root.join("settings.txt")));
+    }
+
+    /// What is nearest is given first, however much there is to divide.
+    #[cfg(unix)]
+    #[test]
+    fn many_packages_with_secrets_take_nothing_from_the_top() {
+        let (_made, root) = folder(&["package.json", "docs/a.md", "zz/a"]);
+        for package in 0..20 {
+            let package = root.join(format!("packages/p{package}"));
+            std::fs::create_dir_all(package.join("src")).unwrap();
+            for name in [".env", "package.json", "a.js"] {
+                std::fs::write(package.join(name), "x").unwrap();
+            }
+        }
+        let parts = parts(&root, &SecretPlaces::of_machine(None));
+        assert_eq!(parts.len(), 3 + 20 * 3, "{parts:?}");
+        for top in ["package.json", "docs", "zz"] {
+            assert!(parts.iter().take(3).any(|part| *part == root.join(top)), "{top}: {parts:?}");
+        }
+    }
+
+    /// A worktree names its repository in a file.
+    #[test]
+    fn a_repository_elsewhere_is_found() {
+        let (_made, root) = folder(&["main/.bare/config", "tree/a"]);
+        let bare = root.join("main/.bare");
+        std::fs::write(bare.join("config"), "[remote]\nurl = https://me:hunter2@h/x.git\n")
+            .unwrap();
+        let own = bare.join("worktrees/tree");
+        std::fs::create_dir_all(&own).unwrap();
+        std::fs::write(own.join("commondir"), "../..\n").unwrap();
+        std::fs::write(root.join("tree/.git"), format!("gitdir: {}\n", own.display())).unwrap();
+        let found = survey(&root.join("tree"), OF_CALLS).secrets;
+        assert_eq!(found, [bare.join("config")]);
     }
 
     #[test]

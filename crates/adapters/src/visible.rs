@@ -200,6 +200,18 @@ pub(crate) fn hidden(profile: &SandboxProfile, place: &Place<'_>, binds: &[Bind]
             }
         }
     }
+    if place.own.is_some() {
+        // What a link or another name beside the parts of a project tells of what is in them.
+        let words = place.words.iter().skip(1).filter_map(|word| opened_with(word, place.home));
+        for project in words.chain([lexical(place.cwd)]).filter(|folder| is_project(folder)) {
+            for path in survey(&project, OF_SERVERS).secrets {
+                let is_seen = binds.iter().any(|bind| path.starts_with(&bind.path));
+                if is_seen && !named.contains(&path) && !hidden.contains(&path) {
+                    hidden.push(path);
+                }
+            }
+        }
+    }
     hidden
 }
 

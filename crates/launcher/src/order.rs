@@ -4,9 +4,66 @@
 //!
 //! Path: 7. Doc: execution.md#the-launcher
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+/// A path in JSON: a text, or its bytes where it is none.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum WrittenPath {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl From<&Path> for WrittenPath {
+    fn from(path: &Path) -> Self {
+        match path.to_str() {
+            Some(text) => Self::Text(text.to_owned()),
+            None => Self::Bytes(path.as_os_str().as_bytes().to_vec()),
+        }
+    }
+}
+
+impl From<WrittenPath> for PathBuf {
+    fn from(written: WrittenPath) -> Self {
+        match written {
+            WrittenPath::Text(text) => Self::from(text),
+            WrittenPath::Bytes(bytes) => Self::from(OsString::from_vec(bytes)),
+        }
+    }
+}
+
+mod path {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{Path, PathBuf, WrittenPath};
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        WrittenPath::from(path).serialize(to)
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<PathBuf, D::Error> {
+        WrittenPath::deserialize(from).map(PathBuf::from)
+    }
+}
+
+mod paths {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::{PathBuf, WrittenPath};
+
+    pub(super) fn serialize<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(paths.iter().map(|path| WrittenPath::from(path.as_path())))
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
+        let written = Vec::<WrittenPath>::deserialize(from)?;
+        Ok(written.into_iter().map(PathBuf::from).collect())
+    }
+}
 
 /// An order to a launcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +101,7 @@ pub struct SandboxSpec {
     /// The paths that it may see.
     pub binds: Vec<Bind>,
     /// Paths that it must not see, although they are beneath visible ones.
+    #[serde(with = "paths")]
     pub hidden: Vec<PathBuf>,
     /// Size of its private temporary folder, in MiB; 0 = none.
     pub tmp_mb: u64,
@@ -62,6 +120,7 @@ pub struct SandboxSpec {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Bind {
     /// The path, absolute; the same inside as outside.
+    #[serde(with = "path")]
     pub path: PathBuf,
     /// Whether it may write there.
     pub writable: bool,

@@ -297,7 +297,7 @@ impl Executor for CommandExecutor {
         match process::run(&self.launcher, &line, input, bounds, &conversation).await {
             Ok(mut finished) => {
                 for stream in [&mut finished.stdout, &mut finished.stderr] {
-                    if secrets.is_empty() || parse(stream).is_ok() {
+                    if secrets.is_empty() || (!secrets.has_numbers() && parse(stream).is_ok()) {
                         // A document is looked into when it was read.
                         continue;
                     }

@@ -336,7 +336,10 @@ impl Endpoint {
         }
         // What the endpoint was told in confidence it must not tell the agent.
         let secrets = self.secrets();
-        let text = String::from_utf8_lossy(&bytes);
+        let mut text = String::from_utf8_lossy(&bytes);
+        if secrets.has_numbers() {
+            text = secrets.conceal_text(&text).into();
+        }
         let is_json = openapi::is_json(&media_type) || media_type.is_empty();
         if is_json && !text.trim().is_empty() {
             match JsonText::parse(&*text) {

@@ -107,6 +107,13 @@ impl KnownSecrets {
         }
     }
 
+    /// Whether any of them may stand in a document as a number.
+    #[must_use]
+    pub fn has_numbers(&self) -> bool {
+        let mut texts = self.needles.iter().map(|needle| needle.text.expose_secret());
+        texts.any(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
+    }
+
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -211,8 +218,10 @@ impl KnownSecrets {
     pub fn conceal_definition(&self, value: &mut Value) {
         match value {
             Value::Object(members) if !self.is_empty() => {
-                let texts =
-                    members.iter_mut().filter(|(name, _)| !IDENTIFIERS.contains(&name.as_str()));
+                // A property may have such a name too; what is called by it is no object.
+                let texts = members.iter_mut().filter(|(name, member)| {
+                    member.is_object() || !IDENTIFIERS.contains(&name.as_str())
+                });
                 texts.for_each(|(_, member)| self.conceal_definition(member));
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.conceal_definition(item)),
@@ -518,12 +527,16 @@ mod tests {
         let known = known(&["postgres"]);
         let mut tool = serde_json::json!({
             "name": "postgres_query", "description": "Asks postgres.",
-            "inputSchema": { "properties": { "postgres": { "enum": ["postgres"], "default": "postgres" } } },
+            "inputSchema": { "properties": {
+                "postgres": { "enum": ["postgres"], "default": "postgres" }, "uri": { "title": "postgres" },
+            } },
         });
         known.conceal_definition(&mut tool);
         let expected = serde_json::json!({
             "name": "postgres_query", "description": "Asks <it>.",
-            "inputSchema": { "properties": { "postgres": { "enum": ["postgres"], "default": "<it>" } } },
+            "inputSchema": { "properties": {
+                "postgres": { "enum": ["postgres"], "default": "<it>" }, "uri": { "title": "<it>" },
+            } },
         });
         assert_eq!(tool, expected);
     }
