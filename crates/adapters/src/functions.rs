@@ -106,7 +106,9 @@ pub(crate) fn entry<A: JsonSchema>(tool_id: &str, description: &str) -> Value {
 impl Executor for Functions {
     async fn execute(&self, dispatch: Dispatch, conversation: Conversation) -> Outcome {
         match self.functions.get(dispatch.target()) {
-            Some((function, _)) => function(dispatch.arguments.clone(), conversation).await,
+            Some((function, _)) => {
+                function(Arguments::clone(&dispatch.arguments), conversation).await
+            }
             None => Outcome::Failed(ExecutionError::not_configured(format!(
                 "there is no function `{}` in this runtime",
                 dispatch.target()

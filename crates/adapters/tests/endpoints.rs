@@ -12,10 +12,9 @@ use toolbooth_adapters::endpoint::{Endpoint, EndpointSettings, Operations, Plan,
 use toolbooth_adapters::net_guard::{Guard, Resolver, refusal};
 use toolbooth_adapters::secrets::Setting;
 use toolbooth_contracts::port::ExecutionError;
-use toolbooth_contracts::{
-    Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor,
-    Guard as ContractGuard, Outcome, ToolOutput,
-};
+use toolbooth_contracts::{Conversation, Effect, ErrorCode, ExecutionLog, Executor, ToolOutput};
+
+use crate::calls;
 
 /// A server that answers what `answer` says to each head and body, one request per connection.
 struct Server {
@@ -132,32 +131,13 @@ async fn execute(
     target: &str,
     arguments: Value,
 ) -> (Result<ToolOutput, ExecutionError>, ExecutionLog) {
-    let entry = json!({
-        "toolId": "t.t", "category": "function", "description": "d", "inputSchema": {"type": "object"},
-        "outputSchema": {}, "capabilities": {}, "execution": {"endpointRef": "test", "target": target},
-        "policy": {"timeoutMs": 5000, "trustLevel": "trusted"}, "permissions": [],
-        "idempotency": {"mode": "none"},
-    });
-    let contract = ContractGuard::new(Default::default()).validate_entry(&entry).unwrap();
-    let execution_log = ExecutionLog::default();
-    let dispatch = Dispatch {
-        contract: Arc::new(contract),
-        arguments: arguments.to_string().parse().unwrap(),
-        call_id: "call-1".to_owned().try_into().unwrap(),
-        caller: Caller::local(),
-        toolset: None,
-        timeout: Duration::from_secs(5),
-        idempotency_key: Some("key-1".to_owned()),
-        attempt: 1,
-        execution_log: execution_log.clone(),
-    };
+    let execution = json!({"endpointRef": "test", "target": target});
+    let policy = json!({"timeoutMs": 5_000, "trustLevel": "trusted"});
+    let contract = calls::contract(execution, json!({"policy": policy}));
+    let dispatch = calls::dispatch(contract, &arguments.to_string());
+    let execution_log = dispatch.execution_log.clone();
     let (conversation, _cancel) = Conversation::detached();
-    let outcome = match endpoint.execute(dispatch, conversation).await {
-        Outcome::Done(output) => Ok(output),
-        Outcome::Failed(error) => Err(error),
-        Outcome::NeedsInput(_) => panic!("an endpoint asks nothing"),
-    };
-    (outcome, execution_log)
+    (calls::answered(endpoint.execute(dispatch, conversation).await), execution_log)
 }
 
 async fn a_template_asks_and_its_answer_is_data() {

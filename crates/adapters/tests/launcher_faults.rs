@@ -3,8 +3,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use serde_json::json;
@@ -12,11 +10,11 @@ use toolbooth_adapters::CommandLine;
 use toolbooth_adapters::command::{CallLine, CommandExecutor, CommandSettings, ErrorText};
 use toolbooth_adapters::launcher::Launcher;
 use toolbooth_contracts::trust::TrustLevels;
-use toolbooth_contracts::{
-    Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Guard, Outcome,
-};
+use toolbooth_contracts::{Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome};
 use toolbooth_launcher::order::Order;
 use toolbooth_launcher::wire::{self, Report, Unstarted};
+
+use crate::calls;
 
 /// What the gateway must conclude.
 type Expected = (ErrorCode, Effect);
@@ -146,23 +144,8 @@ fn call(launcher: &Path) -> (Expected, bool) {
         },
         Launcher::of(launcher.to_owned(), None),
     );
-    let entry = json!({
-        "toolId": "effect", "category": "function", "description": "d",
-        "inputSchema": {"type": "object"}, "outputSchema": {}, "capabilities": {},
-        "execution": {"localRuntimeId": "x"},
-        "policy": {"timeoutMs": 30_000, "trustLevel": "trusted"},
-    });
-    let dispatch = Dispatch {
-        contract: Arc::new(Guard::new(Default::default()).validate_entry(&entry).unwrap()),
-        arguments: toolbooth_contracts::Arguments::default(),
-        call_id: "call-1".to_owned().try_into().unwrap(),
-        caller: Caller::local(),
-        toolset: None,
-        timeout: Duration::from_secs(30),
-        idempotency_key: None,
-        attempt: 1,
-        execution_log: ExecutionLog::default(),
-    };
+    let contract = calls::contract(json!({"localRuntimeId": "x"}), json!({"toolId": "effect"}));
+    let dispatch = Dispatch { idempotency_key: None, ..calls::dispatch(contract, "{}") };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let outcome = runtime.block_on(async {
         let (conversation, _cancel) = Conversation::detached();

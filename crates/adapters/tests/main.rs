@@ -19,6 +19,8 @@ macro_rules! trials {
     };
 }
 
+#[path = "support/calls.rs"]
+mod calls;
 mod endpoints;
 mod launcher_faults;
 mod mcp_http;

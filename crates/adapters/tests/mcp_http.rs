@@ -16,11 +16,11 @@ use toolbooth_contracts::port::{
     Ask, CompletionReference, ExecutionError, Notice, ToolSource, Upstream, UpstreamError,
 };
 use toolbooth_contracts::{
-    Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Guard, Outcome,
+    Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Outcome,
     ToolContract, ToolOutput,
 };
 
-use crate::{CEILING, next, soon};
+use crate::{CEILING, calls, next, soon};
 
 /// A request as it came.
 #[derive(Debug, Clone, Default)]
@@ -205,27 +205,12 @@ fn modern(request: &Request, answer: &mut Answer) -> bool {
 }
 
 fn contract(schema: &Value) -> ToolContract {
-    let entry = json!({
-        "toolId": "t.t", "category": "function", "description": "d", "inputSchema": schema,
-        "outputSchema": {}, "capabilities": {}, "execution": {"mcpServerId": "far", "target": "tööl"},
-        "policy": {"timeoutMs": 30_000, "trustLevel": "untrusted"}, "permissions": [],
-        "idempotency": {"mode": "none"},
-    });
-    Guard::new(Default::default()).validate_entry(&entry).unwrap()
+    let execution = json!({"mcpServerId": "far", "target": "tööl"});
+    calls::contract(execution, json!({"inputSchema": schema}))
 }
 
 fn dispatch(contract: ToolContract, arguments: &str) -> Dispatch {
-    Dispatch {
-        contract: Arc::new(contract),
-        arguments: arguments.parse().unwrap(),
-        call_id: "call-1".to_owned().try_into().unwrap(),
-        caller: Caller::local(),
-        toolset: None,
-        timeout: Duration::from_secs(30),
-        idempotency_key: None,
-        attempt: 1,
-        execution_log: ExecutionLog::default(),
-    }
+    Dispatch { idempotency_key: None, ..calls::dispatch(contract, arguments) }
 }
 
 async fn call_in(
@@ -233,11 +218,7 @@ async fn call_in(
     conversation: Conversation,
 ) -> Result<ToolOutput, ExecutionError> {
     let dispatch = dispatch(contract(&json!({"type": "object"})), "{}");
-    match server.execute(dispatch, conversation).await {
-        Outcome::Done(output) => Ok(output),
-        Outcome::Failed(error) => Err(error),
-        Outcome::NeedsInput(_) => panic!("nothing asks"),
-    }
+    calls::answered(server.execute(dispatch, conversation).await)
 }
 
 async fn call(server: &McpServer) -> Result<String, ExecutionError> {

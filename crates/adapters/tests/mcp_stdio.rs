@@ -13,11 +13,10 @@ use toolbooth_contracts::port::{
     Ask, CompletionReference, ExecutionError, Notice, ToolSource, Upstream, UpstreamError,
 };
 use toolbooth_contracts::{
-    Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Guard, Outcome,
-    ToolOutput,
+    Caller, Conversation, Effect, ErrorCode, ExecutionLog, Executor, ToolOutput,
 };
 
-use crate::soon;
+use crate::{calls, soon};
 
 const SCRIPT: &str = include_str!("support/scripted_server.py");
 
@@ -66,30 +65,11 @@ impl Scripted {
         arguments: &str,
         conversation: Conversation,
     ) -> Result<ToolOutput, ExecutionError> {
-        let entry = json!({
-            "toolId": "t.t", "category": "function", "description": "d",
-            "inputSchema": {"type": "object"}, "outputSchema": {}, "capabilities": {},
-            "execution": {"mcpServerId": "scripted", "target": name},
-            "policy": {"timeoutMs": 60_000, "trustLevel": "untrusted"}, "permissions": [],
-            "idempotency": {"mode": "none"},
-        });
-        let contract = Guard::new(Default::default()).validate_entry(&entry).unwrap();
-        let dispatch = Dispatch {
-            contract: Arc::new(contract),
-            arguments: arguments.parse().unwrap(),
-            call_id: "call-1".to_owned().try_into().unwrap(),
-            caller: Caller::local(),
-            toolset: None,
-            timeout: Duration::from_secs(60),
-            idempotency_key: Some("key-1".to_owned()),
-            attempt: 1,
-            execution_log: ExecutionLog::default(),
-        };
-        match self.server.execute(dispatch, conversation).await {
-            Outcome::Done(output) => Ok(output),
-            Outcome::Failed(error) => Err(error),
-            Outcome::NeedsInput(_) => panic!("nothing asks"),
-        }
+        let execution = json!({"mcpServerId": "scripted", "target": name});
+        let policy = json!({"timeoutMs": 60_000, "trustLevel": "untrusted"});
+        let contract = calls::contract(execution, json!({"policy": policy}));
+        let dispatch = calls::dispatch(contract, arguments);
+        calls::answered(self.server.execute(dispatch, conversation).await)
     }
 
     async fn call(&self, name: &str, arguments: Value) -> Result<ToolOutput, ExecutionError> {

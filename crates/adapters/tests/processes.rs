@@ -28,9 +28,11 @@ use toolbooth_contracts::sandbox::{NetProfile, SandboxLimits, SandboxProfile};
 use toolbooth_contracts::secret::SecretLocation;
 use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_contracts::{
-    Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Guard, Outcome,
+    Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Outcome,
     ToolContract, ToolOutput,
 };
+
+use crate::calls;
 
 /// A time limit that no test reaches.
 const FAR_MS: u64 = 100_000;
@@ -49,30 +51,16 @@ fn shell(script: &str) -> CommandLine {
 }
 
 fn contract(id: &str, trust: &str, sandbox: Option<Value>) -> ToolContract {
-    let mut entry = json!({
-        "toolId": id, "category": "function", "description": "d", "inputSchema": {"type": "object"},
-        "outputSchema": {}, "capabilities": {}, "execution": {"localRuntimeId": "x"},
-        "policy": {"timeoutMs": 10_000, "trustLevel": trust}, "permissions": [],
-        "idempotency": {"mode": "none"},
-    });
+    let policy = json!({"timeoutMs": 10_000, "trustLevel": trust});
+    let mut changes = json!({"toolId": id, "policy": policy});
     if let Some(sandbox) = sandbox {
-        entry["sandbox"] = sandbox;
+        changes["sandbox"] = sandbox;
     }
-    Guard::new(Default::default()).validate_entry(&entry).unwrap()
+    calls::contract(json!({"localRuntimeId": "x"}), changes)
 }
 
 fn dispatch(contract: ToolContract, arguments: &Value) -> Dispatch {
-    Dispatch {
-        contract: Arc::new(contract),
-        arguments: arguments.to_string().parse().unwrap(),
-        call_id: "call-1".to_owned().try_into().unwrap(),
-        caller: Caller::local(),
-        toolset: None,
-        timeout: Duration::from_secs(10),
-        idempotency_key: Some("key-1".to_owned()),
-        attempt: 1,
-        execution_log: ExecutionLog::default(),
-    }
+    calls::dispatch(contract, &arguments.to_string())
 }
 
 async fn execute(
@@ -80,15 +68,7 @@ async fn execute(
     dispatch: Dispatch,
 ) -> Result<ToolOutput, ExecutionError> {
     let (conversation, _cancel) = Conversation::detached();
-    outcome(executor.execute(dispatch, conversation).await)
-}
-
-fn outcome(outcome: Outcome) -> Result<ToolOutput, ExecutionError> {
-    match outcome {
-        Outcome::Done(output) => Ok(output),
-        Outcome::Failed(error) => Err(error),
-        Outcome::NeedsInput(_) => panic!("nothing is asked"),
-    }
+    calls::answered(executor.execute(dispatch, conversation).await)
 }
 
 fn text(output: &ToolOutput) -> Cow<'_, str> {
@@ -581,7 +561,7 @@ async fn handlers_of_both_languages_answer() {
         // One that hangs is ended with its call, and replaced too.
         let (conversation, cancel) = Conversation::detached();
         let hanging = handlers.execute(dispatch(tool("hang"), &json!({})), conversation);
-        let error = outcome(cancelled_after(hanging, cancel).await).unwrap_err();
+        let error = calls::answered(cancelled_after(hanging, cancel).await).unwrap_err();
         assert_eq!((error.code, error.effect), (ErrorCode::Cancelled, Effect::Unknown));
         assert!(execute(&handlers, dispatch(tool("add"), &json!({"a": 1, "b": 2}))).await.is_ok());
         // What is not there is not configured, and says so before anybody calls it.

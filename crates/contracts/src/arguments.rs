@@ -1,16 +1,22 @@
 //! The arguments of a call: the text as it came, and the tree that the gate made of it.
 //!
-//! They are parsed once. What was judged is, by its type, what an executor gets.
+//! They are parsed once. What was guarded is, by its type, what an executor gets.
 //!
 //! Path: 4, 7. Doc: contract.md#json-safe
 
 use std::borrow::Cow;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::json::{JsonFault, Reader, parse_text};
+#[cfg(feature = "schema")]
+use crate::json::{hazardous_keys, pointer};
+use crate::result::ArgumentError;
+#[cfg(feature = "schema")]
+use crate::schema::CompiledSchema;
 
 /// The arguments of a call, an object. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -39,6 +45,21 @@ pub enum Unfit {
     Json(JsonFault),
     /// It is another value than an object.
     NoObject(Value),
+}
+
+impl Unfit {
+    /// The same as a finding for the agent; it names the place and no value.
+    #[must_use]
+    pub fn to_error(&self) -> ArgumentError {
+        match self {
+            Self::Json(fault) => hygiene(fault.pointer(), &fault.message),
+            Self::NoObject(_) => hygiene(String::new(), "arguments must be an object"),
+        }
+    }
+}
+
+fn hygiene(path: String, message: &str) -> ArgumentError {
+    ArgumentError { path, keyword: "hygiene".to_owned(), message: message.to_owned() }
 }
 
 impl Arguments {
@@ -84,6 +105,90 @@ impl Arguments {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.as_str().len()
+    }
+
+    /// The arguments with what `change` makes of the tree; the same text where it changes nothing.
+    /// What does not pass the gate any more, or is no object, changes nothing either.
+    #[must_use]
+    pub fn changed(self, change: impl FnOnce(&mut Value)) -> Self {
+        let mut tree = self.tree().clone();
+        change(&mut tree);
+        if tree == *self.tree() {
+            return self;
+        }
+        let text = RawValue::from_string(tree.to_string());
+        text.ok().and_then(|text| Self::parse(text).ok()).unwrap_or(self)
+    }
+}
+
+/// Arguments that have passed the guard of a call (stage 4): what an executor gets, and what nobody
+/// can make in another way.
+///
+/// ```
+/// # use toolbooth_contracts::schema::CompiledSchema;
+/// # use toolbooth_contracts::{Arguments, GuardedArguments};
+/// let arguments: Arguments = "{}".parse().unwrap();
+/// let anything = CompiledSchema::compile(&serde_json::json!({})).unwrap();
+/// let guarded: GuardedArguments = GuardedArguments::guard(arguments, &anything, None).unwrap();
+/// ```
+///
+/// ```compile_fail
+/// # use toolbooth_contracts::{Arguments, GuardedArguments};
+/// let arguments: Arguments = "{}".parse().unwrap();
+/// let guarded: GuardedArguments = GuardedArguments(arguments);
+/// ```
+///
+/// ```compile_fail
+/// # use toolbooth_contracts::{Arguments, GuardedArguments};
+/// let arguments: Arguments = "{}".parse().unwrap();
+/// let guarded: GuardedArguments = arguments.into();
+/// ```
+///
+/// ```compile_fail
+/// # use toolbooth_contracts::{Arguments, GuardedArguments};
+/// let guarded: GuardedArguments = "{}".parse().unwrap();
+/// ```
+///
+/// ```compile_fail
+/// # use toolbooth_contracts::{Arguments, GuardedArguments};
+/// let guarded: GuardedArguments = serde_json::from_value(serde_json::json!({})).unwrap();
+/// ```
+#[derive(Debug, Clone)]
+pub struct GuardedArguments(Arguments);
+
+#[cfg(feature = "schema")]
+impl GuardedArguments {
+    /// Judges arguments: by their keys, by `bytes_max`, and by the schema of the tool.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them; at least one finding.
+    pub fn guard(
+        arguments: Arguments,
+        schema: &CompiledSchema,
+        bytes_max: Option<usize>,
+    ) -> Result<Self, Vec<ArgumentError>> {
+        let tree = arguments.tree();
+        let mut errors: Vec<ArgumentError> = hazardous_keys(tree)
+            .iter()
+            .map(|path| hygiene(pointer(path), "this key is not allowed"))
+            .collect();
+        if let Some(most) = bytes_max
+            && arguments.bytes() > most
+        {
+            let message = format!("the tool takes at most {most} bytes");
+            let keyword = "maxAssetBytes".to_owned();
+            errors.push(ArgumentError { path: String::new(), keyword, message });
+        }
+        errors.extend(schema.errors(tree));
+        if errors.is_empty() { Ok(Self(arguments)) } else { Err(errors) }
+    }
+}
+
+impl Deref for GuardedArguments {
+    type Target = Arguments;
+
+    fn deref(&self) -> &Arguments {
+        &self.0
     }
 }
 
@@ -135,6 +240,36 @@ mod tests {
         assert_eq!(arguments.tree()["a"].to_string(), "18446744073709551616");
         assert_eq!(Arguments::default().tree(), &json!({}));
         assert!("[1]".parse::<Arguments>().is_err() && "{".parse::<Arguments>().is_err());
+    }
+
+    #[test]
+    fn a_change_is_read_again_and_no_change_keeps_the_text() {
+        let arguments: Arguments = r#"{ "a": null, "b": 1.0 }"#.parse().unwrap();
+        let same = arguments.clone().changed(|_| ());
+        assert_eq!(same.as_str(), arguments.as_str());
+        let changed = arguments.clone().changed(|tree| {
+            tree.as_object_mut().unwrap().shift_remove("a");
+        });
+        assert_eq!((changed.as_str(), changed.tree()), (r#"{"b":1.0}"#, &json!({"b": 1.0})));
+        assert_eq!(
+            arguments.changed(|tree| *tree = json!(7)).tree(),
+            &json!({"a": null, "b": 1.0})
+        );
+    }
+
+    #[cfg(feature = "schema")]
+    #[test]
+    fn all_that_is_wrong_is_told_and_only_then_there_are_none() {
+        let schema = CompiledSchema::compile(&json!({"required": ["b"]})).unwrap();
+        let guard = |text: &str, most| {
+            let judged = GuardedArguments::guard(text.parse().unwrap(), &schema, most);
+            judged
+                .map(|guarded| guarded.as_str().to_owned())
+                .map_err(|errors| errors.into_iter().map(|error| error.keyword).collect::<Vec<_>>())
+        };
+        assert_eq!(guard(r#"{"b": 1}"#, Some(8)), Ok(r#"{"b": 1}"#.to_owned()));
+        let all = guard(r#"{"__proto__":{}}"#, Some(8)).unwrap_err();
+        assert_eq!(all, ["hygiene", "maxAssetBytes", "required"]);
     }
 
     #[test]

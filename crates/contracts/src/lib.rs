@@ -30,7 +30,7 @@ mod schema_graph;
 pub mod secret;
 pub mod trust;
 
-pub use arguments::Arguments;
+pub use arguments::{Arguments, GuardedArguments};
 pub use call::{CallContext, CallRequest, Caller, ToolCall, ToolName};
 pub use code::{Effect, ErrorCode, Status};
 pub use contract::ToolContract;

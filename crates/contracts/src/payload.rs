@@ -244,10 +244,15 @@ pub fn size(content: &[ContentBlock], structured: Option<&JsonText>) -> usize {
 /// the first text block read as JSON.
 #[must_use]
 pub fn as_data(structured: Option<&JsonText>, content: &[ContentBlock]) -> Option<Value> {
-    structured.map(JsonText::tree).or_else(|| {
-        let text = content.iter().find_map(ContentBlock::as_text)?;
-        crate::json::parse(text.as_bytes()).ok()
-    })
+    structured.map(JsonText::tree).or_else(|| text_as_data(content))
+}
+
+/// What `result` means where there is no structured content: the first text block
+/// read as JSON.
+#[must_use]
+pub fn text_as_data(content: &[ContentBlock]) -> Option<Value> {
+    let text = content.iter().find_map(ContentBlock::as_text)?;
+    crate::json::parse(text.as_bytes()).ok()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Map, Value};
 
-use crate::arguments::Arguments;
+use crate::arguments::GuardedArguments;
 use crate::call::Caller;
 use crate::code::{Effect, ErrorCode};
 use crate::contract::ToolContract;
@@ -25,8 +25,8 @@ use crate::payload::Payload;
 pub struct Dispatch {
     /// The tool.
     pub contract: Arc<ToolContract>,
-    /// The arguments that were guarded and judged.
-    pub arguments: Arguments,
+    /// The arguments that were guarded and judged; only a guard makes them.
+    pub arguments: GuardedArguments,
     /// The call.
     pub call_id: CallId,
     /// Who called; for credentials that are the caller's own.

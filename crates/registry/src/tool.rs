@@ -13,7 +13,7 @@ use toolbooth_contracts::guard::Guarded;
 use toolbooth_contracts::result::ArgumentError;
 use toolbooth_contracts::schema::CompiledSchema;
 use toolbooth_contracts::schema_dialect::in_2020_12;
-use toolbooth_contracts::{Guard, ToolId};
+use toolbooth_contracts::{Arguments, Guard, GuardedArguments, ToolId};
 
 use crate::digest;
 use crate::source_claims::SourceClaims;
@@ -215,10 +215,13 @@ impl RegisteredTool {
         &self.warnings
     }
 
-    /// All violations of the input schema by the arguments.
-    #[must_use]
-    pub fn argument_errors(&self, arguments: &Value) -> Vec<ArgumentError> {
-        self.input.errors(arguments)
+    /// Guards the arguments of a call: by their keys, the tool's bound on their size, and the input schema.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them; at least one finding.
+    pub fn guard(&self, arguments: Arguments) -> Result<GuardedArguments, Vec<ArgumentError>> {
+        let bytes_max = self.contract.capabilities.asset_bytes_max();
+        GuardedArguments::guard(arguments, &self.input, bytes_max)
     }
 
     /// Whether the output schema constrains the structured result.

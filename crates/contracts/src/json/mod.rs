@@ -88,6 +88,12 @@ impl JsonFault {
         pointer(&self.path)
     }
 
+    /// A fault that could not be found again.
+    pub(crate) fn unknown() -> Self {
+        let message = "the value does not pass the gate".to_owned();
+        Self { kind: JsonFaultKind::Syntax, path: Vec::new(), offset: 0, message }
+    }
+
     /// That a whole document is no object.
     pub(crate) fn no_object() -> Self {
         let message = "an object is expected".to_owned();
@@ -220,8 +226,8 @@ pub fn is_within(value: &Value, most: usize) -> bool {
 }
 
 /// How many levels a value is nested; a text or a number is 0.
-#[must_use]
-pub fn depth(value: &Value) -> usize {
+#[cfg(test)]
+fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
         Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),

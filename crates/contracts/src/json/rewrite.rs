@@ -8,9 +8,9 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::JsonFault;
 use super::canonical::write_text;
 use super::read::{Kind, Reader};
+use super::{JsonFault, PRIVATE_PREFIX, overflows};
 
 /// What is to be changed.
 pub trait Rewrite {
@@ -34,46 +34,84 @@ pub fn rewrite(document: &str, rules: &mut impl Rewrite) -> Result<Option<String
     Ok(copy.done())
 }
 
-/// Writes a tree with what `rules` changes.
+/// Changes nothing.
+pub(super) struct Unchanged;
+
+impl Rewrite for Unchanged {
+    fn member(&mut self, _: &str) -> Option<String> {
+        None
+    }
+    fn text(&mut self, _: &str) -> Option<String> {
+        None
+    }
+}
+
+/// A tree holds what the gate refuses; [`super::check_value`] says what, and where.
+#[derive(Debug)]
+pub(super) struct Unwritable;
+
+impl From<fmt::Error> for Unwritable {
+    fn from(_: fmt::Error) -> Self {
+        Self
+    }
+}
+
+/// Writes a tree with what `rules` changes, and checks it as the gate does, in one walk; `levels` is how
+/// deep it may be nested. Gives how deep it is.
 pub(super) fn write_rewritten(
     tree: &Value,
     rules: &mut impl Rewrite,
     out: &mut String,
-) -> fmt::Result {
+    levels: usize,
+) -> Result<usize, Unwritable> {
+    let mut depth = 0;
     match tree {
         Value::String(text) => match rules.text(text) {
-            Some(changed) => write_text(&changed, out),
-            None => write_text(text, out),
+            Some(changed) => write_text(&changed, out)?,
+            None => write_text(text, out)?,
         },
         Value::Array(items) => {
+            let levels = levels.checked_sub(1).ok_or(Unwritable)?;
             out.push('[');
             for (at, item) in items.iter().enumerate() {
                 if at > 0 {
                     out.push(',');
                 }
-                write_rewritten(item, rules, out)?;
+                depth = depth.max(write_rewritten(item, rules, out, levels)?);
             }
             out.push(']');
-            Ok(())
+            depth += 1;
         }
         Value::Object(members) => {
+            let levels = levels.checked_sub(1).ok_or(Unwritable)?;
             out.push('{');
             for (at, (name, member)) in members.iter().enumerate() {
                 if at > 0 {
                     out.push(',');
                 }
+                if name.starts_with(PRIVATE_PREFIX) {
+                    return Err(Unwritable);
+                }
                 write_text(name, out)?;
                 out.push(':');
                 match rules.member(name) {
                     Some(text) if !member.is_null() => write_text(&text, out)?,
-                    _ => write_rewritten(member, rules, out)?,
+                    _ => depth = depth.max(write_rewritten(member, rules, out, levels)?),
                 }
             }
             out.push('}');
-            Ok(())
+            depth += 1;
         }
-        other => write!(out, "{other}"),
+        Value::Number(number) => {
+            let begins = out.len();
+            write!(out, "{number}")?;
+            if out.get(begins..).is_some_and(overflows) {
+                return Err(Unwritable);
+            }
+        }
+        other => write!(out, "{other}")?,
     }
+    Ok(depth)
 }
 
 fn walk(

@@ -17,9 +17,9 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::read::{Kind, Reader};
-use super::rewrite::{Rewrite, rewrite, write_rewritten};
+use super::rewrite::{Rewrite, Unchanged, Unwritable, rewrite, write_rewritten};
 use super::tokens::plain_length;
-use super::{JsonFault, check_value, depth};
+use super::{DEPTH_MAX, JsonFault, check_value};
 
 /// JSON text that has passed the gate, without white space between its tokens. Cheap to clone: it
 /// shares the text that it is a part of.
@@ -48,8 +48,7 @@ impl JsonText {
     /// # Errors
     /// Where a tree holds what the gate refuses: numbers out of range, reserved keys, too many levels.
     pub fn of(value: &Value) -> Result<Self, JsonFault> {
-        check_value(value)?;
-        Ok(Self::checked(value.to_string(), depth(value)))
+        Self::of_rewritten(value, &mut Unchanged)
     }
 
     /// The text of a tree with what `rules` changes.
@@ -57,11 +56,11 @@ impl JsonText {
     /// # Errors
     /// As [`JsonText::of`].
     pub fn of_rewritten(tree: &Value, rules: &mut impl Rewrite) -> Result<Self, JsonFault> {
-        check_value(tree)?;
         let mut out = String::new();
-        // A text takes everything.
-        let _ = write_rewritten(tree, rules, &mut out);
-        Ok(Self::checked(out, depth(tree)))
+        match write_rewritten(tree, rules, &mut out, DEPTH_MAX) {
+            Ok(depth) => Ok(Self::checked(out, depth)),
+            Err(Unwritable) => Err(check_value(tree).err().unwrap_or_else(JsonFault::unknown)),
+        }
     }
 
     /// The text of a text.
@@ -326,6 +325,7 @@ impl JsonSchema for JsonText {
 mod tests {
     use serde_json::json;
 
+    use super::super::depth;
     use super::*;
 
     #[test]
@@ -366,8 +366,12 @@ mod tests {
         }
         let deep = "[".repeat(129) + &"]".repeat(129);
         assert!(JsonText::parse(deep).is_err());
-        let large: Value = serde_json::from_str("1e400").unwrap();
-        assert!(JsonText::of(&large).is_err());
+        let large: Value = serde_json::from_str("[1, {\"a\": 1e400}]").unwrap();
+        assert_eq!(JsonText::of(&large).unwrap_err().pointer(), "/1/a");
+        let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+        assert_eq!(JsonText::of(&nested(128)).unwrap().depth(), 128);
+        assert!(JsonText::of(&nested(129)).is_err());
+        assert!(JsonText::of(&json!({ VERBATIM: "[" })).is_err());
     }
 
     proptest::proptest! {
@@ -377,6 +381,9 @@ mod tests {
                 let kept = JsonText::parse(text).unwrap();
                 proptest::prop_assert_eq!(kept.tree(), value.clone());
                 proptest::prop_assert_eq!(kept.depth(), depth(&value));
+                let again = JsonText::of(&value).unwrap();
+                proptest::prop_assert_eq!(again.as_str(), value.to_string());
+                proptest::prop_assert_eq!(again.depth(), kept.depth());
                 proptest::prop_assert_eq!(compact(kept.as_str()), kept.as_str());
             }
         }

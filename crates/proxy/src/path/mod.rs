@@ -27,12 +27,11 @@ use toolbooth_contracts::arguments::{Unfit, UnfitArguments};
 use toolbooth_contracts::contract::{IdempotencyMode, OnDifferentArgs};
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::execution_log::{ExecutionLog, Observations};
-use toolbooth_contracts::json::{self, pointer};
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_contracts::result::ArgumentError;
 use toolbooth_contracts::{
-    Arguments, CallContext, CallId, Conversation, Effect, ErrorCode, ToolCall, ToolContract,
-    ToolName, ToolResult,
+    Arguments, CallContext, CallId, Conversation, Effect, ErrorCode, GuardedArguments, ToolCall,
+    ToolContract, ToolName, ToolResult,
 };
 use toolbooth_policy::{Access, Denial, DenialRule, Permit};
 use toolbooth_registry::RegisteredTool;
@@ -89,7 +88,7 @@ struct Resolved {
 struct Guarded {
     found: FoundTool,
     access: Access,
-    arguments: Arguments,
+    arguments: GuardedArguments,
     natural_key: Option<String>,
 }
 
@@ -97,7 +96,7 @@ struct Guarded {
 struct Authorized {
     found: FoundTool,
     permit: Permit,
-    arguments: Arguments,
+    arguments: GuardedArguments,
     natural_key: Option<String>,
 }
 
@@ -107,7 +106,7 @@ struct ClaimedCall {
     permit: Permit,
     claim: Claim,
     /// What was guarded and judged, and nothing else.
-    arguments: Arguments,
+    arguments: GuardedArguments,
     forwarded_key: Option<String>,
 }
 
@@ -417,31 +416,15 @@ fn guard(inner: &ProxyState, resolved: Resolved) -> Result<Guarded, Refused> {
         Ok(arguments) => arguments,
         Err(UnfitArguments { text, reason }) => {
             trail.input = Input::Raw(text);
-            let error = match reason {
-                Unfit::Json(fault) => hygiene(fault.pointer(), &fault.message),
-                Unfit::NoObject(_) => hygiene(String::new(), "arguments must be an object"),
-            };
-            return Err(invalid_arguments(found.entered.trail, &[error]));
+            return Err(invalid_arguments(found.entered.trail, &[reason.to_error()]));
         }
     };
     trail.input = Input::Judged(arguments.clone());
-    let (tree, bytes) = (arguments.tree(), arguments.bytes());
-    let mut errors: Vec<ArgumentError> = json::hazardous_keys(tree)
-        .iter()
-        .map(|path| hygiene(pointer(path), "this key is not allowed"))
-        .collect();
-    if let Some(most) = contract.capabilities.asset_bytes_max()
-        && bytes > most
-    {
-        let message = format!("the tool takes at most {most} bytes");
-        let keyword = "maxAssetBytes".to_owned();
-        errors.push(ArgumentError { path: String::new(), keyword, message });
-    }
-    errors.extend(found.tool.argument_errors(tree));
-    if !errors.is_empty() {
-        return Err(invalid_arguments(found.entered.trail, &errors));
-    }
-    match keys::natural(&contract, tree) {
+    let arguments = match found.tool.guard(arguments) {
+        Ok(arguments) => arguments,
+        Err(errors) => return Err(invalid_arguments(found.entered.trail, &errors)),
+    };
+    match keys::natural(&contract, arguments.tree()) {
         Ok(natural_key) => Ok(Guarded { found, access, arguments, natural_key }),
         Err(field) => Err(Refused::new(found.entered.trail, ErrorCode::MissingIdempotencyKey)
             .saying(format!(
@@ -450,10 +433,6 @@ fn guard(inner: &ProxyState, resolved: Resolved) -> Result<Guarded, Refused> {
             ))
             .with("keyField", field)),
     }
-}
-
-fn hygiene(path: String, message: &str) -> ArgumentError {
-    ArgumentError { path, keyword: "hygiene".to_owned(), message: message.to_owned() }
 }
 
 fn invalid_arguments(trail: Box<CallTrail>, errors: &[ArgumentError]) -> Refused {

@@ -14,7 +14,7 @@ use toolbooth_audit::ledger::{Moment, Refusal, Settlement};
 use toolbooth_audit::redact;
 use toolbooth_contracts::agent_log::{AgentLog, LogLevel};
 use toolbooth_contracts::event::{AuditEventKind, DecisionNote, EventBody};
-use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX};
+use toolbooth_contracts::json::{self, JsonText, WRAPPED_DEPTH_MAX};
 use toolbooth_contracts::payload;
 use toolbooth_contracts::receipt::{Receipt, StoredResult};
 use toolbooth_contracts::result::CallError;
@@ -142,8 +142,8 @@ impl CallTrail {
             // What the gate refuses is logged as far as it can be read: as mere text the names of
             // its secrets could not be told.
             Input::Raw(raw) => {
-                let tree = serde_json::from_str::<Value>(raw.get()).ok();
-                tree.and_then(|tree| redact::tree(&tree, shapes).ok())
+                let read = json::parse_all_faults(raw.get().as_bytes(), &mut |_, _, _| ()).ok();
+                read.and_then(|(tree, _)| redact::tree(&tree, shapes).ok())
             }
         };
         // A record wraps a few levels around it, and must be readable all the same.

@@ -11,7 +11,7 @@ use toolbooth_contracts::execution_log::{
     AppliedSandbox, EgressRefusal, SandboxDenial, ServerRefusal,
 };
 use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX, check_value, is_within};
-use toolbooth_contracts::payload::{Payload, as_data};
+use toolbooth_contracts::payload::{Payload, text_as_data};
 use toolbooth_contracts::port::{ExecutionError, ToolOutput};
 use toolbooth_contracts::sandbox::Enforce;
 use toolbooth_contracts::secret::SecretShapes;
@@ -187,15 +187,16 @@ impl Screened {
             }
             return;
         }
-        self.judge_output(inner);
-        let contract = self.tool.contract();
-        if self.code.is_none() && !contract.receipt_fields.is_empty() {
-            let data = as_data(self.structured.as_ref(), &self.content);
-            self.fields = contract
-                .receipt_fields
-                .iter()
-                .map(|path| (path.clone(), field(data.as_ref(), path)))
-                .collect();
+        let fields = !self.tool.contract().receipt_fields.is_empty();
+        // One tree for the schema and for the receipt's fields, where either asks for it.
+        let asked = self.structured.as_ref().filter(|_| fields || self.tool.judges_output());
+        let structured = asked.map(JsonText::tree);
+        self.judge_output(inner, structured.as_ref());
+        if fields && self.code.is_none() {
+            let data = structured.or_else(|| text_as_data(&self.content));
+            let paths = &self.tool.contract().receipt_fields;
+            let found = |path: &String| (path.clone(), field(data.as_ref(), path));
+            self.fields = paths.iter().map(found).collect();
         }
     }
 
@@ -238,12 +239,8 @@ impl Screened {
         })
     }
 
-    fn judge_output(&mut self, inner: &ProxyState) {
-        if !self.tool.judges_output() {
-            return;
-        }
-        let structured = self.structured.as_ref().map(JsonText::tree);
-        let errors = self.tool.output_errors(structured.as_ref());
+    fn judge_output(&mut self, inner: &ProxyState, structured: Option<&Value>) {
+        let errors = self.tool.output_errors(structured);
         if errors.is_empty() {
             return;
         }
