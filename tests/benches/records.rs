@@ -35,7 +35,8 @@ use toolbooth_contracts::{
 };
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::{
-    Clock, Executors, IdSource, Limits, Parts, SystemClock, SystemIds, ToolProxy, World, Worlds,
+    Clock, Executors, IdSource, Limits, ProxyParts, SystemClock, SystemIds, ToolProxy, World,
+    Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 use toolbooth_store::postgres::{self, PostgresOptions};
@@ -70,7 +71,7 @@ fn proxy(ledger: Arc<dyn Ledger>) -> ToolProxy {
     let tool = RegisteredTool::from_entry(&entry, Source::File, &Guard::default()).expect("fits");
     let _ = registry.register(tool);
     let policy = Authorizer::new(FeatureFlags { mcp_tools: true, tools_policy: true });
-    ToolProxy::new(Parts {
+    ToolProxy::new(ProxyParts {
         worlds: Worlds::new(World::new(policy).with_registry(registry)),
         catalogue: None,
         ledger,

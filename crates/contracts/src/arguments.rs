@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::json::{JsonFault, Reader, parse_text};
+use crate::json::{JsonFault, JsonText, Reader, parse_text};
 #[cfg(feature = "schema")]
 use crate::json::{hazardous_keys, pointer};
 use crate::result::ArgumentError;
@@ -107,6 +107,18 @@ impl Arguments {
         self.as_str().len()
     }
 
+    /// Takes a tree through the gate; its text is the one that is written of it.
+    ///
+    /// # Errors
+    /// The tree, where it does not pass the gate or is no object.
+    pub fn of(tree: Value) -> Result<Self, Value> {
+        let text = JsonText::of(&tree).ok().filter(|_| tree.is_object());
+        match text.and_then(|text| RawValue::from_string(text.to_string()).ok()) {
+            Some(text) => Ok(Self(Arc::new(Parsed { text, tree, line_breaks: false }))),
+            None => Err(tree),
+        }
+    }
+
     /// The arguments with what `change` makes of the tree; the same text where it changes nothing.
     /// What does not pass the gate any more, or is no object, changes nothing either.
     #[must_use]
@@ -116,8 +128,7 @@ impl Arguments {
         if tree == *self.tree() {
             return self;
         }
-        let text = RawValue::from_string(tree.to_string());
-        text.ok().and_then(|text| Self::parse(text).ok()).unwrap_or(self)
+        Self::of(tree).unwrap_or(self)
     }
 }
 

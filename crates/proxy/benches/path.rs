@@ -21,7 +21,7 @@ use toolbooth_contracts::{
 };
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::{
-    Clock, Executors, Limits, Parts, SystemClock, SystemIds, ToolProxy, World, Worlds,
+    Clock, Executors, Limits, ProxyParts, SystemClock, SystemIds, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
@@ -132,7 +132,7 @@ fn proxy(ledger: Arc<dyn Ledger>) -> ToolProxy {
     let _ = registry.register(RegisteredTool::from_entry(&entry, Source::File, &guard).unwrap());
     let policy = Authorizer::new(FeatureFlags { mcp_tools: true, tools_policy: true });
     let clock = SystemClock::default();
-    ToolProxy::new(Parts {
+    ToolProxy::new(ProxyParts {
         worlds: Worlds::new(World::new(policy).with_registry(registry)),
         catalogue: None,
         ledger,

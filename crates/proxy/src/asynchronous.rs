@@ -20,7 +20,7 @@ use toolbooth_contracts::{
     CallId, CallRequest, Caller, Conversation, Effect, ErrorCode, ToolCall, ToolResult,
 };
 
-use crate::path;
+use crate::path::{self, CallOptions};
 use crate::proxy::ToolProxy;
 
 /// How often the queue is asked for calls that other processes have handed over.
@@ -114,7 +114,7 @@ impl AsyncCalls {
         mut request: CallRequest,
         caller: &Caller,
     ) -> Result<Submission, LedgerError> {
-        let parts = self.proxy.parts();
+        let parts = &self.proxy.state().parts;
         let call_id = match request.context.call_id.take() {
             None => parts.ids.next(),
             Some(text) => match CallId::try_from(text) {
@@ -285,7 +285,7 @@ impl AsyncCalls {
         // The outcome is in the receipt; that the row says so too is tried as long as the house
         // stands. A row that does not is delivered again and meets its claim.
         loop {
-            let at = self.proxy.parts().clock.now();
+            let at = self.proxy.state().parts.clock.now();
             match self.queue.finish(&caller, &call_id, text.clone(), at).await {
                 Ok(()) => return,
                 Err(error) => tracing::warn!(%error, "a queued call's result waits for the store"),
@@ -303,18 +303,18 @@ impl AsyncCalls {
         if call.cancel {
             counterpart.cancel.cancel();
         }
-        let digester = self.proxy.parts().ledger.digester();
+        let digester = self.proxy.state().parts.ledger.digester();
         let dedup_key = digester.of_parts(&["queue", &call.caller, &call.call_id]);
         // The name was proven when the call was handed over.
         let caller = Caller::authenticated(&call.caller);
-        let running =
-            self.proxy.call_with_dedup_key(ToolCall::new(request, caller), conversation, dedup_key);
+        let options = CallOptions { dedup_key: Some(dedup_key), ..CallOptions::default() };
+        let running = self.proxy.run(ToolCall::new(request, caller), conversation, options);
         tokio::pin!(running);
         let mut beat = tokio::time::interval(HEARTBEAT_EVERY);
         let mut progress: Option<Progress> = None;
         loop {
             tokio::select! {
-                result = &mut running => return result,
+                walked = &mut running => return walked.result,
                 Ok(newest) = counterpart.progress.recv() => progress = Some(newest),
                 _ = beat.tick() => {
                     let told = progress.take().map(|progress| json!(progress));

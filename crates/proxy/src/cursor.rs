@@ -36,7 +36,7 @@ impl ToolProxy {
     }
 
     fn seal(&self, listing: &str, place: &str) -> String {
-        let digest = self.parts().ledger.digester().of_parts(&["cursor", listing, place]);
+        let digest = self.state().parts.ledger.digester().of_parts(&["cursor", listing, place]);
         digest.chars().take(SEAL_DIGITS).collect()
     }
 }

@@ -11,11 +11,7 @@ use toolbooth_contracts::payload;
 use toolbooth_contracts::receipt::StoredResult;
 use toolbooth_contracts::{ContentBlock, ToolResult};
 
-use crate::own_tools::{READ_RESULT, SEARCH_TOOLS};
-use crate::path::FIRST_BY_ANOTHER;
-use crate::payload_retention::Results;
-use crate::proxy::ToolProxy;
-use crate::view::{View, Visible};
+use crate::trail::boundary;
 
 /// What links to kept results begin with: they are resources of the gateway's own server.
 pub(crate) const RESULT_URI: &str = "toolbooth+gateway:results/";
@@ -305,39 +301,6 @@ impl<'de> Visitor<'de> for Step<'_> {
             }
             place = place.saturating_add(1);
         }
-    }
-}
-
-/// The last place at or before `at` where a character begins.
-fn boundary(text: &str, at: usize) -> usize {
-    let mut at = at.min(text.len());
-    while !text.is_char_boundary(at) {
-        at -= 1;
-    }
-    at
-}
-
-impl ToolProxy {
-    /// A result as an agent is shown it: without the rest of large texts that its receipt keeps for
-    /// this caller, where the caller may read it there. A tool that declares its output is shown
-    /// whole, because clients insist on the declared part.
-    #[must_use]
-    pub fn shortened(&self, view: &View, result: ToolResult) -> ToolResult {
-        let retention = &self.parts().retention;
-        let id = result.tool_id.as_str();
-        let inline_bytes = retention.inline_bytes(id);
-        let of_another = result.warnings.iter().any(|warning| warning == FIRST_BY_ANOTHER);
-        // A replay has content only where it is kept.
-        let is_kept = result.replayed || retention.results(id) == Results::Keep;
-        if inline_bytes == 0 || !is_kept || of_another || [READ_RESULT, SEARCH_TOOLS].contains(&id)
-        {
-            return result;
-        }
-        let declares = |visible: Visible| crate::declaration(&visible).output_schema.is_some();
-        if view.find(id).is_none_or(declares) || view.find(READ_RESULT).is_none() {
-            return result;
-        }
-        shorten(result, inline_bytes)
     }
 }
 

@@ -1,12 +1,13 @@
 #![doc = include_str!("../README.md")]
 
 mod allowance;
+mod argument_rules;
 mod asynchronous;
 mod catalogue;
 mod cursor;
+mod entry;
 mod error;
 mod executors;
-mod floods;
 mod large_results;
 mod limits;
 mod operations;
@@ -17,27 +18,35 @@ mod pins;
 mod plan;
 mod port;
 mod proxy;
+mod refusal_limits;
 mod requests;
+mod server_error;
+mod shown;
+mod state;
+mod trail;
 mod view;
 mod view_cache;
 mod world;
 
+pub use argument_rules::ArgumentRules;
 pub use asynchronous::{AsyncCall, AsyncCalls, Submission};
 pub use catalogue::{Catalogue, Quarantined, SourceEntry, SourceState};
 pub use error::PinError;
 pub use executors::Executors;
 pub use limits::{Limits, OutputRule};
 pub use operations::{Operations, OperationsError, ResolveError};
-pub use own_tools::{OwnTools, READ_RESULT, SEARCH_TOOLS, own_tools};
+pub use own_tools::{READ_RESULT, SEARCH_TOOLS, own_tools};
+pub use path::StageNote;
 pub use payload_retention::{Intent, PayloadRetention, Results};
 pub use pins::{FirstListing, FirstUse, PinStore, Pinned, PinnedTool, UnkeptPins};
 pub use plan::{InvalidPlan, check_plan};
 pub use port::{Clock, IdSource, SystemClock, SystemIds};
-pub use proxy::{Parts, StageNote, ToolProxy};
+pub use proxy::ToolProxy;
 pub use requests::{
     RequestError, ResourceUpdate, ServerRequest, SubscribeRequest, Subscription, UpstreamEntry,
     UpstreamRefusal, Upstreams,
 };
+pub use state::ProxyParts;
 pub use toolbooth_audit::reads::{LogFilter, ReceiptFilter};
 pub use view::{View, Visible, VisibleItem, declaration};
 pub use view_cache::ListingDigests;

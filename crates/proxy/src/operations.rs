@@ -106,7 +106,7 @@ impl ToolProxy {
     /// [`OperationsError`].
     pub fn operations(&self, caller: &Caller) -> Result<Operations, OperationsError> {
         let operator = self.operator(caller)?;
-        let reads = self.parts().reads.clone().ok_or(OperationsError::NoRecords)?;
+        let reads = self.state().parts.reads.clone().ok_or(OperationsError::NoRecords)?;
         Ok(Operations::new(reads, operator))
     }
 
@@ -115,7 +115,7 @@ impl ToolProxy {
     /// # Errors
     /// [`OperationsError::Denied`].
     pub fn operator(&self, caller: &Caller) -> Result<Operator, OperationsError> {
-        self.worlds().now().policy.operator(caller).map_err(OperationsError::Denied)
+        self.state().parts.worlds.now().policy.operator(caller).map_err(OperationsError::Denied)
     }
 
     /// Settles a doubt: says what came of a call of which nobody knows. What is said is what later
@@ -152,12 +152,12 @@ impl ToolProxy {
         let resolution = Resolution {
             receipt_id: receipt_id.to_owned(),
             succeeded,
-            result_digest: Some(self.parts().ledger.digester().of_written(&result)),
+            result_digest: Some(self.state().parts.ledger.digester().of_written(&result)),
             result,
             by: operations.operator.caller().name().to_owned(),
-            at: self.parts().clock.now(),
+            at: self.state().parts.clock.now(),
         };
-        match self.parts().ledger.resolve(resolution).await {
+        match self.state().parts.ledger.resolve(resolution).await {
             Err(LedgerError::Stale) => match operations.receipt(receipt_id).await? {
                 Some(receipt) => Err(ResolveError::NotInDoubt(receipt.state)),
                 None => Err(ResolveError::Missing),

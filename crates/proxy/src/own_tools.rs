@@ -3,7 +3,7 @@
 //!
 //! Path: 7. Doc: execution.md#the-gateways-own-tools
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde::Deserialize;
@@ -18,8 +18,8 @@ use toolbooth_contracts::{
 };
 
 use crate::catalogue::Catalogue;
-use crate::declaration;
 use crate::large_results::{Kept, Link, RESULT_URI, Wanted};
+use crate::view::declaration;
 
 /// Finds tools by what they do.
 pub const SEARCH_TOOLS: &str = "search_tools";
@@ -97,35 +97,25 @@ pub fn own_tools(reading: bool, searching: bool) -> Vec<Value> {
     tools
 }
 
-/// The executor of the own tools. It is made before what it reads, and told of it then.
-pub struct OwnTools {
-    catalogue: OnceLock<Weak<Catalogue>>,
-    reads: OnceLock<Arc<dyn LedgerReads>>,
+/// The executor of the own tools, and the server of kept results.
+pub(crate) struct OwnTools {
+    catalogue: Arc<Catalogue>,
+    reads: Arc<dyn LedgerReads>,
     /// Texts that are looked through at once.
     reading: Semaphore,
     /// Nothing is ever told: what is kept does not change.
     notices: (async_channel::Sender<Notice>, async_channel::Receiver<Notice>),
 }
 
-impl Default for OwnTools {
-    fn default() -> Self {
-        let notices = async_channel::bounded(1);
-        let reading = Semaphore::new(READING_MAX);
-        Self { catalogue: OnceLock::new(), reads: OnceLock::new(), reading, notices }
-    }
-}
-
 impl OwnTools {
-    /// From now on the tools work; what was told before stays.
-    pub fn connect(&self, catalogue: &Arc<Catalogue>, reads: Arc<dyn LedgerReads>) {
-        let _ = self.catalogue.set(Arc::downgrade(catalogue));
-        let _ = self.reads.set(reads);
+    /// They search what callers may see of `catalogue`, and read results that `reads` keeps.
+    pub(crate) fn new(catalogue: Arc<Catalogue>, reads: Arc<dyn LedgerReads>) -> Self {
+        let notices = async_channel::bounded(1);
+        Self { catalogue, reads, reading: Semaphore::new(READING_MAX), notices }
     }
 
-    fn search(&self, dispatch: &Dispatch, wanted: &Search) -> Result<ToolOutput, String> {
-        let catalogue = self.catalogue.get().and_then(Weak::upgrade);
-        let catalogue = catalogue.ok_or("the gateway does not serve yet")?;
-        let view = catalogue.view(&dispatch.caller).within(dispatch.toolset.clone());
+    fn search(&self, dispatch: &Dispatch, wanted: &Search) -> ToolOutput {
+        let view = self.catalogue.view(&dispatch.caller).within(dispatch.toolset.clone());
         let limit = wanted.limit.unwrap_or(FOUND).clamp(1, FOUND_MAX);
         let found = view.search(&wanted.query, limit).into_iter().map(|visible| {
             let declared = declaration(&visible);
@@ -139,7 +129,7 @@ impl OwnTools {
             tool.insert("inputSchema".to_owned(), declared.parameters);
             Value::Object(tool)
         });
-        Ok(ToolOutput::data(&json!({ "tools": found.collect::<Vec<_>>() })))
+        ToolOutput::data(&json!({ "tools": found.collect::<Vec<_>>() }))
     }
 
     async fn read(&self, dispatch: &Dispatch, wanted: Wanted) -> Result<ToolOutput, String> {
@@ -189,14 +179,12 @@ impl OwnTools {
         text: &str,
     ) -> Result<Kept, String> {
         let link = Link::parse(text).ok_or_else(none)?;
-        let reads = self.reads.get().ok_or("the gateway does not serve yet")?;
-        let receipt = reads.receipt(&link.receipt_id).await.map_err(|error| {
+        let receipt = self.reads.receipt(&link.receipt_id).await.map_err(|error| {
             tracing::error!(%error, "a kept result cannot be read");
             "the records cannot be read at the moment".to_owned()
         })?;
         let receipt = receipt.filter(|receipt| receipt.caller == caller.name()).ok_or_else(none)?;
-        let catalogue = self.catalogue.get().and_then(Weak::upgrade).ok_or_else(none)?;
-        if catalogue.view(caller).within(toolset).find(&receipt.tool_id).is_none() {
+        if self.catalogue.view(caller).within(toolset).find(&receipt.tool_id).is_none() {
             return Err(none());
         }
         let result = receipt.result.ok_or_else(none)?;
@@ -225,7 +213,7 @@ impl Executor for OwnTools {
         let arguments = dispatch.arguments.tree();
         let answered = match dispatch.contract.tool_id.as_str() {
             SEARCH_TOOLS => match Search::deserialize(arguments) {
-                Ok(wanted) => self.search(&dispatch, &wanted),
+                Ok(wanted) => Ok(self.search(&dispatch, &wanted)),
                 Err(error) => Err(error.to_string()),
             },
             READ_RESULT => match Wanted::deserialize(arguments) {

@@ -11,9 +11,10 @@ use serde_json::{Map, Value, json};
 use toolbooth_contracts::plan::{Plan, PlanReport, PlanStep, StepReport, StepStatus};
 use toolbooth_contracts::result::CallError;
 use toolbooth_contracts::{
-    CallContext, Caller, Conversation, ErrorCode, Status, ToolCall, ToolName, ToolResult,
+    Arguments, CallContext, Caller, Conversation, ErrorCode, Status, ToolCall, ToolName, ToolResult,
 };
 
+use crate::path::CallOptions;
 use crate::proxy::ToolProxy;
 
 /// Steps of one plan that run at once.
@@ -53,22 +54,38 @@ pub fn check_plan(plan: &Plan, steps_max: usize) -> Result<(), InvalidPlan> {
     checked(plan.clone(), steps_max).map(drop)
 }
 
-pub(crate) async fn run(
+impl ToolProxy {
+    /// Runs a plan; partial results always come back. What the agent claims goes with each step.
+    ///
+    /// # Errors
+    /// [`InvalidPlan`], before anything runs.
+    pub async fn plan(
+        &self,
+        plan: Plan,
+        caller: &Caller,
+        context: &CallContext,
+    ) -> Result<PlanReport, InvalidPlan> {
+        run(self, plan, caller, context).await
+    }
+}
+
+async fn run(
     proxy: &ToolProxy,
     plan: Plan,
     caller: &Caller,
     context: &CallContext,
 ) -> Result<PlanReport, InvalidPlan> {
-    check_plan(&plan, proxy.parts().limits.plan_steps_max)?;
-    let plan_id = plan.plan_id.clone().unwrap_or_else(|| proxy.parts().ids.next());
-    let steps = checked(plan, proxy.parts().limits.plan_steps_max)?;
+    let parts = &proxy.state().parts;
+    check_plan(&plan, parts.limits.plan_steps_max)?;
+    let plan_id = plan.plan_id.clone().unwrap_or_else(|| parts.ids.next());
+    let steps = checked(plan, parts.limits.plan_steps_max)?;
     let skipped = |reason: String| PlanReport {
         plan_id: plan_id.clone(),
         skipped: true,
         reason: Some(reason),
         steps: Vec::new(),
     };
-    if let Err(denial) = proxy.worlds().now().policy.enabled() {
+    if let Err(denial) = parts.worlds.now().policy.enabled() {
         return Ok(skipped(denial.reason));
     }
     if steps.is_empty() {
@@ -137,10 +154,10 @@ async fn run_step(
     args: Result<Value, String>,
     who: (&Caller, &CallContext),
 ) -> (usize, StepReport, Option<Value>) {
-    let parts = proxy.parts();
+    let parts = &proxy.state().parts;
     let began = parts.clock.monotonic();
-    let called = match args.and_then(|args| raw(&args)) {
-        Ok(args) => Ok(call_step(proxy, plan_id, step, args, who).await),
+    let called = match args {
+        Ok(args) => call_step(proxy, plan_id, step, args, who).await,
         Err(message) => Err(message),
     };
     let elapsed = parts.clock.monotonic().saturating_sub(began);
@@ -157,30 +174,36 @@ async fn run_step(
     }
 }
 
-fn raw(value: &Value) -> Result<Box<RawValue>, String> {
-    RawValue::from_string(value.to_string()).map_err(|error| error.to_string())
+fn raw(tree: &Value) -> Result<Box<RawValue>, String> {
+    RawValue::from_string(tree.to_string()).map_err(|error| error.to_string())
 }
 
 async fn call_step(
     proxy: &ToolProxy,
     plan_id: &str,
     step: &PlanStep,
-    args: Box<RawValue>,
+    args: Value,
     (caller, context): (&Caller, &CallContext),
-) -> ToolResult {
-    let digester = proxy.parts().ledger.digester();
+) -> Result<ToolResult, String> {
+    let digester = proxy.state().parts.ledger.digester();
     let key = digester.of_parts(&["plan", plan_id, &step.id]);
     // A step has a call id and a key of its own.
     let context = CallContext { call_id: None, idempotency_key: None, ..context.clone() };
+    // What does not pass the gate goes to the guard as text, so that its refusal is recorded.
+    let (arguments, args) = match Arguments::of(args) {
+        Ok(arguments) => (Some(arguments), None),
+        Err(tree) => (None, Some(raw(&tree)?)),
+    };
     let call = ToolCall {
         tool: ToolName::IdOrWire(step.tool.clone()),
-        args: Some(args),
+        args,
         context,
         caller: caller.clone(),
         toolset: None,
     };
     let (conversation, _cancel) = Conversation::detached();
-    proxy.call_with_dedup_key(call, conversation, key).await
+    let options = CallOptions { dedup_key: Some(key), arguments, ..CallOptions::default() };
+    Ok(proxy.run(call, conversation, options).await.result)
 }
 
 fn report(step: &PlanStep, result: ToolResult, elapsed: Duration) -> (StepReport, Option<Value>) {

@@ -60,12 +60,6 @@ impl View {
         Self { toolset, ..self }
     }
 
-    /// Whether there is the tool set that the door shows; also where it shows everything.
-    #[must_use]
-    pub fn toolset_exists(&self) -> bool {
-        self.toolset.as_deref().is_none_or(|name| self.world.toolsets.contains_key(name))
-    }
-
     /// Tools for agents, sorted by id, after the id `after`: allowed, and able to run. The id to
     /// go on from comes with them where more follow.
     #[must_use]
@@ -86,8 +80,7 @@ impl View {
 
     /// Whether the caller may see the tool, were it to stand so.
     fn knows(&self, tool: &RegisteredTool, status: &ToolStatus) -> bool {
-        self.world.shows_tool(self.toolset.as_ref(), tool.id().as_str())
-            && self.world.policy.lists(&self.caller, tool.contract(), status)
+        self.world.knows(&self.caller, self.toolset.as_ref(), tool, status)
     }
 
     fn page(
@@ -278,15 +271,13 @@ fn place(text: &str) -> Option<(&str, &str)> {
 #[must_use]
 pub fn declaration(visible: &Visible) -> Declaration {
     let contract = visible.tool.contract();
-    let anything = contract.output_schema.as_object().is_some_and(serde_json::Map::is_empty);
     Declaration {
         wire_name: visible.wire_name.clone(),
         tool_id: contract.tool_id.to_string(),
         title: contract.title.clone(),
         description: contract.description.clone(),
         parameters: visible.tool.shown_input().clone(),
-        output_schema: (!anything && contract.output_schema != Value::Bool(true))
-            .then(|| visible.tool.shown_output().clone()),
+        output_schema: visible.tool.declares_output().then(|| visible.tool.shown_output().clone()),
         annotations: contract.annotations.clone(),
         extra: if visible.whole { contract.shown.clone() } else { Map::new() },
     }

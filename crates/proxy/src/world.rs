@@ -335,6 +335,19 @@ impl World {
         permissions.iter().find_map(|permission| self.unmet.get(permission)).map(String::as_str)
     }
 
+    /// Whether the caller may see the tool at a door that shows `toolset`, were it to stand so.
+    #[must_use]
+    pub fn knows(
+        &self,
+        caller: &Caller,
+        toolset: Option<&Arc<str>>,
+        tool: &RegisteredTool,
+        status: &ToolStatus,
+    ) -> bool {
+        self.shows_tool(toolset, tool.id().as_str())
+            && self.policy.lists(caller, tool.contract(), status)
+    }
+
     /// Whether the caller sees the tool in a listing for agents: allowed, and able to run.
     #[must_use]
     pub fn lists(&self, caller: &Caller, tool: &RegisteredTool) -> bool {
@@ -373,6 +386,12 @@ impl Worlds {
     #[must_use]
     pub fn now(&self) -> Arc<World> {
         self.0.load_full()
+    }
+
+    /// Whether a world is still the one that is published.
+    #[must_use]
+    pub fn is_now(&self, world: &Arc<World>) -> bool {
+        Arc::ptr_eq(&self.0.load(), world)
     }
 
     /// Publishes another world.

@@ -26,8 +26,8 @@ use toolbooth_contracts::{
 };
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::{
-    AsyncCall, AsyncCalls, Clock, Executors, Limits, Parts, PayloadRetention, Results, Submission,
-    SystemClock, SystemIds, ToolProxy, World, Worlds,
+    AsyncCall, AsyncCalls, Clock, Executors, Limits, PayloadRetention, ProxyParts, Results,
+    Submission, SystemClock, SystemIds, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
@@ -81,7 +81,7 @@ fn fixture(limits: Limits, retention: PayloadRetention) -> Fixture {
     let tool = Arc::new(Tool::default());
     let clock = SystemClock::default();
     let ledger = Arc::new(MemoryLedger::new("writer", &[3; 32], &clock.now()));
-    let proxy = ToolProxy::new(Parts {
+    let proxy = ToolProxy::new(ProxyParts {
         worlds: Worlds::new(World::new(policy).with_registry(registry)),
         catalogue: None,
         ledger: Arc::clone(&ledger) as _,

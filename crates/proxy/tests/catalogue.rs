@@ -19,7 +19,7 @@ use toolbooth_contracts::{
 };
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::{
-    Catalogue, Clock, Executors, FirstListing, Limits, Parts, PinError, PinStore, Pinned,
+    Catalogue, Clock, Executors, FirstListing, Limits, PinError, PinStore, Pinned, ProxyParts,
     SourceEntry, SystemClock, SystemIds, ToolProxy, UnkeptPins, World, Worlds,
 };
 use toolbooth_registry::Source;
@@ -119,7 +119,7 @@ fn unlocked(verify_calls: bool, pins: Option<Arc<dyn PinStore>>) -> Fixture {
     }
     let catalogue = Arc::new(catalogue);
     let clock = SystemClock::default();
-    let proxy = ToolProxy::new(Parts {
+    let proxy = ToolProxy::new(ProxyParts {
         worlds: Arc::clone(&worlds),
         catalogue: Some(Arc::clone(&catalogue)),
         ledger: Arc::new(MemoryLedger::new("writer", &[3; 32], &clock.now())),

@@ -35,8 +35,8 @@ use toolbooth_policy::{
     Verdict, Whitelist,
 };
 use toolbooth_proxy::{
-    Clock, Executors, IdSource, Intent, Limits, OutputRule, Parts, PayloadRetention, SystemClock,
-    SystemIds, ToolProxy, World, Worlds,
+    Clock, Executors, IdSource, Intent, Limits, OutputRule, PayloadRetention, ProxyParts,
+    SystemClock, SystemIds, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
@@ -106,8 +106,8 @@ fn limits() -> Limits {
     }
 }
 
-fn parts(world: World, ledger: Arc<dyn Ledger>, tool: impl Executor + 'static) -> Parts {
-    Parts {
+fn parts(world: World, ledger: Arc<dyn Ledger>, tool: impl Executor + 'static) -> ProxyParts {
+    ProxyParts {
         worlds: Worlds::new(world),
         catalogue: None,
         ledger,

@@ -34,7 +34,7 @@ use toolbooth_contracts::{
 };
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, ToolSet, Whitelist};
 use toolbooth_proxy::{
-    Catalogue, Clock, Executors, Limits, Parts, PayloadRetention, RequestError, ServerRequest,
+    Catalogue, Clock, Executors, Limits, PayloadRetention, ProxyParts, RequestError, ServerRequest,
     SourceEntry, SubscribeRequest, Subscription, SystemClock, SystemIds, ToolProxy, UnkeptPins,
     UpstreamEntry, Upstreams, View, World, WorldSettings, Worlds,
 };
@@ -316,7 +316,7 @@ async fn unverified(plan: Plan) -> Fixture {
         kept: MemoryLedger::new("writer", &[3; 32], &SystemClock::default().now()),
         away: AtomicBool::new(false),
     });
-    let proxy = ToolProxy::new(Parts {
+    let proxy = ToolProxy::new(ProxyParts {
         worlds: Arc::clone(&worlds),
         catalogue: Some(Arc::clone(&catalogue)),
         ledger: Arc::clone(&ledger) as _,
@@ -1073,7 +1073,7 @@ async fn tool_sets_narrow_everything_and_widen_nothing() {
     assert!(view("local", "greeting").find("s.read").is_none());
     assert!(view("local", "greeting").search("reads", 5).is_empty());
     assert_eq!(view("local", "whole").search("reads", 5).len(), 1, "no index is shared");
-    assert!(view("local", "greeting").toolset_exists() && !view("local", "no").toolset_exists());
+    assert!(fixture.catalogue.has_toolset("greeting") && !fixture.catalogue.has_toolset("no"));
     assert!(view("local", "greeting").reads(A) && !view("local", "tools").reads(A));
     let offers = view("local", "tools").offers();
     assert!(!offers.prompts && !offers.resources && !offers.completions);

@@ -202,6 +202,14 @@ impl RegisteredTool {
         self.shown_output.as_ref().unwrap_or(&self.contract.output_schema)
     }
 
+    /// Whether the contract says what a structured result looks like.
+    #[must_use]
+    pub fn declares_output(&self) -> bool {
+        let schema = &self.contract.output_schema;
+        let is_empty = schema.as_object().is_some_and(serde_json::Map::is_empty);
+        !is_empty && *schema != Value::Bool(true)
+    }
+
     /// A hash of title, description, schemas, annotations and extra members. It is comparable
     /// within one process only.
     #[must_use]

@@ -12,16 +12,15 @@ use toolbooth_adapters::secrets::given_secrets;
 use toolbooth_adapters::{declarations, secret_rules};
 use toolbooth_audit::LedgerReads;
 use toolbooth_contracts::agent_log::LogLevel;
-use toolbooth_contracts::contract::{GATEWAY_RUNTIME, TIMEOUT_MS_DEFAULT};
+use toolbooth_contracts::contract::GATEWAY_RUNTIME;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
-use toolbooth_contracts::port::Upstream;
 use toolbooth_contracts::secret::SecretShapes;
-use toolbooth_contracts::{ExecutionLog, Executor, Guard, ToolId, ToolPattern};
+use toolbooth_contracts::{ExecutionLog, Guard, ToolId, ToolPattern};
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{
-    AsyncCalls, Catalogue, Clock, Executors, IdSource, Limits, OwnTools, Parts, PayloadRetention,
-    PinStore, READ_RESULT, Results, SystemClock, SystemIds, ToolProxy, UnkeptPins, UpstreamEntry,
-    Upstreams, World, WorldSettings, Worlds, own_tools,
+    AsyncCalls, Catalogue, Clock, Executors, IdSource, Limits, PayloadRetention, PinStore,
+    ProxyParts, READ_RESULT, Results, SystemClock, SystemIds, ToolProxy, UnkeptPins, Upstreams,
+    World, WorldSettings, Worlds, own_tools,
 };
 use toolbooth_registry::lock::{Approvals, Lock, LockFile, UnrecordedPin, locked_id};
 use toolbooth_registry::wire::{GivenNames, Naming, Prefix};
@@ -54,7 +53,6 @@ pub(crate) struct Frame {
     refusals: Vec<(String, ExecutionLog)>,
     executors: Executors,
     upstreams: Upstreams,
-    own: Arc<OwnTools>,
     /// What starts every child.
     pub(crate) launcher: Launcher,
 }
@@ -220,10 +218,9 @@ impl Frame {
             unmet: unmet(config),
         });
         let launcher = executors::launcher(&loaded)?;
-        let (mut adapters, mut entries) = Adapters::build(&loaded, &launcher)?;
+        let (adapters, mut entries) = Adapters::build(&loaded, &launcher)?;
         let searching = config.mcp.listing == Listing::Search;
         entries.extend(own_tools(config.results.shorten(), searching));
-        let own = Arc::new(OwnTools::default());
         let tools: Result<Vec<RegisteredTool>, _> = entries
             .iter()
             .map(|entry| RegisteredTool::from_entry(entry, Source::Builtin, &guard))
@@ -245,12 +242,6 @@ impl Frame {
         }
         let known: Vec<&str> = world.registry().iter().map(|tool| tool.id().as_str()).collect();
         config::toolsets::check_tools(config, &known)?;
-        adapters.add_local(GATEWAY_RUNTIME, Arc::clone(&own) as Arc<dyn Executor>);
-        adapters.add_upstream(UpstreamEntry {
-            upstream: Arc::clone(&own) as Arc<dyn Upstream>,
-            timeout: Duration::from_millis(TIMEOUT_MS_DEFAULT),
-            per_caller: false,
-        });
         let Adapters { executors, sources, upstreams, refusals } = adapters;
         let worlds = Worlds::new(world.with_names());
         let pins: Arc<dyn PinStore> = match loaded.lock_use {
@@ -260,17 +251,7 @@ impl Frame {
         let catalogue = Catalogue::new(Arc::clone(&worlds), executors.clone(), guard, sources);
         let catalogue = Arc::new(catalogue.with_pins(pins));
         catalogue.restore_locked().await;
-        Ok(Self {
-            loaded,
-            worlds,
-            catalogue,
-            replaced,
-            refusals,
-            executors,
-            upstreams,
-            own,
-            launcher,
-        })
+        Ok(Self { loaded, worlds, catalogue, replaced, refusals, executors, upstreams, launcher })
     }
 
     /// The hosts that a source was refused.
@@ -297,7 +278,7 @@ impl Runtime {
         let ids = Arc::new(SystemIds);
         let config = &frame.loaded.config;
         let opened = records::open(&frame.loaded, ids.next(), clock.now(), false).await?;
-        let proxy = ToolProxy::new(Parts {
+        let proxy = ToolProxy::new(ProxyParts {
             worlds: Arc::clone(&frame.worlds),
             catalogue: Some(Arc::clone(&frame.catalogue)),
             ledger: opened.ledger,
@@ -310,7 +291,6 @@ impl Runtime {
             limits: limits(config),
             retention: retention(config),
         });
-        frame.own.connect(&frame.catalogue, Arc::clone(&opened.reads));
         let calls = AsyncCalls::new(proxy.clone(), opened.queue, Arc::clone(&opened.reads));
         let runtime = Self {
             frame,
@@ -340,10 +320,9 @@ impl Runtime {
     /// Signs a checkpoint where one is due, and hands it outside.
     pub(crate) async fn checkpoint(&self) -> Result<(), Failure> {
         let loaded = &self.frame.loaded;
-        let Parts { ledger, clock, .. } = self.proxy.parts();
-        let due = records::due(&loaded.config);
-        let note = ledger
-            .checkpoint(due, clock.now())
+        let note = self
+            .proxy
+            .checkpoint(records::due(&loaded.config))
             .await
             .map_err(|error| Failure::store(error.to_string()))?;
         records::hand_outside(loaded, note.as_deref());

@@ -17,7 +17,7 @@ use toolbooth_contracts::{
 };
 use toolbooth_policy::{Authorizer, FeatureFlags, Whitelist};
 use toolbooth_proxy::{
-    Clock, Executors, Limits, Parts, SystemClock, SystemIds, ToolProxy, World, Worlds,
+    Clock, Executors, Limits, ProxyParts, SystemClock, SystemIds, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
@@ -57,7 +57,7 @@ async fn main() {
     let clock = SystemClock::default();
     let ledger = Arc::new(MemoryLedger::new("embed", &[7; 32], &clock.now()));
     let orders = Arc::new(Orders::default());
-    let proxy = ToolProxy::new(Parts {
+    let proxy = ToolProxy::new(ProxyParts {
         worlds: Worlds::new(World::new(policy).with_registry(registry)),
         catalogue: None,
         ledger: Arc::clone(&ledger) as _,

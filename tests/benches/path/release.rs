@@ -6,7 +6,9 @@ use toolbooth_audit::Ledger;
 use toolbooth_contracts::contract::AdapterId;
 use toolbooth_contracts::{Dispatch, Executor, ToolOutput};
 use toolbooth_policy::{Authorizer, FeatureFlags};
-use toolbooth_proxy::{Executors, Limits, Parts, SystemClock, SystemIds, ToolProxy, World, Worlds};
+use toolbooth_proxy::{
+    Executors, Limits, ProxyParts, SystemClock, SystemIds, ToolProxy, World, Worlds,
+};
 use toolbooth_registry::ToolRegistry;
 
 pub(crate) fn echo(dispatch: &Dispatch) -> ToolOutput {
@@ -19,7 +21,7 @@ pub(crate) fn proxy(
     executor: Arc<dyn Executor>,
 ) -> ToolProxy {
     let policy = Authorizer::new(FeatureFlags { mcp_tools: true, tools_policy: true });
-    ToolProxy::new(Parts {
+    ToolProxy::new(ProxyParts {
         worlds: Worlds::new(World::new(policy).with_registry(registry)),
         catalogue: None,
         ledger,

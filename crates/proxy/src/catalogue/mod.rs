@@ -22,6 +22,7 @@ mod verification;
 
 pub use publish::Quarantined;
 pub use source::{SourceEntry, SourceState};
+pub(crate) use verification::Verification;
 
 use crate::executors::Executors;
 use crate::pins::{FirstUse, PinStore};
@@ -155,6 +156,12 @@ impl Catalogue {
         let world = self.worlds.now();
         let derived = self.views.of(&world);
         View::new(world, derived, caller.clone())
+    }
+
+    /// Whether there is a tool set of this name.
+    #[must_use]
+    pub fn has_toolset(&self, name: &str) -> bool {
+        self.worlds.now().toolsets.contains_key(name)
     }
 
     /// The names of all tool sets, sorted.

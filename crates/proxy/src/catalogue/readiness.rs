@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use toolbooth_contracts::ToolId;
-use toolbooth_contracts::contract::AdapterId;
+use toolbooth_contracts::contract::{AdapterId, GATEWAY_RUNTIME};
 use toolbooth_contracts::coverage::{CoverageReport, CoverageRow, CoverageState, Readiness};
 use toolbooth_contracts::sandbox::Enforce;
 use toolbooth_policy::ToolStatus;
@@ -44,6 +44,10 @@ impl Catalogue {
         }
         if let Some(setting) = world.unmet(tool) {
             return because(CoverageState::NotConfigured, format!("`{setting}` is missing"));
+        }
+        // The gateway's own tools need nothing.
+        if matches!(tool.adapter(), AdapterId::Local(id) if id == GATEWAY_RUNTIME) {
+            return ToolState { state: CoverageState::Real, reason: None };
         }
         let Some(executor) = self.executors.get(tool.adapter()) else {
             let reason = format!("nothing is configured for `{}`", tool.adapter());

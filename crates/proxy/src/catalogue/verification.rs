@@ -7,79 +7,66 @@ use std::time::Duration;
 
 use toolbooth_contracts::{Caller, ToolName};
 use toolbooth_policy::ToolStatus;
-use toolbooth_registry::{RegisteredTool, Source};
+use toolbooth_registry::Source;
 
 use super::Catalogue;
-use super::source::TrackedSource;
+use super::source::{Ticket, TrackedSource};
+use crate::world::World;
+
+/// That a source is to be listed before a call.
+pub(crate) struct Verification {
+    source: Source,
+    /// When the call came; calls that come during a listing share the next one.
+    arrived: Ticket,
+    /// How long the call may wait for it.
+    pub(crate) bound: Duration,
+}
 
 impl Catalogue {
-    /// How long a call may wait for the listing of its tool's source; `None` if it needs no
-    /// listing.
-    pub(crate) fn verification_bound(
+    /// Whether the source of a tool is to be listed before the call: where it may have changed, and the
+    /// caller may call the tool. A hidden tool must take no longer than one that does not exist.
+    pub(crate) fn tool_to_verify(
         &self,
+        world: &World,
         name: &ToolName,
         caller: &Caller,
         toolset: Option<&Arc<str>>,
-    ) -> Option<Duration> {
-        let (source, tool) = self.to_verify(name, caller, toolset)?;
-        let timeout = Duration::from_millis(tool.contract().policy.timeout_ms);
-        Some(timeout.min(source.entry.source.timeout()))
-    }
-
-    /// The source of a tool, if it is to be listed before the call and the caller may call it.
-    fn to_verify(
-        &self,
-        name: &ToolName,
-        caller: &Caller,
-        toolset: Option<&Arc<str>>,
-    ) -> Option<(&TrackedSource, Arc<RegisteredTool>)> {
+    ) -> Option<Verification> {
         if !self.sources.iter().any(TrackedSource::needs_verification) {
             return None;
         }
-        let world = self.worlds.now();
         let tool_id = world.tool_id(name);
         let tool = world.registry.get(tool_id)?;
         let source = self.tracked(tool.source())?;
-        // A hidden tool must take no longer than one that does not exist.
         let policy = &world.policy;
         let may = policy.enabled().is_ok()
             && world.shows_tool(toolset, tool_id)
             && policy.access(caller, tool.contract(), &ToolStatus::Active).is_ok();
-        (may && source.needs_verification()).then(|| (source, Arc::clone(tool)))
+        let timeout = Duration::from_millis(tool.contract().policy.timeout_ms);
+        (may && source.needs_verification()).then(|| self.verification(source, Some(timeout)))
     }
 
-    /// Lists the source of a tool again, if it is to be listed before the call and the caller may
-    /// call the tool. Calls that arrive during a listing share the next one.
-    pub(crate) async fn verify(
-        &self,
-        name: &ToolName,
-        caller: &Caller,
-        toolset: Option<&Arc<str>>,
-    ) {
-        let arrived = self.ticket();
-        if let Some((source, _)) = self.to_verify(name, caller, toolset) {
-            let _ = self.refresh_after(source, Some(arrived)).await;
-        }
-    }
-
-    /// How long a request may wait for the listing of its server; `None` if it needs no listing.
-    /// The request checks first that the caller may know the server.
-    pub(crate) fn server_verification_bound(&self, server: &str) -> Option<Duration> {
-        let source = self.tracked_server(server)?;
-        source.needs_verification().then(|| source.entry.source.timeout())
-    }
-
-    /// Lists a server again, if it is to be listed before its prompts and resources are used.
-    pub(crate) async fn verify_server(&self, server: &str) {
-        let arrived = self.ticket();
-        let source = self.tracked_server(server).filter(|source| source.needs_verification());
-        if let Some(source) = source {
-            let _ = self.refresh_after(source, Some(arrived)).await;
-        }
-    }
-
-    fn tracked_server(&self, server: &str) -> Option<&TrackedSource> {
+    /// Whether a server is to be listed before its prompts and resources are used. Whether the caller
+    /// may know the server is checked before.
+    pub(crate) fn server_to_verify(&self, server: &str) -> Option<Verification> {
         let is_it = |source: &&TrackedSource| matches!(&source.entry.id, Source::Mcp(name) if name == server);
-        self.sources.iter().find(is_it)
+        let source = self.sources.iter().find(is_it)?;
+        source.needs_verification().then(|| self.verification(source, None))
+    }
+
+    fn verification(&self, source: &TrackedSource, most: Option<Duration>) -> Verification {
+        let listing = source.entry.source.timeout();
+        Verification {
+            source: source.entry.id.clone(),
+            arrived: self.ticket(),
+            bound: most.map_or(listing, |most| most.min(listing)),
+        }
+    }
+
+    /// Lists a source again.
+    pub(crate) async fn verify(&self, verification: Verification) {
+        if let Some(source) = self.tracked(&verification.source) {
+            let _ = self.refresh_after(source, Some(verification.arrived)).await;
+        }
     }
 }

@@ -12,15 +12,16 @@ use tokio::task::JoinError;
 use toolbooth_audit::LedgerError;
 use toolbooth_contracts::contract::AdapterId;
 use toolbooth_contracts::conversation::Question;
+use toolbooth_contracts::execution_log::Observations;
 use toolbooth_contracts::port::{ExecutionError, ToolOutput};
 use toolbooth_contracts::sandbox::Enforce;
 use toolbooth_contracts::{
     CallId, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Outcome,
 };
 
-use super::ClaimedCall;
+use super::claim::ClaimedCall;
 use crate::allowance::{self, Allowance};
-use crate::proxy::ProxyState;
+use crate::state::ProxyState;
 
 /// How the execution ended.
 pub(super) enum Ended {
@@ -40,15 +41,25 @@ impl Ended {
     }
 }
 
-pub(super) async fn run(
-    inner: &Arc<ProxyState>,
-    claimed: &mut ClaimedCall,
-    execution_log: &ExecutionLog,
-) -> Ended {
-    match try_run(inner, claimed, execution_log).await {
+/// The tool has run, or is known not to have been started. Only this stage makes it.
+pub(super) struct Executed {
+    pub(super) claimed: ClaimedCall,
+    pub(super) outcome: Ended,
+    pub(super) observed: Observations,
+    pub(super) execute_ms: f64,
+    _stage: (),
+}
+
+pub(super) async fn execute(inner: &Arc<ProxyState>, mut claimed: ClaimedCall) -> Executed {
+    let began = inner.parts.clock.monotonic();
+    let execution_log = ExecutionLog::default();
+    let outcome = match try_run(inner, &mut claimed, &execution_log).await {
         Ok(output) => Ended::Answered(output),
         Err(error) => Ended::Failed(error),
-    }
+    };
+    let spent = inner.parts.clock.monotonic().saturating_sub(began);
+    let execute_ms = crate::port::milliseconds(spent);
+    Executed { claimed, outcome, observed: execution_log.take(), execute_ms, _stage: () }
 }
 
 async fn try_run(
@@ -60,8 +71,7 @@ async fn try_run(
     let found = &claimed.found;
     let contract = Arc::clone(found.tool.contract());
     let limit = Duration::from_millis(contract.policy.timeout_ms);
-    let now = inner.parts.clock.monotonic();
-    let left = found.entered.deadline.map(|deadline| deadline.saturating_sub(now));
+    let left = found.entered.time_left(inner);
     let cap = allowance::cap(&inner.parts.limits, limit);
     let timeout = match found.tool.adapter() {
         // Only servers tell progress; the proxy cuts the others at their own time.

@@ -8,7 +8,7 @@ use toolbooth_contracts::ToolContract;
 use toolbooth_contracts::contract::{IdempotencyMode, KeyScope};
 use toolbooth_contracts::json::canonical;
 
-use super::records::CallTrail;
+use crate::trail::CallTrail;
 
 /// The keys of one call.
 pub(super) struct Keys {

@@ -10,20 +10,20 @@ use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::execution_log::{
     AppliedSandbox, EgressRefusal, SandboxDenial, ServerRefusal,
 };
-use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX, check_value, is_within};
+use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX};
 use toolbooth_contracts::payload::{Payload, text_as_data};
 use toolbooth_contracts::port::{ExecutionError, ToolOutput};
 use toolbooth_contracts::sandbox::Enforce;
-use toolbooth_contracts::secret::SecretShapes;
 use toolbooth_contracts::{ContentBlock, Effect, ErrorCode};
 use toolbooth_registry::RegisteredTool;
 use toolbooth_registry::uris::ResourceUris;
 
-use super::execute::Ended;
-use super::records::CallTrail;
-use super::{ClaimedCall, Executed};
+use super::claim::ClaimedCall;
+use super::execute::{Ended, Executed};
 use crate::limits::{Limits, OutputRule};
-use crate::proxy::ProxyState;
+use crate::server_error::shown_data;
+use crate::state::ProxyState;
+use crate::trail::CallTrail;
 
 /// A result that may be shown and recorded.
 pub(super) struct Screened {
@@ -54,7 +54,7 @@ impl Screened {
 }
 
 pub(super) fn screen(inner: &ProxyState, executed: Executed) -> Screened {
-    let Executed { claimed, outcome, observed, execute_ms } = executed;
+    let Executed { claimed, outcome, observed, execute_ms, .. } = executed;
     let ClaimedCall { found, permit, claim, .. } = claimed;
     let mut screened = Screened {
         trail: found.entered.trail,
@@ -276,39 +276,6 @@ fn map_links(block: &mut ContentBlock, server: &str, uris: &ResourceUris) {
     }
 }
 
-/// Bytes of a value, as JSON.
-pub(crate) fn bytes<T: serde::Serialize + ?Sized>(value: &T) -> usize {
-    struct Count(usize);
-    impl std::io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    // Counting never fails.
-    let _ = serde_json::to_writer(&mut count, value);
-    count.0
-}
-
-/// Secret-shaped parts of the texts in a block, replaced.
-pub(crate) fn redact_text(
-    value: &Value,
-    shapes: &toolbooth_contracts::secret::SecretShapes,
-) -> Value {
-    match value {
-        Value::String(text) => Value::String(shapes.redact(text).into_owned()),
-        Value::Array(items) => items.iter().map(|item| redact_text(item, shapes)).collect(),
-        Value::Object(members) => {
-            members.iter().map(|(key, member)| (key.clone(), redact_text(member, shapes))).collect()
-        }
-        other => other.clone(),
-    }
-}
-
 /// What a dotted path from `result` finds; null where it finds nothing.
 fn field(data: Option<&Value>, path: &str) -> Value {
     let mut here = data;
@@ -319,17 +286,4 @@ fn field(data: Option<&Value>, path: &str) -> Value {
         });
     }
     here.cloned().unwrap_or_default()
-}
-
-/// Bytes of what a server may say beside its error.
-const DATA_BYTES_MAX: usize = 4 << 10;
-
-/// What may be shown of the data of a server's error: all of it, redacted, or nothing.
-pub(crate) fn shown_data(data: Option<&Value>, shapes: &SecretShapes) -> Option<Value> {
-    let fits = |data: &&Value| {
-        bytes(data) <= DATA_BYTES_MAX
-            && check_value(data).is_ok()
-            && is_within(data, WRAPPED_DEPTH_MAX)
-    };
-    data.filter(fits).map(|data| redact_text(data, shapes))
 }

@@ -3,33 +3,30 @@
 //! Path: 8. Doc: call-path.md#requests
 
 use serde_json::Value;
-use toolbooth_audit::redact;
 use toolbooth_contracts::ErrorCode;
 use toolbooth_contracts::json::{WRAPPED_DEPTH_MAX, check_value, is_within};
-use toolbooth_contracts::port::{Ask, UpstreamError};
+use toolbooth_contracts::port::Ask;
 use toolbooth_registry::uris::ResourceUris;
 
-use super::forward::Answered;
-use super::{Refused, UpstreamRefusal, event, name};
-use crate::path::records::CallTrail;
-use crate::path::screen::{bytes, shown_data};
-use crate::proxy::ProxyState;
+use super::forward::{Answered, Unanswered};
+use super::request::event;
+use crate::server_error::bytes;
+use crate::state::ProxyState;
+use crate::trail::CallTrail;
 
 /// Stage 8: the answer as it may be shown and recorded.
 pub(super) fn screen(
     inner: &ProxyState,
     answered: Answered,
-) -> Result<(CallTrail, Value), Refused> {
+) -> Result<(Box<CallTrail>, Value), Unanswered> {
     let Answered { trail, server, ask, uris, mut value } = answered;
     map_uris(&mut value, &ask, &server, &uris);
     match objection(inner, &ask, &value) {
         None => Ok((trail, value)),
-        Some((code, internal)) => Err(Refused {
-            internal: Some(internal),
-            forwarded: true,
-            recorded: event(&ask).is_some(),
-            ..Refused::new(trail, code)
-        }),
+        Some((code, internal)) => {
+            let recorded = event(&ask).is_some();
+            Err(Unanswered { trail, code, upstream: None, internal, recorded })
+        }
     }
 }
 
@@ -108,39 +105,4 @@ fn map_uris(value: &mut Value, ask: &Ask, server: &str, uris: &ResourceUris) {
     if let Some(place) = value.get_mut(name).filter(|place| place.is_array()) {
         *place = Value::Array(items);
     }
-}
-
-/// What may be shown of a server's own error.
-pub(super) fn refusal(
-    inner: &ProxyState,
-    error: &UpstreamError,
-    server: &str,
-    ask: &Ask,
-    uris: &ResourceUris,
-) -> Option<UpstreamRefusal> {
-    let UpstreamError::Refused { code, message, data } = error else { return None };
-    let shapes = &inner.parts.shapes;
-    let redacted = shapes.redact(message).into_owned();
-    let plain: String =
-        redacted.chars().map(|c| if c.is_control() || is_invisible(c) { ' ' } else { c }).collect();
-    let message = redact::sentence(plain.trim(), shapes);
-    let data = shown_data(data.as_ref(), shapes).map(|mut data| {
-        // An error about the very resource names it as the client knows it.
-        if let Some(Value::String(uri)) = data.get_mut("uri")
-            && *uri == name(ask)
-        {
-            *uri = uris.to_wire(server, uri);
-        }
-        data
-    });
-    Some(UpstreamRefusal { server: server.to_owned(), code: *code, message, data })
-}
-
-/// Characters without width, and those that reorder what is shown.
-fn is_invisible(c: char) -> bool {
-    matches!(
-        c,
-        '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}'
-            | '\u{e0000}'..='\u{e007f}'
-    )
 }

@@ -12,63 +12,71 @@ use toolbooth_contracts::port::{Ask, UpstreamError};
 use toolbooth_contracts::{Caller, Conversation, ErrorCode};
 use toolbooth_registry::uris::ResourceUris;
 
-use super::answer::refusal;
+use super::refusal::refusal;
+use super::request::{UpstreamRefusal, code_of, event};
+use super::resolve::Permitted;
+use super::target::Target;
 use super::upstreams::UpstreamEntry;
-use super::{Permitted, Refused, code_of, event};
 use crate::allowance::{self, Allowance};
-use crate::path::records::CallTrail;
-use crate::proxy::ProxyState;
+use crate::state::ProxyState;
+use crate::trail::CallTrail;
 
 /// What a server has answered, and nobody has looked at yet.
 pub(super) struct Answered {
-    pub(super) trail: CallTrail,
+    pub(super) trail: Box<CallTrail>,
     pub(super) server: String,
     pub(super) ask: Ask,
     pub(super) uris: ResourceUris,
     pub(super) value: Value,
 }
 
+/// A server was asked, and there is no answer that could be shown.
+pub(super) struct Unanswered {
+    pub(super) trail: Box<CallTrail>,
+    pub(super) code: ErrorCode,
+    /// The server's own error, where it is the server that refused.
+    pub(super) upstream: Option<Box<UpstreamRefusal>>,
+    /// The full cause, for operators.
+    pub(super) internal: String,
+    /// Whether it is written down: only answers that are recorded have failures that are.
+    pub(super) recorded: bool,
+}
+
+impl Unanswered {
+    /// What a server, or the way to it, said instead of an answer.
+    pub(super) fn of(
+        inner: &ProxyState,
+        trail: Box<CallTrail>,
+        error: &UpstreamError,
+        target: &Target,
+        uris: &ResourceUris,
+    ) -> Self {
+        let shapes = &inner.parts.shapes;
+        Self {
+            trail,
+            code: code_of(error),
+            upstream: refusal(shapes, error, &target.server, &target.ask, uris).map(Box::new),
+            internal: shapes.redact(&error.to_string()).into_owned(),
+            recorded: event(&target.ask).is_some(),
+        }
+    }
+}
+
 /// Stage 7.
 pub(super) async fn forward(
     inner: &Arc<ProxyState>,
     permitted: Permitted,
-) -> Result<Answered, Refused> {
-    let Permitted { entered, target, uris } = permitted;
-    let trail = entered.trail;
-    let now = inner.parts.clock.monotonic();
-    let left = entered.deadline.map(|deadline| deadline.saturating_sub(now));
-    let asked = send(
-        inner,
-        &target.upstream,
-        target.ask.clone(),
-        trail.caller.clone(),
-        entered.toolset.clone(),
-        &entered.conversation,
-        left,
-    )
-    .await;
+) -> Result<Answered, Unanswered> {
+    let Permitted { entered, target, uris, .. } = permitted;
+    let left = entered.time_left(inner);
+    let caller = entered.trail.caller.clone();
+    let (entry, ask, toolset) = (&target.upstream, target.ask.clone(), entered.toolset.clone());
+    let asked = send(inner, entry, ask, caller, toolset, &entered.conversation, left).await;
     drop(entered.slot);
+    let trail = entered.trail;
     match asked {
         Ok(value) => Ok(Answered { trail, server: target.server, ask: target.ask, uris, value }),
-        Err(error) => {
-            // Only answers that are recorded have failures that are.
-            let recorded = event(&target.ask).is_some();
-            let code = code_of(&error);
-            let refused = Refused {
-                upstream: refusal(inner, &error, &target.server, &target.ask, &uris),
-                internal: Some(inner.parts.shapes.redact(&error.to_string()).into_owned()),
-                forwarded: true,
-                recorded,
-                ..Refused::new(trail, code)
-            };
-            Err(match &refused.upstream {
-                Some(told) => {
-                    let message = told.message.clone();
-                    refused.saying(message)
-                }
-                None => refused,
-            })
-        }
+        Err(error) => Err(Unanswered::of(inner, trail, &error, &target, &uris)),
     }
 }
 

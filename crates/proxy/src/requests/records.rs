@@ -1,107 +1,122 @@
-//! What is written down of a request: names and digests, in the agent log too.
+//! What is written down of a request, names and digests only, and the answer that goes with it.
 //!
 //! Path: 9. Doc: records.md#of-requests
 
-use std::sync::Arc;
-
 use serde_json::Value;
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::ledger::Refusal;
 use toolbooth_audit::redact;
-use toolbooth_contracts::agent_log::LogLevel;
 use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::{Effect, ErrorCode, Status};
 
-use super::{Refused, sentence};
-use crate::path::records::{CallTrail, logged_digest};
-use crate::proxy::ProxyState;
+use super::forward::Unanswered;
+use super::request::{RequestError, sentence};
+use crate::entry::Refused;
+use crate::state::ProxyState;
+use crate::trail::{CallTrail, UnclaimedEnd};
 
-/// Names the request in its records. A URI may carry a secret and have any length.
-pub(super) fn name(inner: &ProxyState, trail: &mut CallTrail, id: &str) {
-    trail.tool_id = inner.parts.shapes.redact(id).into_owned();
-    trail.shorten();
+/// Why a request has no answer.
+pub(super) enum Stop {
+    Refused(Refused),
+    Unanswered(Unanswered),
 }
 
-/// Records an answer, where answers of its kind are recorded.
+impl From<Refused> for Stop {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+impl From<Unanswered> for Stop {
+    fn from(unanswered: Unanswered) -> Self {
+        Self::Unanswered(unanswered)
+    }
+}
+
+/// Records an answer, where answers of its kind are recorded, before it leaves.
 pub(super) async fn answered(
     inner: &ProxyState,
-    trail: &CallTrail,
+    trail: Box<CallTrail>,
     event: Option<AuditEventKind>,
-    value: &Value,
-) -> Result<(), LedgerError> {
-    let Some(kind) = event else { return Ok(()) };
-    let digest =
-        serde_json::to_vec(value).map(|bytes| inner.parts.ledger.digester().of_bytes(&bytes)).ok();
-    let outcome = Outcome {
-        kind,
-        code: None,
-        sentence: None,
-        effect: Effect::Completed,
+    value: Value,
+) -> Result<Value, RequestError> {
+    let Some(kind) = event else { return Ok(value) };
+    let digester = inner.parts.ledger.digester();
+    let digest = serde_json::to_vec(&value).map(|bytes| digester.of_bytes(&bytes)).ok();
+    let end = UnclaimedEnd {
+        output: trail.logged_answer(inner, digest.as_ref()),
         result_digest: digest,
-        internal: None,
-        forwarded: true,
+        was_sent: true,
+        ..UnclaimedEnd::new(kind, Status::Succeeded, Effect::Completed)
     };
-    write(inner, trail, outcome).await
+    match trail.record(inner, &inner.parts.clock.now(), end).await {
+        Ok(()) => Ok(value),
+        Err(error) => Err(withheld(inner, trail.call_id, &error)),
+    }
 }
 
-/// Records a refusal, or that the server gave no answer.
-pub(super) async fn refused(inner: &ProxyState, refused: &Refused) -> Result<(), LedgerError> {
-    let code = refused.code;
-    let Some(kind) = code.event() else { return Ok(()) };
+/// Records why there is no answer, and says it.
+pub(super) async fn stopped(inner: &ProxyState, stop: Stop) -> RequestError {
+    match stop {
+        Stop::Refused(refused) => {
+            let code = refused.code;
+            let message =
+                refused.reason.message.clone().unwrap_or_else(|| sentence(code).to_owned());
+            refused.record(inner, &message).await;
+            let Refused { trail, reason, .. } = refused;
+            RequestError {
+                code,
+                message,
+                details: reason.details,
+                retry_after_ms: reason.retry_after_ms,
+                ..RequestError::broken(trail.call_id)
+            }
+        }
+        Stop::Unanswered(unanswered) => {
+            // What a server said is withheld where it cannot be recorded.
+            if let Err(error) = record_unanswered(inner, &unanswered).await {
+                return withheld(inner, unanswered.trail.call_id, &error);
+            }
+            let message = told(&unanswered).to_owned();
+            let Unanswered { trail, code, upstream, .. } = unanswered;
+            let upstream = upstream.map(|own| *own);
+            RequestError { code, message, upstream, ..RequestError::broken(trail.call_id) }
+        }
+    }
+}
+
+async fn record_unanswered(inner: &ProxyState, unanswered: &Unanswered) -> Result<(), LedgerError> {
+    let code = unanswered.code;
+    let Some(kind) = code.event().filter(|_| unanswered.recorded) else { return Ok(()) };
     let effect = match code {
-        _ if !refused.forwarded => Effect::NotStarted,
         ErrorCode::ToolError | ErrorCode::InvalidToolResult | ErrorCode::ResultTooLarge => {
             Effect::Completed
         }
         _ => Effect::Unknown,
     };
-    let sentence = refused.message.as_deref().unwrap_or_else(|| sentence(code));
-    let outcome = Outcome {
-        kind,
+    let end = UnclaimedEnd {
         code: Some(code),
-        sentence: Some(redact::sentence(sentence, &inner.parts.shapes)),
-        effect,
-        result_digest: None,
-        internal: refused.internal.clone(),
-        forwarded: refused.forwarded,
+        sentence: Some(redact::sentence(told(unanswered), &inner.parts.shapes)),
+        internal: Some(unanswered.internal.clone()),
+        was_sent: true,
+        ..UnclaimedEnd::new(kind, code.status(), effect)
     };
-    write(inner, &refused.trail, outcome).await
+    unanswered.trail.record(inner, &inner.parts.clock.now(), end).await
 }
 
-struct Outcome {
-    kind: AuditEventKind,
-    code: Option<ErrorCode>,
-    sentence: Option<String>,
-    effect: Effect,
-    result_digest: Option<String>,
-    internal: Option<String>,
-    forwarded: bool,
+/// The sentence that is told: the server's own, or what the code means.
+fn told(unanswered: &Unanswered) -> &str {
+    let own = unanswered.upstream.as_ref().map(|own| own.message.as_str());
+    own.unwrap_or_else(|| sentence(unanswered.code))
 }
 
-async fn write(inner: &ProxyState, trail: &CallTrail, outcome: Outcome) -> Result<(), LedgerError> {
-    let duration_ms = trail.duration_ms(inner);
-    let at = inner.parts.clock.now();
-    if let (Some(code), false) = (outcome.code, outcome.forwarded)
-        && !inner.is_single(trail.caller.name(), code, &at)
-    {
-        return Ok(());
+/// The answer cannot be recorded, so it does not leave.
+fn withheld(inner: &ProxyState, call_id: String, error: &LedgerError) -> RequestError {
+    inner.count_gap(error);
+    let code = ErrorCode::RecordUnavailable;
+    RequestError {
+        code,
+        message: sentence(code).to_owned(),
+        retry_after_ms: Some(1_000),
+        ..RequestError::broken(call_id)
     }
-    let mut terminal = trail.event(outcome.kind, &at);
-    terminal.status = Some(outcome.code.map_or(Status::Succeeded, ErrorCode::status));
-    terminal.error_code = outcome.code;
-    terminal.error = outcome.sentence;
-    terminal.effect = Some(outcome.effect);
-    terminal.duration_ms = Some(duration_ms);
-    terminal.result_digest.clone_from(&outcome.result_digest);
-    let mut log = trail.log(inner, &at, duration_ms);
-    log.is_error = outcome.code.is_some();
-    log.error_code = outcome.code;
-    log.internal = outcome.internal;
-    log.attempt = u32::from(outcome.forwarded);
-    if inner.parts.retention.log(&trail.tool_id) != LogLevel::None {
-        let digest = |digest: &Option<String>| digest.as_ref().map(logged_digest);
-        log.input = digest(&trail.args_digest);
-        log.output = digest(&outcome.result_digest);
-    }
-    inner.parts.ledger.refuse(Refusal { log: Arc::new(log), terminal }).await
 }

@@ -2,25 +2,20 @@
 //!
 //! Path: 2, 7. Doc: call-path.md#subscriptions
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::runtime::Handle;
 use toolbooth_contracts::port::Ask;
 use toolbooth_contracts::{CallContext, Caller, Conversation, ErrorCode};
 
-use super::forward::send;
+use super::forward::{Unanswered, send};
+use super::records::{Stop, stopped};
+use super::request::{RequestError, ServerRequest, tell_log};
+use super::resolve::{Permitted, enter, resolve, verify_source};
+use super::subscription_table::{Asked, Key};
 use super::upstreams::UpstreamEntry;
-use super::{
-    Permitted, Refused, RequestError, ServerRequest, answer, code_of, enter, refuse, resolve,
-    tell_log, verify_source,
-};
-use crate::proxy::ProxyState;
-
-/// Subscriptions that may be held at once, over all callers.
-const SUBSCRIPTIONS_MAX: usize = 16_384;
-/// Subscriptions that one caller may hold at once.
-const SUBSCRIPTIONS_OF_CALLER_MAX: usize = 4_096;
+use crate::entry::Refused;
+use crate::state::ProxyState;
 
 /// What a caller wants to be told of.
 #[derive(Debug, Clone)]
@@ -54,75 +49,6 @@ impl Subscription {
     #[must_use]
     pub fn uri(&self) -> &str {
         &self.uri
-    }
-}
-
-/// A resource at a server, on the connection of one caller where each has its own.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
-    server: String,
-    uri: String,
-    caller: Option<Caller>,
-}
-
-/// Whether the server has been asked; held while it is asked or told to stop, so that these never
-/// pass one another.
-type Asked = Arc<tokio::sync::Mutex<bool>>;
-
-#[derive(Default)]
-struct Table {
-    held: HashMap<Key, (usize, Asked)>,
-    by_caller: HashMap<Caller, usize>,
-    all: usize,
-}
-
-/// Everything that callers are subscribed to.
-#[derive(Default)]
-pub(crate) struct Subscriptions(Mutex<Table>);
-
-impl Subscriptions {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn hold(&self, key: &Key, caller: &Caller) -> Option<Asked> {
-        let mut table = self.table();
-        let own = table.by_caller.get(caller).copied().unwrap_or_default();
-        if table.all >= SUBSCRIPTIONS_MAX || own >= SUBSCRIPTIONS_OF_CALLER_MAX {
-            return None;
-        }
-        table.all += 1;
-        table.by_caller.insert(caller.clone(), own + 1);
-        let (count, asked) = table.held.entry(key.clone()).or_default();
-        *count += 1;
-        Some(Arc::clone(asked))
-    }
-
-    /// Gives one up; tells whether it was the last.
-    fn give_up(&self, key: &Key, caller: &Caller) -> bool {
-        let mut table = self.table();
-        table.all = table.all.saturating_sub(1);
-        if let Some(own) = table.by_caller.get_mut(caller) {
-            *own = own.saturating_sub(1);
-            if *own == 0 {
-                table.by_caller.remove(caller);
-            }
-        }
-        table.held.get_mut(key).is_some_and(|(count, _)| {
-            *count = count.saturating_sub(1);
-            *count == 0
-        })
-    }
-
-    fn is_held(&self, key: &Key) -> bool {
-        self.table().held.get(key).is_some_and(|(count, _)| *count > 0)
-    }
-
-    fn forget(&self, key: &Key) {
-        let mut table = self.table();
-        if table.held.get(key).is_some_and(|(count, _)| *count == 0) {
-            table.held.remove(key);
-        }
     }
 }
 
@@ -173,21 +99,21 @@ pub(crate) async fn subscribe(
     let caller = request.caller.clone();
     let done = match run(&inner, request).await {
         Ok(subscription) => Ok(subscription),
-        Err(refused) => Err(refuse(&inner, refused).await),
+        Err(stop) => Err(stopped(&inner, stop).await),
     };
     tell_log("subscribe", &caller, done.as_ref().err());
     done
 }
 
-async fn run(inner: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subscription, Refused> {
+async fn run(inner: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subscription, Stop> {
     let SubscribeRequest { uri, context, caller, within } = request;
     let ask = Ask::Subscribe { uri: uri.clone() };
     let (conversation, _cancel) = Conversation::detached();
     let request = ServerRequest { ask, context, caller: caller.clone(), within };
-    let entered = verify_source(inner, enter(inner, request, conversation)?).await?;
-    let Permitted { entered, target, uris } = resolve(inner, entered)?;
+    let verified = verify_source(inner, enter(inner, request, conversation)?).await?;
+    let Permitted { entered, target, uris, .. } = resolve(inner, verified)?;
     let Ask::Subscribe { uri: own } = &target.ask else {
-        return Err(Refused::new(entered.trail, ErrorCode::InvalidArgs));
+        return Err(Refused::new(entered.trail, ErrorCode::InvalidArgs).into());
     };
     let key = Key {
         server: target.server.clone(),
@@ -196,7 +122,7 @@ async fn run(inner: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subsc
     };
     let Some(asked) = inner.subscriptions.hold(&key, &caller) else {
         let refused = Refused::new(entered.trail, ErrorCode::Overloaded);
-        return Err(refused.saying("there are too many subscriptions"));
+        return Err(refused.saying("there are too many subscriptions").into());
     };
     // From here on whatever ends this gives the subscription up.
     let held = Held {
@@ -207,23 +133,14 @@ async fn run(inner: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subsc
         key,
         asked: Arc::clone(&asked),
     };
-    let now = inner.parts.clock.monotonic();
-    let left = entered.deadline.map(|deadline| deadline.saturating_sub(now));
+    let left = entered.time_left(inner);
     let mut asked = asked.lock().await;
     if !*asked {
         let ask = target.ask.clone();
         let sent =
             send(inner, &target.upstream, ask, caller, None, &entered.conversation, left).await;
         if let Err(error) = sent {
-            let upstream = answer::refusal(inner, &error, &target.server, &target.ask, &uris);
-            return Err(Refused {
-                message: upstream.as_ref().map(|told| told.message.clone()),
-                upstream,
-                internal: Some(inner.parts.shapes.redact(&error.to_string()).into_owned()),
-                forwarded: true,
-                recorded: false,
-                ..Refused::new(entered.trail, code_of(&error))
-            });
+            return Err(Unanswered::of(inner, entered.trail, &error, &target, &uris).into());
         }
         *asked = true;
     }

@@ -7,8 +7,7 @@ use toolbooth_policy::{Item, ToolStatus};
 use toolbooth_registry::discovered::tool_id;
 use toolbooth_registry::{RegisteredItem, Source, item_id};
 
-use super::upstreams::UpstreamEntry;
-use crate::proxy::ProxyState;
+use super::upstreams::{UpstreamEntry, Upstreams};
 use crate::world::World;
 
 /// What a request is about.
@@ -28,22 +27,22 @@ pub(super) struct Target {
 impl Target {
     /// Finds what a request names; `None` where it is not there. Whether the caller may know it is
     /// not looked at.
-    pub(super) fn find(inner: &ProxyState, world: &World, ask: &Ask) -> Option<Self> {
+    pub(super) fn find(upstreams: &Upstreams, world: &World, ask: &Ask) -> Option<Self> {
         match ask {
             Ask::GetPrompt { name, arguments } => {
                 let prompt = prompt(world, name)?;
                 let name = prompt.key().to_owned();
                 let ask = Ask::GetPrompt { name, arguments: arguments.clone() };
-                Self::of_item(inner, prompt, ask)
+                Self::of_item(upstreams, prompt, ask)
             }
             Ask::ReadResource { uri } => {
-                Self::resource(inner, world, uri, |uri| Ask::ReadResource { uri })
+                Self::resource(upstreams, world, uri, |uri| Ask::ReadResource { uri })
             }
             Ask::Subscribe { uri } => {
-                Self::resource(inner, world, uri, |uri| Ask::Subscribe { uri })
+                Self::resource(upstreams, world, uri, |uri| Ask::Subscribe { uri })
             }
             Ask::Unsubscribe { uri } => {
-                Self::resource(inner, world, uri, |uri| Ask::Unsubscribe { uri })
+                Self::resource(upstreams, world, uri, |uri| Ask::Unsubscribe { uri })
             }
             Ask::Complete { reference, argument, context } => {
                 let complete = |reference| Ask::Complete {
@@ -55,7 +54,7 @@ impl Target {
                     CompletionReference::Prompt(name) => {
                         let prompt = prompt(world, name)?;
                         let own = CompletionReference::Prompt(prompt.key().to_owned());
-                        Self::of_item(inner, prompt, complete(own))
+                        Self::of_item(upstreams, prompt, complete(own))
                     }
                     CompletionReference::Resource(uri) => {
                         let own = |uri| complete(CompletionReference::Resource(uri));
@@ -63,8 +62,10 @@ impl Target {
                         let items = world.items.source(&Source::Mcp(server));
                         let template = items.and_then(|items| items.get(ItemKind::Template, key));
                         match template {
-                            Some(template) => Self::of_item(inner, template, own(key.to_owned())),
-                            None => Self::resource(inner, world, uri, own),
+                            Some(template) => {
+                                Self::of_item(upstreams, template, own(key.to_owned()))
+                            }
+                            None => Self::resource(upstreams, world, uri, own),
                         }
                     }
                 }
@@ -72,9 +73,9 @@ impl Target {
         }
     }
 
-    fn of_item(inner: &ProxyState, item: &RegisteredItem, ask: Ask) -> Option<Self> {
+    fn of_item(upstreams: &Upstreams, item: &RegisteredItem, ask: Ask) -> Option<Self> {
         Some(Self {
-            upstream: inner.parts.upstreams.get(item.server())?.clone(),
+            upstream: upstreams.get(item.server())?.clone(),
             server: item.server().to_owned(),
             kind: item.kind(),
             server_id: item.server_id().to_owned(),
@@ -86,13 +87,13 @@ impl Target {
 
     /// A resource, listed or not, of a server that has resources.
     fn resource(
-        inner: &ProxyState,
+        upstreams: &Upstreams,
         world: &World,
         uri: &str,
         ask: impl FnOnce(String) -> Ask,
     ) -> Option<Self> {
         let (server, own) = world.asked_resource(uri)?;
-        let upstream = inner.parts.upstreams.get(&server)?.clone();
+        let upstream = upstreams.get(&server)?.clone();
         let items = world.items.source(&Source::Mcp(server.clone()));
         if items.is_some_and(|items| items.has_none(ItemKind::Resource)) {
             return None;

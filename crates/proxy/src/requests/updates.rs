@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbooth_contracts::port::Notice;
 
-use crate::proxy::Parts;
+use super::upstreams::Upstreams;
+use crate::world::Worlds;
 
 /// Updates that may wait for one listener; further ones push out the oldest.
 const UPDATES_MAX: usize = 1_024;
@@ -45,15 +46,19 @@ impl Default for Updates {
 
 impl Updates {
     /// What is told from now on. The first listener starts the listening to servers.
-    pub(crate) fn listen(&self, parts: &Parts) -> broadcast::Receiver<ResourceUpdate> {
+    pub(crate) fn listen(
+        &self,
+        upstreams: &Upstreams,
+        worlds: &Arc<Worlds>,
+    ) -> broadcast::Receiver<ResourceUpdate> {
         let receiver = self.sender.subscribe();
         if self.started.swap(true, Ordering::SeqCst) {
             return receiver;
         }
-        for (server, entry) in parts.upstreams.iter() {
+        for (server, entry) in upstreams.iter() {
             let notices = entry.upstream.notices();
             let (server, sender) = (server.clone(), self.sender.clone());
-            let (worlds, closing) = (Arc::clone(&parts.worlds), self.closing.clone());
+            let (worlds, closing) = (Arc::clone(worlds), self.closing.clone());
             self.tasks.spawn(async move {
                 loop {
                     let notice = tokio::select! {

@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
+use http::HeaderMap;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::conversation::LogLevel;
 use toolbooth_contracts::{CallContext, Caller};
 
-use super::codec::RpcError;
+use super::rpc_error::RpcError;
 use super::wire::{self, code};
 
 /// An era of the protocol.
@@ -33,19 +34,36 @@ pub(super) struct Client {
     pub(super) capabilities: Vec<String>,
     /// The tool set of the door that it uses; `None` = everything.
     pub(super) toolset: Option<Arc<str>>,
+    /// The headers of the request that repeat arguments; `None` where the transport has none.
+    pub(super) param_headers: Option<HeaderMap>,
 }
 
 impl Client {
     /// The client of a request of the modern era.
     pub(super) fn modern(caller: Caller, stated: Stated, toolset: Option<Arc<str>>) -> Self {
         let Stated { name, log_level, capabilities } = stated;
-        Self { caller, era: Era::Modern, name, log_level, capabilities, toolset }
+        Self {
+            caller,
+            era: Era::Modern,
+            name,
+            log_level,
+            capabilities,
+            toolset,
+            param_headers: None,
+        }
     }
 
     /// The client of a session.
     pub(super) fn legacy(caller: Caller, name: Option<String>, toolset: Option<Arc<str>>) -> Self {
-        let capabilities = Vec::new();
-        Self { caller, era: Era::Legacy, name, log_level: None, capabilities, toolset }
+        Self {
+            caller,
+            era: Era::Legacy,
+            name,
+            log_level: None,
+            capabilities: Vec::new(),
+            toolset,
+            param_headers: None,
+        }
     }
 
     /// Whether a server's `requiredCapabilities` name one that the client lacks. Always false in
@@ -189,6 +207,7 @@ mod tests {
             log_level: None,
             capabilities: Vec::new(),
             toolset: None,
+            param_headers: None,
         };
         assert_eq!(client.context(&Map::new()).agent_id.as_deref(), Some("editor"));
         let claimed = client.context(&meta(json!({

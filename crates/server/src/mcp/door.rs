@@ -11,8 +11,9 @@ use toolbooth_contracts::{Conversation, ErrorCode};
 use toolbooth_proxy::{RequestError, ServerRequest, SubscribeRequest, Subscription, View};
 
 use super::client::Client;
-use super::codec::{Body, Request, RpcError};
+use super::codec::{Body, Request};
 use super::notifications::Notifications;
+use super::rpc_error::RpcError;
 use super::wire::{self, code};
 use super::{lists, tools};
 use crate::Gateway;
@@ -50,8 +51,8 @@ impl Door {
 
     /// A session id that cannot be guessed.
     pub(super) fn new_id(&self) -> String {
-        let ids = &self.gateway.proxy.parts().ids;
-        format!("{}{}", ids.next(), ids.next()).replace('-', "")
+        let proxy = &self.gateway.proxy;
+        format!("{}{}", proxy.new_id(), proxy.new_id()).replace('-', "")
     }
 
     /// The client's view of the catalogue.
@@ -82,10 +83,8 @@ impl Door {
                 lists::answer(&self.gateway, &self.view(client), client, &request)?
             }
             "tools/call" => {
-                let view = self.view(client);
-                let called =
-                    tools::call(&self.gateway, view, client, request, &meta, conversation).await?;
-                return Ok(Body::Call(Box::new(called)));
+                let called = tools::call(&self.gateway, client, request, &meta, conversation);
+                return Ok(Body::Call(Box::new(called.await?)));
             }
             _ => self.ask(client, request, &meta, conversation).await?,
         };

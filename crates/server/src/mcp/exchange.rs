@@ -12,39 +12,10 @@ use toolbooth_contracts::Conversation;
 use toolbooth_contracts::conversation::{Counterpart, LogLine, Progress};
 
 use super::client::Client;
-use super::codec::{self, Body, Id, Request, RpcError};
+use super::codec::{self, Request};
 use super::door::Door;
 use super::in_flight::Running;
-
-/// Messages that may wait for a slow client; further progress waits in the conversation.
-pub(super) const OUTGOING_MAX: usize = 16;
-
-/// A message to the client.
-#[derive(Debug)]
-pub(super) enum Outgoing {
-    /// A notification before the answer.
-    Notice(Bytes),
-    /// The answer, which is the last message.
-    Answer(Answer),
-}
-
-/// The answer to a request.
-#[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) message: Bytes,
-    /// The code that decides the HTTP status: of the gateway's own error, or of a missing
-    /// capability. `None` for a result and for other errors of a server.
-    pub(super) error: Option<i64>,
-}
-
-impl Answer {
-    pub(super) fn new(id: &Id, answered: Result<Body, RpcError>) -> Self {
-        let error = answered.as_ref().err();
-        let error = error.filter(|error| !error.upstream || error.is_of_transport());
-        let error = error.map(|error| error.code);
-        Self { message: codec::answer(id, answered), error }
-    }
-}
+use super::outgoing::{Answer, Outgoing};
 
 /// The client's progress token, if it is a string or a number.
 pub(super) fn progress_token(meta: &Map<String, Value>) -> Option<&Value> {
@@ -154,6 +125,7 @@ async fn tell(outgoing: &mpsc::Sender<Outgoing>, method: &str, params: Value) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::codec::Id;
     use super::super::in_flight::InFlight;
     use super::*;
 

@@ -9,7 +9,8 @@ use base64::prelude::BASE64_STANDARD;
 use http::HeaderMap;
 use serde_json::Value;
 
-use super::codec::{Request, RpcError};
+use super::codec::Request;
+use super::rpc_error::RpcError;
 use super::wire::{code, header};
 
 /// The value of a header, decoded as MCP encodes it.
@@ -95,6 +96,13 @@ pub(super) fn check_standard(
 /// `-32020`.
 pub(super) fn check_notification(headers: &HeaderMap, method: &str) -> Result<(), RpcError> {
     agrees(headers, header::METHOD, method)
+}
+
+/// The headers that repeat arguments.
+pub(super) fn params(headers: &HeaderMap) -> HeaderMap {
+    let prefix = header::PARAM_PREFIX.to_ascii_lowercase();
+    let own = headers.iter().filter(|(name, _)| name.as_str().starts_with(&prefix));
+    own.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// Whether a schema has a property that is repeated in a header.

@@ -15,17 +15,18 @@ use tokio_util::sync::CancellationToken;
 use toolbooth_contracts::Caller;
 
 use super::client::{self, Client, Era};
-use super::codec::{self, Fault, Incoming, Message, Notification, Request, RpcError};
+use super::codec::{self, Fault, Incoming, Message, Notification, Request};
 use super::door::Door;
-use super::exchange::{self, OUTGOING_MAX};
+use super::exchange;
 use super::headers;
 use super::listen;
 use super::notifications::Lists;
+use super::outgoing::OUTGOING_MAX;
 use super::reply::{self, Accepted};
+use super::rpc_error::RpcError;
 use super::sessions::{
     BATCHES, Initialize, NO_BATCHES, NoSession, Session, SessionLimits, Sessions,
 };
-use super::tools;
 use super::wire::{self, code, header};
 use crate::http::{Held, read_json};
 
@@ -135,8 +136,7 @@ impl Visit {
     /// Whether the path names a tool set that does not exist.
     fn is_of_no_toolset(&self) -> bool {
         let catalogue = &self.endpoint.door.gateway.catalogue;
-        let view = catalogue.view(&self.caller).within(self.toolset.clone());
-        self.toolset.is_some() && !view.toolset_exists()
+        self.toolset.as_deref().is_some_and(|name| !catalogue.has_toolset(name))
     }
 
     /// Answers 404 for an unknown tool set, with the request's id if the body can be read.
@@ -255,13 +255,16 @@ impl Visit {
             return Err(refuse(&RpcError::new(code::HEADER_MISMATCH, message)));
         }
         let stated = client::stated(&meta).map_err(|error| refuse(&error))?;
-        let client = Client::modern(self.caller.clone(), stated, self.toolset.clone());
+        let client = Client {
+            param_headers: Some(headers::params(&self.headers)),
+            ..Client::modern(self.caller.clone(), stated, self.toolset.clone())
+        };
         let door = &self.endpoint.door;
         let listens = request.method == listen::METHOD;
         if !listens && !door.answers(&request.method, &client) {
             return Err(refuse(&RpcError::unknown_method(&request.method)));
         }
-        self.check_headers(&client, &request).map_err(|error| refuse(&error))?;
+        self.check_headers(&request).map_err(|error| refuse(&error))?;
         let (outgoing, receiver) = mpsc::channel(OUTGOING_MAX);
         let stop = CancellationToken::new();
         let guard = stop.clone().drop_guard();
@@ -291,21 +294,11 @@ impl Visit {
         Ok(reply::reply(Era::Modern, accepted, wants_notices, receiver, Some(guard)).await)
     }
 
-    /// Compares the head with the body. Arguments are not compared for a tool that the caller does
-    /// not see, because the answer would reveal it.
-    fn check_headers(&self, client: &Client, request: &Request) -> Result<(), RpcError> {
+    /// Compares the head with the body. The headers that repeat arguments are compared when the tool is
+    /// known.
+    fn check_headers(&self, request: &Request) -> Result<(), RpcError> {
         let name = headers::name(request)?;
-        headers::check_standard(&self.headers, wire::modern(), &request.method, name.as_deref())?;
-        if request.method == "tools/call"
-            && let Some(tool) = name.and_then(|name| self.endpoint.door.view(client).find(&name))
-        {
-            let schema = &tool.tool.contract().input_schema;
-            if headers::is_annotated(schema) {
-                let arguments = tools::arguments(request);
-                headers::check_params(&self.headers, schema, &arguments)?;
-            }
-        }
-        Ok(())
+        headers::check_standard(&self.headers, wire::modern(), &request.method, name.as_deref())
     }
 
     async fn legacy(

@@ -11,7 +11,8 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::codec::{Id, Notification, RpcError};
+use super::codec::{Id, Notification};
+use super::rpc_error::RpcError;
 use super::wire::code;
 
 /// The most requests of one client that are in progress at once.

@@ -10,11 +10,12 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::client::Client;
-use super::codec::{self, Request, RpcError};
+use super::codec::{self, Request};
 use super::door::Door;
-use super::exchange::{Answer, Outgoing};
 use super::notifications::{Lists, SUBSCRIPTIONS_MAX};
 use super::outbox;
+use super::outgoing::{Answer, Outgoing};
+use super::rpc_error::RpcError;
 
 /// The method.
 pub(super) const METHOD: &str = "subscriptions/listen";

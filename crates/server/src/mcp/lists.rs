@@ -8,8 +8,9 @@ use toolbooth_contracts::port::ItemKind;
 use toolbooth_proxy::View;
 
 use super::client::Client;
-use super::codec::{Request, RpcError};
+use super::codec::Request;
 use super::declared::tool_document;
+use super::rpc_error::RpcError;
 use super::search;
 use crate::{Gateway, Listing};
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, mpsc};
 
 use super::codec::{self, Id};
-use super::exchange::Outgoing;
+use super::outgoing::Outgoing;
 
 /// The member of `_meta` that names the subscription of a message.
 pub(super) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";

@@ -22,8 +22,9 @@ use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::DropGuard;
 
 use super::client::Era;
-use super::codec::{Fault, Id, RpcError, error_answer};
-use super::exchange::{Answer, Outgoing};
+use super::codec::{Fault, Id, error_answer};
+use super::outgoing::{Answer, Outgoing};
+use super::rpc_error::RpcError;
 use super::wire::code;
 use crate::http::Problem;
 

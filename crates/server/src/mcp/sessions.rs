@@ -19,11 +19,13 @@ use toolbooth_contracts::Caller;
 use toolbooth_contracts::conversation::LogLevel;
 
 use super::client::Client;
-use super::codec::{self, Fault, Message, Notification, Request, RpcError};
+use super::codec::{self, Fault, Message, Notification, Request};
 use super::door::Door;
-use super::exchange::{self, Answer, OUTGOING_MAX, Outgoing};
+use super::exchange;
 use super::in_flight::{InFlight, Running, cancelled};
 use super::notifications::{Membership, SUBSCRIPTIONS_MAX};
+use super::outgoing::{Answer, OUTGOING_MAX, Outgoing};
+use super::rpc_error::RpcError;
 use super::wire::{self, code};
 use crate::http::Held;
 

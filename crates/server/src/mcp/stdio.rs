@@ -13,13 +13,15 @@ use tokio_util::sync::CancellationToken;
 use toolbooth_contracts::Caller;
 
 use super::client::{self, Client};
-use super::codec::{self, Fault, Id, Incoming, Message, Notification, Request, RpcError};
+use super::codec::{self, Fault, Id, Incoming, Message, Notification, Request};
 use super::door::Door;
-use super::exchange::{self, Answer, OUTGOING_MAX, Outgoing};
+use super::exchange;
 use super::framing::{Line, read_line};
 use super::in_flight::{InFlight, cancelled};
 use super::listen;
 use super::notifications::Lists;
+use super::outgoing::{Answer, OUTGOING_MAX, Outgoing};
+use super::rpc_error::RpcError;
 use super::sessions::{BATCHES, Initialize, NO_BATCHES, Session};
 use super::wire::{self, code};
 use crate::Gateway;
@@ -39,9 +41,8 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 pub async fn serve_stdio(gateway: Gateway, toolset: Option<&str>) -> Result<(), ServeError> {
     let toolset: Option<Arc<str>> = toolset.map(Arc::from);
     let caller = local_user();
-    let view = gateway.catalogue.view(&caller).within(toolset.clone());
-    if let (false, Some(name)) = (view.toolset_exists(), &toolset) {
-        return Err(ServeError::NoToolSet { name: name.to_string() });
+    if let Some(name) = toolset.as_deref().filter(|name| !gateway.catalogue.has_toolset(name)) {
+        return Err(ServeError::NoToolSet { name: name.to_owned() });
     }
     let input = BufReader::new(tokio::io::stdin());
     Pipe::serve(gateway, caller, toolset, input, tokio::io::stdout()).await

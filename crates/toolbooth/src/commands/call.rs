@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use toolbooth_contracts::json::{self, JsonFaultKind};
 use toolbooth_contracts::plan::{Plan, StepStatus};
-use toolbooth_contracts::{CallContext, CallRequest, Conversation, ErrorCode, Status, ToolCall};
+use toolbooth_contracts::{CallContext, Conversation, ErrorCode, Status, ToolCall, ToolName};
 use toolbooth_proxy::{InvalidPlan, Limits, check_plan};
 use toolbooth_registry::Source;
 
@@ -31,9 +31,8 @@ pub(super) async fn call(
     find(&frame, std::iter::once(tool)).await;
     let runtime = Runtime::build(frame).await?;
     runtime.note_discovered().await;
-    let tool_id = runtime.frame.worlds.now().names().tool_id(tool).to_owned();
-    let request = CallRequest {
-        tool_id,
+    let asked = ToolCall {
+        tool: ToolName::Wire(tool.to_owned()),
         args: Some(args),
         context: CallContext {
             call_id: context.call_id,
@@ -44,6 +43,8 @@ pub(super) async fn call(
             idempotency_key: context.idempotency_key,
             deadline_ms: None,
         },
+        caller,
+        toolset: None,
     };
     let (conversation, counterpart) = Conversation::pair(false);
     let cancel = counterpart.cancel.clone();
@@ -53,8 +54,7 @@ pub(super) async fn call(
             cancel.cancel();
         }
     });
-    let (result, notes) =
-        runtime.proxy.call_explained(ToolCall::new(request, caller), conversation).await;
+    let (result, notes) = runtime.proxy.call_explained(asked, conversation).await;
     interrupted.abort();
     runtime.shut_down().await?;
     let succeeded = result.status == Status::Succeeded;

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use toolbooth_audit::ledger::{Prune, PruneKind, Pruned};
+use toolbooth_audit::ledger::{PruneKind, Pruned};
 use toolbooth_audit::reads::{IdKind, Page, ReceiptFilter};
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_proxy::{Operations, ResolveError};
@@ -207,9 +207,7 @@ pub(super) async fn prune(
     for (kind, before) in wanted {
         let mut all = Pruned::default();
         loop {
-            let parts = runtime.proxy.parts();
-            let step = Prune { kind, before: before.clone(), at: parts.clock.now() };
-            let pruned = parts.ledger.prune(step).await.map_err(unreadable)?;
+            let pruned = runtime.proxy.prune(kind, before.clone()).await.map_err(unreadable)?;
             all.removed += pruned.removed;
             all.tombstones += pruned.tombstones;
             if pruned == Pruned::default() {

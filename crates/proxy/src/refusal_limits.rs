@@ -1,5 +1,5 @@
-//! Floods of refusals: beyond a number for each caller, code and minute they are counted, and told
-//! together in one event.
+//! How many refusals are recorded one by one: beyond a number for each caller, code and minute they are
+//! counted, and told together in one event.
 //!
 //! Path: 9. Doc: records.md#of-one-call
 
@@ -34,9 +34,9 @@ struct Window {
 
 /// Refusals of the last minute.
 #[derive(Debug, Default)]
-pub(crate) struct Floods(Mutex<HashMap<Name, Window>>);
+pub(crate) struct RefusalLimits(Mutex<HashMap<Name, Window>>);
 
-impl Floods {
+impl RefusalLimits {
     fn windows(&self) -> MutexGuard<'_, HashMap<Name, Window>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,18 +112,18 @@ mod tests {
 
     #[test]
     fn what_comes_too_often_is_counted_for_each_caller_and_code() {
-        let floods = Floods::default();
+        let limits = RefusalLimits::default();
         let refuse = |caller: &str, code, (now, at): (Duration, Moment)| {
-            floods.is_single(caller, code, now, &at)
+            limits.is_single(caller, code, now, &at)
         };
         let unknown = ErrorCode::UnregisteredTool;
         let single = (0..1_000).filter(|_| refuse("a", unknown, at(1))).count() as u64;
         assert_eq!(single, SINGLE_MAX);
         assert!(refuse("b", unknown, at(1)) && refuse("a", ErrorCode::PolicyDenied, at(1)));
         let (now, moment) = at(2);
-        assert!(floods.take(now, &moment, false).is_empty(), "the minute goes on");
+        assert!(limits.take(now, &moment, false).is_empty(), "the minute goes on");
         let (later, moment) = (Duration::from_secs(62), at(3).1);
-        let told = floods.take(later, &moment, false);
+        let told = limits.take(later, &moment, false);
         assert_eq!(told.len(), 1);
         let facts = told[0].facts.clone().unwrap();
         assert_eq!(facts["folded"], 700);
@@ -131,25 +131,25 @@ mod tests {
             (told[0].caller.as_deref(), facts["since"].as_str()),
             (Some("a"), Some(at(1).1.text.as_str()))
         );
-        assert!(floods.windows().is_empty() && floods.take(later, &moment, true).is_empty());
+        assert!(limits.windows().is_empty() && limits.take(later, &moment, true).is_empty());
     }
 
     #[test]
     fn many_callers_take_bounded_room_and_none_is_lost() {
-        let floods = Floods::default();
+        let limits = RefusalLimits::default();
         let mut single = 0;
         for n in 0..10_000 {
             let (now, at) = at(1);
-            single += u64::from(floods.is_single(
+            single += u64::from(limits.is_single(
                 &format!("c{n}"),
                 ErrorCode::UnregisteredTool,
                 now,
                 &at,
             ));
         }
-        assert!(floods.windows().len() <= NAMES_MAX + 1);
+        assert!(limits.windows().len() <= NAMES_MAX + 1);
         let (now, at) = at(2);
-        let told: u64 = floods
+        let told: u64 = limits
             .take(now, &at, true)
             .iter()
             .map(|event| event.facts.as_ref().unwrap()["folded"].as_u64().unwrap())

@@ -1,0 +1,244 @@
+//! The stages that calls and requests share: they enter, the source is asked, and some are refused.
+//!
+//! What a stage gives can be made here only, so that none can be left out.
+//!
+//! Path: 2, 9. Doc: call-path.md#stages
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tokio::sync::{OwnedSemaphorePermit, TryAcquireError};
+use toolbooth_audit::LedgerError;
+use toolbooth_audit::redact;
+use toolbooth_contracts::{CallContext, CallId, Caller, Conversation, Effect, ErrorCode};
+use toolbooth_policy::{Denial, DenialRule};
+
+use crate::catalogue::{Catalogue, Verification};
+use crate::state::ProxyState;
+use crate::trail::{CallTrail, NAME_BYTES_MAX, UnclaimedEnd};
+use crate::world::World;
+
+/// What comes in at a door, before anything of it is looked at.
+pub(crate) struct Arrival<A> {
+    /// What is asked.
+    pub(crate) asked: A,
+    /// The name of that, as it came; for the records until it is found.
+    pub(crate) name: String,
+    pub(crate) context: CallContext,
+    pub(crate) caller: Caller,
+    /// What the door shows.
+    pub(crate) toolset: Option<Arc<str>>,
+    pub(crate) conversation: Conversation,
+}
+
+/// Stage 2: it has an id, a deadline and a slot, and is not too large.
+pub(crate) struct Entered<A> {
+    pub(crate) trail: Box<CallTrail>,
+    /// `None` only while a call waits for its duplicate.
+    pub(crate) slot: Option<OwnedSemaphorePermit>,
+    pub(crate) conversation: Conversation,
+    /// When the caller stops waiting, on the monotonic clock.
+    pub(crate) deadline: Option<Duration>,
+    /// What the door shows.
+    pub(crate) toolset: Option<Arc<str>>,
+    /// What is asked.
+    pub(crate) asked: A,
+}
+
+impl<A> Entered<A> {
+    /// How long the caller still waits, where it says so.
+    pub(crate) fn time_left(&self, inner: &ProxyState) -> Option<Duration> {
+        self.deadline.map(|at| at.saturating_sub(inner.parts.clock.monotonic()))
+    }
+}
+
+/// The end of stage 2: the source was asked again, where it is to be asked before the call, and the
+/// world was taken that judges the call from here on.
+pub(crate) struct SourceVerified<A> {
+    entered: Entered<A>,
+    world: Arc<World>,
+}
+
+impl<A> SourceVerified<A> {
+    /// What came in, and the world that judges it.
+    pub(crate) fn into_parts(self) -> (Entered<A>, Arc<World>) {
+        (self.entered, self.world)
+    }
+}
+
+/// What ends before anything was dispatched or sent.
+pub(crate) struct Refused {
+    pub(crate) trail: Box<CallTrail>,
+    pub(crate) code: ErrorCode,
+    pub(crate) reason: Box<Reason>,
+}
+
+/// What is told of a refusal beside its code.
+#[derive(Default)]
+pub(crate) struct Reason {
+    /// A safe sentence in place of the code's own.
+    pub(crate) message: Option<String>,
+    /// Facts for a program.
+    pub(crate) details: Map<String, Value>,
+    /// When to try again, in milliseconds.
+    pub(crate) retry_after_ms: Option<u64>,
+    /// The full cause, for operators.
+    pub(crate) internal: Option<String>,
+}
+
+impl Refused {
+    pub(crate) fn new(trail: Box<CallTrail>, code: ErrorCode) -> Self {
+        Self { trail, code, reason: Box::default() }
+    }
+
+    pub(crate) fn saying(mut self, message: impl Into<String>) -> Self {
+        self.reason.message = Some(message.into());
+        self
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.reason.details.insert(name.to_owned(), value.into());
+        self
+    }
+
+    pub(crate) fn retry_after(mut self, ms: u64) -> Self {
+        self.reason.retry_after_ms = Some(ms);
+        self
+    }
+
+    pub(crate) fn because(mut self, internal: impl Into<String>) -> Self {
+        self.reason.internal = Some(internal.into());
+        self
+    }
+
+    /// Denied by the policy. What is hidden is answered and recorded exactly like what is unknown:
+    /// nothing of it, not even how long its record takes to write, tells them apart.
+    pub(crate) fn denied(mut trail: Box<CallTrail>, denial: Denial) -> Self {
+        if denial.code == ErrorCode::UnregisteredTool {
+            return Self::new(trail, denial.code);
+        }
+        if denial.rule == DenialRule::Whitelist {
+            tracing::warn!(tool.id = trail.tool_id, caller = %trail.caller, "blocked by whitelist");
+        }
+        trail.decision = Some(denial.note());
+        let refused = Self::new(trail, denial.code);
+        let refused = refused.saying(denial.reason).with("rule", denial.rule.as_str());
+        if denial.missing.is_empty() { refused } else { refused.with("missing", denial.missing) }
+    }
+
+    /// Records the refusal with the sentence that is told; beyond a number in each minute it is counted
+    /// with others of its kind. A record that cannot be written is counted too.
+    pub(crate) async fn record(&self, inner: &ProxyState, sentence: &str) {
+        let Self { trail, code, reason } = self;
+        let internal = reason.internal.clone();
+        let Some(kind) = code.event() else {
+            // Only `record-unavailable` has no event: there is nowhere to write it.
+            return inner.count_gap(&LedgerError::unavailable(internal.unwrap_or_default()));
+        };
+        let at = inner.parts.clock.now();
+        if !inner.is_single(trail.caller.name(), *code, &at) {
+            tracing::debug!(code = code.as_str(), "a refusal is counted with others");
+            return;
+        }
+        let end = UnclaimedEnd {
+            code: Some(*code),
+            sentence: Some(redact::sentence(sentence, &inner.parts.shapes)),
+            internal,
+            ..UnclaimedEnd::new(kind, code.status(), Effect::NotStarted)
+        };
+        if let Err(error) = trail.record(inner, &at, end).await {
+            inner.count_gap(&error);
+        }
+    }
+}
+
+/// Stage 2. Gives it an id, a deadline and a slot, and bounds its names; `examine` looks at what is
+/// asked.
+pub(crate) fn enter<A>(
+    inner: &ProxyState,
+    arrival: Arrival<A>,
+    examine: impl FnOnce(&mut A, Box<CallTrail>) -> Result<Box<CallTrail>, Refused>,
+) -> Result<Entered<A>, Refused> {
+    let Arrival { mut asked, name, context, caller, toolset, conversation } = arrival;
+    let (call_id, bad_id) = match context.call_id.clone().map(CallId::try_from) {
+        None => (inner.parts.ids.next(), None),
+        Some(Ok(id)) => (String::from(id), None),
+        Some(Err(error)) => (inner.parts.ids.next(), Some(error.to_string())),
+    };
+    let too_long = too_long(&context);
+    let trail = Box::new(CallTrail::begin(inner, name, call_id, caller, context));
+    if let Some(name) = too_long {
+        let message = format!("`{name}` has more than {NAME_BYTES_MAX} bytes");
+        return Err(Refused::new(trail, ErrorCode::InvalidArgs).saying(message));
+    }
+    let trail = examine(&mut asked, trail)?;
+    if let Some(message) = bad_id {
+        return Err(Refused::new(trail, ErrorCode::InvalidArgs)
+            .with("errors", json!([{"path": "", "keyword": "callId", "message": message}]))
+            .saying(message));
+    }
+    let deadline = trail.context.deadline_ms.map(|ms| trail.began + Duration::from_millis(ms));
+    let slot = match Arc::clone(&inner.slots).try_acquire_owned() {
+        Ok(slot) => Some(slot),
+        Err(TryAcquireError::NoPermits) => {
+            return Err(Refused::new(trail, ErrorCode::Overloaded).retry_after(1_000));
+        }
+        Err(TryAcquireError::Closed) => {
+            return Err(
+                Refused::new(trail, ErrorCode::Overloaded).saying("the gateway is shutting down")
+            );
+        }
+    };
+    Ok(Entered { trail, slot, conversation, deadline, toolset, asked })
+}
+
+/// The first name that an agent claims that is too long to be kept.
+fn too_long(context: &CallContext) -> Option<&'static str> {
+    [
+        ("agentId", context.agent_id.as_ref()),
+        ("phaseId", context.phase_id.as_ref()),
+        ("epicId", context.epic_id.as_ref()),
+        ("idempotencyKey", context.idempotency_key.as_ref()),
+    ]
+    .into_iter()
+    .find(|(_, text)| text.is_some_and(|text| text.len() > NAME_BYTES_MAX))
+    .map(|(name, _)| name)
+}
+
+/// The end of stage 2. A source that is to be asked before the call is asked (decision 0005); what it
+/// says is in the world that is taken then. The asking goes on by itself; who cannot wait for it any
+/// longer is refused.
+pub(crate) async fn verify_source<A>(
+    inner: &ProxyState,
+    entered: Entered<A>,
+    needed: impl Fn(&Catalogue, &World, &Entered<A>) -> Option<Verification>,
+) -> Result<SourceVerified<A>, Refused> {
+    let Some(catalogue) = inner.parts.catalogue.as_ref() else {
+        return Ok(SourceVerified { entered, world: inner.parts.worlds.now() });
+    };
+    let needed = loop {
+        let world = inner.parts.worlds.now();
+        match needed(catalogue, &world, &entered) {
+            Some(needed) => break needed,
+            // A listing that was published in between would be needed no more, and not be in the world.
+            None if inner.parts.worlds.is_now(&world) => {
+                return Ok(SourceVerified { entered, world });
+            }
+            None => (),
+        }
+    };
+    let catalogue = Arc::clone(catalogue);
+    let bound = entered.time_left(inner).map_or(needed.bound, |left| left.min(needed.bound));
+    let asking = tokio::spawn(async move { catalogue.verify(needed).await });
+    let code = tokio::select! {
+        asked = asking => match asked {
+            Ok(()) => return Ok(SourceVerified { entered, world: inner.parts.worlds.now() }),
+            Err(_) => ErrorCode::AdapterFailed,
+        },
+        () = entered.conversation.cancelled() => ErrorCode::Cancelled,
+        () = tokio::time::sleep(bound) => ErrorCode::Timeout,
+    };
+    let reason = "the source was not asked in time whether it still lists what was approved";
+    Err(Refused::new(entered.trail, code).because(reason))
+}

@@ -1,0 +1,33 @@
+//! Stage 5: the policy, over the final arguments.
+//!
+//! Path: 5. Doc: call-path.md#stages
+
+use toolbooth_contracts::GuardedArguments;
+use toolbooth_policy::Permit;
+
+use super::guard::Guarded;
+use super::resolve::FoundTool;
+use crate::entry::Refused;
+
+/// The policy permits the call with these arguments. Only this stage makes it.
+pub(super) struct Authorized {
+    pub(super) found: FoundTool,
+    pub(super) permit: Permit,
+    pub(super) arguments: GuardedArguments,
+    pub(super) natural_key: Option<String>,
+    _stage: (),
+}
+
+pub(super) fn authorize(guarded: Guarded) -> Result<Authorized, Refused> {
+    let Guarded { mut found, access, arguments, natural_key, .. } = guarded;
+    let trail = &mut found.entered.trail;
+    let contract = found.tool.contract();
+    let tree = arguments.tree();
+    match found.world.policy.authorize(access, &trail.caller, contract, tree, &trail.context) {
+        Ok(permit) => {
+            trail.decision = Some(permit.note());
+            Ok(Authorized { found, permit, arguments, natural_key, _stage: () })
+        }
+        Err(denial) => Err(Refused::denied(found.entered.trail, denial)),
+    }
+}

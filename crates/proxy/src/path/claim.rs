@@ -1,0 +1,241 @@
+//! Stage 6: one durable step, which gives the earlier outcome, or approval, charges and the claim.
+//!
+//! Path: 6. Doc: call-path.md#stages
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+use toolbooth_audit::LedgerError;
+use toolbooth_audit::claim::KeyRules;
+use toolbooth_audit::ledger::{Claim, ClaimRequest, Claimed};
+use toolbooth_contracts::contract::{IdempotencyMode, OnDifferentArgs};
+use toolbooth_contracts::event::AuditEventKind;
+use toolbooth_contracts::receipt::Receipt;
+use toolbooth_contracts::{Conversation, ErrorCode, GuardedArguments, ToolContract};
+use toolbooth_policy::Permit;
+use toolbooth_registry::RegisteredTool;
+
+use super::authorize::Authorized;
+use super::keys;
+use super::resolve::FoundTool;
+use crate::entry::Refused;
+use crate::payload_retention::Intent;
+use crate::state::ProxyState;
+use crate::trail::CallTrail;
+use crate::world::World;
+
+/// How often a call that waits for its duplicate asks the store again, where the duplicate may run in
+/// another process.
+const DUPLICATE_POLL: Duration = Duration::from_millis(100);
+
+/// The same, where the duplicate runs in this process and tells when it ends.
+const DUPLICATE_CHECK: Duration = Duration::from_secs(1);
+
+/// The claim is durable; the tool may be dispatched once. Only this stage makes it.
+pub(super) struct ClaimedCall {
+    pub(super) found: FoundTool,
+    pub(super) permit: Permit,
+    pub(super) claim: Claim,
+    /// What was guarded and judged, and nothing else.
+    pub(super) arguments: GuardedArguments,
+    pub(super) forwarded_key: Option<String>,
+    _stage: (),
+}
+
+/// A call that gets an earlier outcome.
+pub(super) struct Replayed {
+    pub(super) trail: Box<CallTrail>,
+    pub(super) world: Arc<World>,
+    pub(super) receipt: Box<Receipt>,
+    pub(super) arguments_differ: bool,
+}
+
+/// Why a call does not go on to its dispatch.
+pub(super) enum Stop {
+    Refused(Refused),
+    Replayed(Box<Replayed>),
+}
+
+impl From<Refused> for Stop {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+/// A call whose duplicate still runs waits for its outcome, without a slot.
+pub(super) async fn claim(
+    inner: &Arc<ProxyState>,
+    authorized: Authorized,
+) -> Result<ClaimedCall, Stop> {
+    let Authorized { mut found, permit, arguments, natural_key, .. } = authorized;
+    let contract = Arc::clone(found.tool.contract());
+    let digester = inner.parts.ledger.digester();
+    let keys = keys::of_call(
+        digester,
+        &contract,
+        &found.entered.trail,
+        natural_key,
+        found.entered.asked.dedup_key.take(),
+    );
+    if keys.ignored {
+        found.entered.trail.warnings.push("key-ignored".to_owned());
+    }
+    let patience = Duration::from_millis(contract.policy.timeout_ms);
+    let until = found.entered.deadline.unwrap_or_else(|| inner.parts.clock.monotonic() + patience);
+    loop {
+        if found.entered.conversation.is_cancelled() {
+            return Err(Refused::new(found.entered.trail, ErrorCode::Cancelled).into());
+        }
+        if inner.parts.clock.monotonic() >= until {
+            return Err(Refused::new(found.entered.trail, ErrorCode::Timeout).into());
+        }
+        let request = claim_request(inner, &found.entered.trail, &found.tool, &permit, &keys);
+        let claimed = match inner.parts.ledger.claim(request).await {
+            Ok(claimed) => claimed,
+            Err(error) => return Err(unrecorded(found.entered.trail, &error).into()),
+        };
+        let (receipt_id, settled) = match claimed {
+            Claimed::Fresh(claim) => {
+                let forwarded_key = claim.key().map(str::to_owned).or(keys.forwarded);
+                return Ok(ClaimedCall {
+                    found,
+                    permit,
+                    claim,
+                    arguments,
+                    forwarded_key,
+                    _stage: (),
+                });
+            }
+            Claimed::InFlight { receipt_id, settled } => (receipt_id, settled),
+            other => return Err(stopped(found, other)),
+        };
+        // A call that waits holds no slot: duplicates could take all of them.
+        found.entered.slot = None;
+        let left = until.saturating_sub(inner.parts.clock.monotonic());
+        let waited = wait_for_duplicate(inner, settled, &found.entered.conversation);
+        match tokio::time::timeout(left, waited).await {
+            Ok(Ok(slot)) => found.entered.slot = Some(slot),
+            Ok(Err(code)) => return Err(Refused::new(found.entered.trail, code).into()),
+            Err(_) => {
+                let trail = found.entered.trail;
+                let refused = Refused::new(trail, ErrorCode::CallInFlight).retry_after(1_000);
+                return Err(refused.with("receiptId", receipt_id).into());
+            }
+        }
+    }
+}
+
+/// Waits until the duplicate may be settled, and for a slot.
+async fn wait_for_duplicate(
+    inner: &ProxyState,
+    settled: Option<async_channel::Receiver<std::convert::Infallible>>,
+    conversation: &Conversation,
+) -> Result<OwnedSemaphorePermit, ErrorCode> {
+    let told = async {
+        match settled {
+            // Another process may have settled it meanwhile: the store is asked now and then.
+            Some(settled) => drop(tokio::time::timeout(DUPLICATE_CHECK, settled.recv()).await),
+            None => tokio::time::sleep(DUPLICATE_POLL).await,
+        }
+    };
+    tokio::select! {
+        () = told => (),
+        () = conversation.cancelled() => return Err(ErrorCode::Cancelled),
+    }
+    Arc::clone(&inner.slots).acquire_owned().await.map_err(|_| ErrorCode::Overloaded)
+}
+
+fn claim_request(
+    inner: &ProxyState,
+    trail: &CallTrail,
+    tool: &RegisteredTool,
+    permit: &Permit,
+    keys: &keys::Keys,
+) -> ClaimRequest {
+    let parts = &inner.parts;
+    let contract = tool.contract();
+    let idempotency = &contract.idempotency;
+    let keyed = idempotency.mode == IdempotencyMode::Keyed;
+    let at = parts.clock.now();
+    let rerunnable = is_rerunnable(contract);
+    ClaimRequest {
+        receipt_id: parts.ids.next(),
+        call_id: trail.call_id.clone(),
+        tool_id: trail.tool_id.clone(),
+        contract_digest: tool.contract_digest().to_owned(),
+        caller: trail.caller.name().to_owned(),
+        mode: idempotency.mode,
+        keys: keys.digests.clone(),
+        rules: KeyRules {
+            refuse_different_args: !keyed
+                || idempotency.on_different_args == Some(OnDifferentArgs::Refuse),
+            rerunnable,
+        },
+        args_digest: trail.args_digest.clone().unwrap_or_default(),
+        older_args_digests: trail.older_args_digests.clone(),
+        rate_per_min: permit.charges().rate_per_min,
+        concurrency_max: permit.charges().concurrency_max,
+        approval_rule: permit.approval().map(|need| need.rule.clone()),
+        approval_id: permit.approval().map_or_else(String::new, |_| parts.ids.next()),
+        policy_version: trail.policy_version.clone(),
+        dispatched: trail.event(AuditEventKind::ToolDispatched, &at),
+        at,
+        sync: must_last(contract),
+        // Only by an operator's word, and only where the operator also says that nothing changes.
+        relaxed: contract.policy.read_only == Some(true)
+            && parts.retention.intent(&trail.tool_id) == Intent::Relaxed,
+    }
+}
+
+/// Whether a tool may be dispatched again where nobody knows what the first dispatch did.
+fn is_rerunnable(contract: &ToolContract) -> bool {
+    contract.idempotency.mode == IdempotencyMode::SafeRetry
+        || contract.idempotency.accepts_idempotency_key == Some(true)
+}
+
+/// Whether a call's records have to survive the loss of power also where the store would allow
+/// less: for tools that change something and may not simply be run again.
+pub(super) fn must_last(contract: &ToolContract) -> bool {
+    contract.policy.read_only != Some(true) && !is_rerunnable(contract)
+}
+
+fn unrecorded(trail: Box<CallTrail>, error: &LedgerError) -> Refused {
+    Refused::new(trail, ErrorCode::RecordUnavailable).retry_after(1_000).because(error.to_string())
+}
+
+/// What the ledger found instead of a fresh claim.
+fn stopped(found: FoundTool, claimed: Claimed) -> Stop {
+    let FoundTool { entered, world, .. } = found;
+    let trail = entered.trail;
+    let refused = |trail, code| Refused::new(trail, code);
+    let at_receipt =
+        |trail, code, receipt_id: String| Refused::new(trail, code).with("receiptId", receipt_id);
+    let refused = match claimed {
+        Claimed::Replay { receipt, arguments_differ } => {
+            return Stop::Replayed(Box::new(Replayed { trail, world, receipt, arguments_differ }));
+        }
+        Claimed::InDoubt { receipt_id } => at_receipt(trail, ErrorCode::CallInDoubt, receipt_id),
+        Claimed::Conflict { receipt_id } => {
+            at_receipt(trail, ErrorCode::IdempotencyConflict, receipt_id)
+        }
+        Claimed::ApprovalRequired { approval_id } => {
+            refused(trail, ErrorCode::ApprovalRequired).with("approvalId", approval_id)
+        }
+        Claimed::ApprovalRejected { approval_id } => {
+            refused(trail, ErrorCode::ApprovalRejected).with("approvalId", approval_id)
+        }
+        Claimed::RateLimited { retry_after_ms } => {
+            refused(trail, ErrorCode::RateLimited).retry_after(retry_after_ms)
+        }
+        Claimed::TooManyInFlight => refused(trail, ErrorCode::TooManyInFlight).retry_after(1_000),
+        Claimed::InFlight { receipt_id, .. } => {
+            at_receipt(trail, ErrorCode::CallInFlight, receipt_id).retry_after(1_000)
+        }
+        // A fresh claim is never handed here; were it, nothing is dispatched.
+        Claimed::Fresh(claim) => {
+            at_receipt(trail, ErrorCode::RecordUnavailable, claim.receipt_id().to_owned())
+        }
+    };
+    refused.into()
+}

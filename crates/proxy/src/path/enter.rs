@@ -1,0 +1,101 @@
+//! Stage 2 of a call: it enters, and the source of its tool is asked where it is to be asked.
+//!
+//! Path: 2. Doc: call-path.md#stages
+
+use std::sync::Arc;
+
+use toolbooth_contracts::{Arguments, Conversation, ErrorCode, ToolCall, ToolName};
+
+use crate::argument_rules::ArgumentRules;
+use crate::entry::{self, Arrival, Entered, Refused, SourceVerified};
+use crate::state::ProxyState;
+use crate::trail::{Input, NAME_BYTES_MAX};
+
+/// What goes with a call beside what its caller sent.
+#[derive(Default)]
+pub(crate) struct CallOptions {
+    /// The key of a step of a plan, or of a queued call.
+    pub(crate) dedup_key: Option<String>,
+    /// Arguments that have passed the gate, in place of those that the call has.
+    pub(crate) arguments: Option<Arguments>,
+    /// What the front door has to say of the arguments.
+    pub(crate) rules: Option<Arc<dyn ArgumentRules>>,
+    /// Whether each stage is to be told.
+    pub(crate) explain: bool,
+}
+
+/// The tool that is asked for.
+pub(super) struct AskedTool {
+    pub(super) name: ToolName,
+    pub(super) dedup_key: Option<String>,
+    pub(super) rules: Option<Arc<dyn ArgumentRules>>,
+    /// The arguments, until they are in the trail.
+    input: Input,
+}
+
+/// Gives the call an id, a deadline and a slot, and bounds its size.
+pub(super) fn enter(
+    inner: &ProxyState,
+    call: ToolCall,
+    conversation: Conversation,
+    options: CallOptions,
+) -> Result<Entered<AskedTool>, Refused> {
+    let ToolCall { tool, args, context, caller, toolset } = call;
+    let CallOptions { dedup_key, arguments, rules, .. } = options;
+    // Absent arguments are `{}`; a `null` that was sent is not an object, and the guard says so.
+    let input = match (arguments, args) {
+        (Some(arguments), _) => Input::Judged(arguments),
+        (None, Some(raw)) => Input::Raw(raw),
+        (None, None) => Input::Judged(Arguments::default()),
+    };
+    let kind = kind(&tool);
+    let name = tool.as_str().to_owned();
+    let asked = AskedTool { name: tool, dedup_key, rules, input };
+    let arrival = Arrival { asked, name, context, caller, toolset, conversation };
+    let entered = entry::enter(inner, arrival, |asked, mut trail| {
+        // An id that no tool can have is unknown.
+        if asked.name.as_str().len() > NAME_BYTES_MAX {
+            return Err(Refused::new(trail, ErrorCode::UnregisteredTool));
+        }
+        let size = asked.input.bytes();
+        let most = inner.parts.limits.argument_bytes_max;
+        if size > most {
+            let message = format!("the arguments have {size} bytes, at most {most} are taken");
+            return Err(Refused::new(trail, ErrorCode::InvalidArgs)
+                .saying(message)
+                .with("bytesMax", most));
+        }
+        trail.input = std::mem::replace(&mut asked.input, Input::None);
+        Ok(trail)
+    });
+    entered.map_err(|refused| named(inner, kind, refused))
+}
+
+/// Asks the source of the tool, where it is to be asked before the call and the caller may call it.
+pub(super) async fn verify_source(
+    inner: &ProxyState,
+    entered: Entered<AskedTool>,
+) -> Result<SourceVerified<AskedTool>, Refused> {
+    let kind = kind(&entered.asked.name);
+    let verified = entry::verify_source(inner, entered, |catalogue, world, entered| {
+        let (name, caller) = (&entered.asked.name, &entered.trail.caller);
+        catalogue.tool_to_verify(world, name, caller, entered.toolset.as_ref())
+    });
+    verified.await.map_err(|refused| named(inner, kind, refused))
+}
+
+/// What a name is, to make another one of the same kind.
+fn kind(name: &ToolName) -> fn(String) -> ToolName {
+    match name {
+        ToolName::Id(_) => ToolName::Id,
+        ToolName::Wire(_) => ToolName::Wire,
+        ToolName::IdOrWire(_) => ToolName::IdOrWire,
+    }
+}
+
+/// A call that comes no further is recorded under the id that its name stands for.
+fn named(inner: &ProxyState, kind: fn(String) -> ToolName, mut refused: Refused) -> Refused {
+    let name = kind(std::mem::take(&mut refused.trail.tool_id));
+    inner.parts.worlds.now().tool_id(&name).clone_into(&mut refused.trail.tool_id);
+    refused
+}

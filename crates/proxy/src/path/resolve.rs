@@ -1,0 +1,50 @@
+//! Stage 3: in one world the flag, the tool, whether the caller may know it, and whether it stands.
+//!
+//! Path: 3. Doc: call-path.md#stages
+
+use std::sync::Arc;
+
+use toolbooth_contracts::ErrorCode;
+use toolbooth_policy::Access;
+use toolbooth_registry::RegisteredTool;
+
+use super::enter::AskedTool;
+use crate::entry::{Entered, Refused, SourceVerified};
+use crate::world::World;
+
+/// The tool that the call is about, in the world that judges it.
+pub(super) struct FoundTool {
+    pub(super) entered: Entered<AskedTool>,
+    pub(super) world: Arc<World>,
+    pub(super) tool: Arc<RegisteredTool>,
+}
+
+/// The tool is known to the caller and stands. Only this stage makes it.
+pub(super) struct Resolved {
+    pub(super) found: FoundTool,
+    pub(super) access: Access,
+    _stage: (),
+}
+
+pub(super) fn resolve(verified: SourceVerified<AskedTool>) -> Result<Resolved, Refused> {
+    let (mut entered, world) = verified.into_parts();
+    let trail = &mut entered.trail;
+    world.tool_id(&entered.asked.name).clone_into(&mut trail.tool_id);
+    trail.policy_version = world.policy.version().to_owned();
+    // The flag comes before the look-up, or its answer would tell which tools there are.
+    if let Err(denial) = world.policy.enabled() {
+        return Err(Refused::denied(entered.trail, denial));
+    }
+    // What the door does not show is not there.
+    let shown = world.shows_tool(entered.toolset.as_ref(), &trail.tool_id);
+    let tool = world.registry.get(&trail.tool_id).filter(|_| shown).cloned();
+    let Some(tool) = tool else {
+        return Err(Refused::new(entered.trail, ErrorCode::UnregisteredTool));
+    };
+    match world.policy.access(&trail.caller, tool.contract(), world.status(&tool)) {
+        Ok(access) => {
+            Ok(Resolved { found: FoundTool { entered, world, tool }, access, _stage: () })
+        }
+        Err(denial) => Err(Refused::denied(entered.trail, denial)),
+    }
+}

@@ -1,0 +1,183 @@
+//! Stage 9: receipt, agent log and events in one durable step, before the answer leaves.
+//!
+//! Path: 9. Doc: records.md#of-one-call
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use toolbooth_audit::LedgerError;
+use toolbooth_audit::ledger::Settlement;
+use toolbooth_audit::redact;
+use toolbooth_contracts::event::AuditEventKind;
+use toolbooth_contracts::receipt::{Receipt, StoredResult};
+use toolbooth_contracts::result::CallError;
+use toolbooth_contracts::{ErrorCode, Status, ToolResult};
+
+use super::answers::failed_result;
+use super::claim::must_last;
+use super::screen::Screened;
+use crate::payload_retention::Results;
+use crate::state::ProxyState;
+
+/// First pause before a record is tried again; it doubles up to a second.
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+
+/// Tries as long as the answer may wait, and goes on without it.
+pub(super) async fn settle(inner: &Arc<ProxyState>, screened: Screened) -> ToolResult {
+    let (settlement, result) = settlement(inner, screened);
+    let recorded = tokio::time::timeout(
+        inner.parts.limits.settle_patience,
+        settle_until_done(inner, &settlement),
+    );
+    match recorded.await {
+        Ok(Ok(receipt)) => {
+            if inner.has_gap() {
+                inner.record_gap().await;
+            }
+            ToolResult {
+                receipt_id: Some(receipt.receipt_id.clone()),
+                effect: receipt.effect,
+                ..result
+            }
+        }
+        Ok(Err(error)) => {
+            tracing::error!(%error, receipt.id = settlement.claim.receipt_id(), "an outcome is not recorded");
+            outcome_unrecorded(result, settlement.claim.receipt_id())
+        }
+        Err(_) => {
+            let receipt_id = settlement.claim.receipt_id().to_owned();
+            let later = Arc::clone(inner);
+            inner.tasks.spawn(async move {
+                let ending = later.ending.clone();
+                tokio::select! {
+                    done = settle_until_done(&later, &settlement) => {
+                        if let Err(error) = done {
+                            tracing::error!(%error, "an outcome is not recorded");
+                        }
+                    }
+                    () = ending.cancelled() => (),
+                }
+            });
+            outcome_unrecorded(result, &receipt_id)
+        }
+    }
+}
+
+/// What is to be written of a call that was dispatched, and its answer.
+fn settlement(inner: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolResult) {
+    let Screened {
+        trail,
+        claim,
+        tool,
+        rate_per_min,
+        effect,
+        code,
+        message,
+        details,
+        content,
+        structured,
+        meta,
+        fields,
+        events,
+        internal,
+        sandbox,
+        execute_ms,
+    } = screened;
+    let duration_ms = trail.duration_ms(inner);
+    let at = inner.parts.clock.now();
+    let status = code.map_or(Status::Succeeded, ErrorCode::status);
+    let error = code.map(|code| CallError { code, message: message.clone(), details });
+    let kept = StoredResult {
+        content: content.clone(),
+        structured_content: structured.clone(),
+        meta: meta.clone(),
+        error: error.clone(),
+        warnings: trail.warnings.clone(),
+    };
+    let result_digest = Some(inner.parts.ledger.digester().of_written(&kept));
+    let kind = code.and_then(ErrorCode::event).unwrap_or(AuditEventKind::ToolExecuted);
+    let mut terminal = trail.event(kind, &at);
+    terminal.status = Some(status);
+    terminal.error_code = code;
+    terminal.error = code.map(|_| redact::sentence(&message, &inner.parts.shapes));
+    terminal.effect = Some(effect);
+    terminal.duration_ms = Some(duration_ms);
+    terminal.result_digest.clone_from(&result_digest);
+    let mut log = trail.log(inner, &at, duration_ms);
+    let digest = result_digest.as_ref();
+    log.output = trail.logged_output(inner, digest, &content, structured.as_ref());
+    log.is_error = code.is_some();
+    log.error_code = code;
+    log.internal = internal.map(|text| inner.parts.shapes.redact(&text).into_owned());
+    log.receipt_id = Some(claim.receipt_id().to_owned());
+    log.attempt = claim.attempt();
+    let settlement = Arc::new(Settlement {
+        claim,
+        mode: tool.contract().idempotency.mode,
+        status,
+        effect,
+        error_code: code,
+        fields,
+        result_digest,
+        result: (inner.parts.retention.results(&trail.tool_id) == Results::Keep).then_some(kept),
+        sandbox,
+        rate_per_min,
+        duration_ms,
+        at,
+        log: Arc::new(log),
+        events,
+        terminal,
+        sync: must_last(tool.contract()),
+    });
+    let result = ToolResult {
+        tool_id: trail.tool_id,
+        call_id: trail.call_id,
+        status,
+        is_error: code.is_some(),
+        effect,
+        content,
+        structured_content: structured,
+        meta,
+        error,
+        replayed: false,
+        warnings: trail.warnings,
+        receipt_id: None,
+        retry_after_ms: None,
+        duration_ms,
+        execute_ms: Some(execute_ms),
+    };
+    (settlement, result)
+}
+
+/// Tries until the store has taken the settlement, or says that it never will.
+async fn settle_until_done(
+    inner: &ProxyState,
+    settlement: &Arc<Settlement>,
+) -> Result<Arc<Receipt>, LedgerError> {
+    let mut pause = RETRY_FIRST;
+    loop {
+        match inner.parts.ledger.settle(Arc::clone(settlement)).await {
+            Err(LedgerError::Unavailable { reason, .. }) => {
+                tracing::warn!(reason, "an outcome waits for the store");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(1));
+            }
+            done => return done,
+        }
+    }
+}
+
+/// The tool ran, and its outcome is not recorded yet: the caller learns that, and no more.
+fn outcome_unrecorded(result: ToolResult, receipt_id: &str) -> ToolResult {
+    let code = ErrorCode::OutcomeUnrecorded;
+    let message = code.safe_sentence().to_owned();
+    let effect = result.effect;
+    let unrecorded = failed_result(result.tool_id, result.call_id, code, effect, message);
+    ToolResult {
+        receipt_id: Some(receipt_id.to_owned()),
+        warnings: result.warnings,
+        duration_ms: result.duration_ms,
+        execute_ms: result.execute_ms,
+        ..unrecorded
+    }
+}

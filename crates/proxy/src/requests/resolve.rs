@@ -1,0 +1,174 @@
+//! The stages of a request before it is sent: it enters, its server is asked what it lists, and it is
+//! found and permitted.
+//!
+//! Path: 2, 3, 5. Doc: call-path.md#requests
+
+use serde_json::{Value, json};
+use toolbooth_contracts::contract::GATEWAY_RUNTIME;
+use toolbooth_contracts::event::DecisionNote;
+use toolbooth_contracts::json::{check_value, hazardous_keys};
+use toolbooth_contracts::port::Ask;
+use toolbooth_contracts::{Conversation, ErrorCode};
+use toolbooth_policy::ToolStatus;
+use toolbooth_registry::KEY_BYTES_MAX;
+use toolbooth_registry::uris::ResourceUris;
+
+use super::request::{ServerRequest, arguments, kind, name};
+use super::target::Target;
+use crate::entry::{self, Arrival, Entered, Refused, SourceVerified};
+use crate::own_tools::READ_RESULT;
+use crate::server_error::bytes;
+use crate::state::ProxyState;
+use crate::trail::{CallTrail, Input};
+use crate::world::World;
+
+/// Stages 3 and 5: the server and its own names are known, and the policy permits. Only [`resolve`]
+/// makes it.
+pub(super) struct Permitted {
+    pub(super) entered: Entered<Ask>,
+    pub(super) target: Target,
+    pub(super) uris: ResourceUris,
+    _stage: (),
+}
+
+/// Stage 2, with names and arguments of bounded size.
+pub(super) fn enter(
+    inner: &ProxyState,
+    request: ServerRequest,
+    conversation: Conversation,
+) -> Result<Entered<Ask>, Refused> {
+    let ServerRequest { ask, context, caller, within } = request;
+    let name = shown_name(inner, name(&ask));
+    let arrival = Arrival { asked: ask, name, context, caller, toolset: within, conversation };
+    entry::enter(inner, arrival, |ask, mut trail| {
+        trail.input = Input::Digest;
+        match objection(inner, ask) {
+            None => Ok(trail),
+            Some((code, None)) => Err(Refused::new(trail, code)),
+            Some((code, Some(message))) => Err(Refused::new(trail, code).saying(message)),
+        }
+    })
+}
+
+/// What is wrong with what is asked, whatever it names.
+fn objection(inner: &ProxyState, ask: &Ask) -> Option<(ErrorCode, Option<String>)> {
+    // Longer than any name can be on the wire: no such thing is there.
+    if name(ask).len() > KEY_BYTES_MAX * 2 {
+        return Some((ErrorCode::UnregisteredTool, None));
+    }
+    let given = arguments(ask);
+    let (size, most) = (bytes(&given), inner.parts.limits.argument_bytes_max);
+    let message = if size > most {
+        format!("the arguments have {size} bytes, at most {most} are taken")
+    } else if let Err(fault) = check_value(&given) {
+        fault.message
+    } else if !hazardous_keys(&given).is_empty() {
+        "a key of the arguments is not allowed".to_owned()
+    } else {
+        return None;
+    };
+    Some((ErrorCode::InvalidArgs, Some(message)))
+}
+
+/// A name as records have it: a URI may carry a secret.
+fn shown_name(inner: &ProxyState, id: &str) -> String {
+    inner.parts.shapes.redact(id).into_owned()
+}
+
+/// Asks the server what it lists, where it is to be asked before that is used.
+pub(super) async fn verify_source(
+    inner: &ProxyState,
+    entered: Entered<Ask>,
+) -> Result<SourceVerified<Ask>, Refused> {
+    entry::verify_source(inner, entered, |catalogue, world, entered| {
+        let target = Target::find(&inner.parts.upstreams, world, &entered.asked)?;
+        // For whom it is hidden, nothing may take longer than for what is not there.
+        let may = world.shows_item(entered.toolset.as_ref(), &target.item())
+            && world.policy.lists_item(&entered.trail.caller, &target.item(), &ToolStatus::Active);
+        if may { catalogue.server_to_verify(&target.server) } else { None }
+    })
+    .await
+}
+
+/// In one world: the flag, the item, whether the caller may know it, whether it stands, whether it is
+/// permitted.
+pub(super) fn resolve(
+    inner: &ProxyState,
+    verified: SourceVerified<Ask>,
+) -> Result<Permitted, Refused> {
+    let (mut entered, world) = verified.into_parts();
+    entered.trail.policy_version = world.policy.version().to_owned();
+    if let Err(denial) = world.policy.enabled() {
+        return Err(Refused::denied(entered.trail, denial));
+    }
+    let Some(target) = Target::find(&inner.parts.upstreams, &world, &entered.asked) else {
+        return Err(Refused::new(entered.trail, ErrorCode::UnregisteredTool));
+    };
+    if target.server == GATEWAY_RUNTIME {
+        return resolve_kept_result(inner, &world, entered, target);
+    }
+    let item = target.item();
+    let shown = world.shows_item(entered.toolset.as_ref(), &item);
+    if !shown || world.policy.hides_item(&entered.trail.caller, &item) {
+        return Err(Refused::new(entered.trail, ErrorCode::UnregisteredTool));
+    }
+    let trail = &mut entered.trail;
+    let status = target.status(&world);
+    match world.policy.permit_item(&trail.caller, &item, status, &trail.context) {
+        Ok(permit) => {
+            let sent = json!([kind(&target.ask), name(&target.ask), arguments(&target.ask)]);
+            permitted(inner, trail, &target, permit.note(), &sent);
+            Ok(Permitted { entered, target, uris: world.uris.clone(), _stage: () })
+        }
+        Err(denial) => {
+            if denial.code != ErrorCode::UnregisteredTool {
+                trail.name(shown_name(inner, &target.id));
+            }
+            Err(Refused::denied(entered.trail, denial))
+        }
+    }
+}
+
+/// As [`resolve`], for a kept result: whoever may call the tool that reads it may read it as a
+/// resource.
+fn resolve_kept_result(
+    inner: &ProxyState,
+    world: &World,
+    mut entered: Entered<Ask>,
+    target: Target,
+) -> Result<Permitted, Refused> {
+    let tool = world.registry.get(READ_RESULT);
+    let shown = world.shows_tool(entered.toolset.as_ref(), READ_RESULT);
+    let Some(tool) = tool.filter(|_| shown) else {
+        return Err(Refused::new(entered.trail, ErrorCode::UnregisteredTool));
+    };
+    let trail = &mut entered.trail;
+    let contract = tool.contract();
+    let arguments = json!({ "result": name(&target.ask) });
+    let access = world.policy.access(&trail.caller, contract, world.status(tool));
+    let permit = access.and_then(|access| {
+        world.policy.authorize(access, &trail.caller, contract, &arguments, &trail.context)
+    });
+    match permit {
+        Ok(permit) if permit.approval().is_none() => {
+            permitted(inner, trail, &target, permit.note(), &arguments);
+            Ok(Permitted { entered, target, uris: world.uris.clone(), _stage: () })
+        }
+        // Only calls can be approved.
+        Ok(_) => Err(Refused::new(entered.trail, ErrorCode::PolicyDenied)),
+        Err(denial) => Err(Refused::denied(entered.trail, denial)),
+    }
+}
+
+/// Notes what is permitted, by which rule, and the digest of what is sent.
+fn permitted(
+    inner: &ProxyState,
+    trail: &mut CallTrail,
+    target: &Target,
+    decision: DecisionNote,
+    sent: &Value,
+) {
+    trail.name(shown_name(inner, &target.id));
+    trail.decision = Some(decision);
+    trail.args_digest = Some(inner.parts.ledger.digester().of(sent));
+}

@@ -1,0 +1,129 @@
+//! What one proxy is made of, and what all of its calls share.
+//!
+//! Doc: call-path.md#one-call
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use toolbooth_audit::ledger::Moment;
+use toolbooth_audit::{Ledger, LedgerError, LedgerReads};
+use toolbooth_contracts::ErrorCode;
+use toolbooth_contracts::event::{AuditEventKind, EventBody};
+use toolbooth_contracts::secret::SecretShapes;
+
+use crate::catalogue::Catalogue;
+use crate::executors::Executors;
+use crate::limits::Limits;
+use crate::payload_retention::PayloadRetention;
+use crate::port::{Clock, IdSource};
+use crate::refusal_limits::RefusalLimits;
+use crate::requests::subscription_table::Subscriptions;
+use crate::requests::updates::Updates;
+use crate::requests::upstreams::Upstreams;
+use crate::world::Worlds;
+
+/// What a proxy is made of; all of it is brought from outside.
+pub struct ProxyParts {
+    /// The published world.
+    pub worlds: Arc<Worlds>,
+    /// Who refreshes the world, where sources may have to be asked before a call.
+    pub catalogue: Option<Arc<Catalogue>>,
+    /// Where records go.
+    pub ledger: Arc<dyn Ledger>,
+    /// Where operators read them; `None` = nowhere.
+    pub reads: Option<Arc<dyn LedgerReads>>,
+    /// The ways to reach tools.
+    pub executors: Executors,
+    /// The servers that are asked for more than tools.
+    pub upstreams: Upstreams,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Chance.
+    pub ids: Arc<dyn IdSource>,
+    /// By what secrets are known in payloads.
+    pub shapes: SecretShapes,
+    /// The bounds.
+    pub limits: Limits,
+    /// What is kept of payloads.
+    pub retention: PayloadRetention,
+}
+
+/// What all calls and requests of one proxy share.
+pub(crate) struct ProxyState {
+    pub(crate) parts: ProxyParts,
+    pub(crate) slots: Arc<Semaphore>,
+    pub(crate) ending: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+    /// Refusals whose records could not be written, until an event says so.
+    gap: AtomicU64,
+    /// Refusals that come too often to be recorded one by one.
+    refusal_limits: RefusalLimits,
+    /// What callers are subscribed to.
+    pub(crate) subscriptions: Subscriptions,
+    pub(crate) updates: Updates,
+}
+
+impl ProxyState {
+    pub(crate) fn new(parts: ProxyParts) -> Self {
+        let slots = Arc::new(Semaphore::new(parts.limits.in_flight_max));
+        Self {
+            parts,
+            slots,
+            ending: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            gap: AtomicU64::new(0),
+            refusal_limits: RefusalLimits::default(),
+            subscriptions: Subscriptions::default(),
+            updates: Updates::default(),
+        }
+    }
+
+    /// Counts a record that could not be written.
+    pub(crate) fn count_gap(&self, error: &LedgerError) {
+        self.gap.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(%error, "a refusal could not be recorded");
+    }
+
+    /// Whether a refusal is recorded by itself; else it is counted, and told with others.
+    pub(crate) fn is_single(&self, caller: &str, code: ErrorCode, at: &Moment) -> bool {
+        self.refusal_limits.is_single(caller, code, self.parts.clock.monotonic(), at)
+    }
+
+    /// Says how many refusals were counted instead of recorded; of `all` minutes, or of those that are over.
+    pub(crate) async fn record_counted_refusals(&self, all: bool) {
+        let clock = &self.parts.clock;
+        let events = self.refusal_limits.take(clock.monotonic(), &clock.now(), all);
+        if events.is_empty() {
+            return;
+        }
+        let folded = |event: &EventBody| event.facts.as_ref()?.get("folded")?.as_u64();
+        let missed: u64 = events.iter().filter_map(folded).sum();
+        if let Err(error) = self.parts.ledger.note(events).await {
+            tracing::error!(%error, missed, "refusals that were counted could not be recorded");
+            self.gap.fetch_add(missed, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether records could not be written, and no event says so yet.
+    pub(crate) fn has_gap(&self) -> bool {
+        self.gap.load(Ordering::Relaxed) > 0
+    }
+
+    /// Says how many records could not be written, once the store is back.
+    pub(crate) async fn record_gap(&self) {
+        let missed = self.gap.swap(0, Ordering::Relaxed);
+        if missed == 0 {
+            return;
+        }
+        let mut event = EventBody::new(AuditEventKind::AuditGap, self.parts.clock.now().text);
+        let mut facts = serde_json::Map::new();
+        facts.insert("missed".to_owned(), missed.into());
+        event.facts = Some(facts);
+        if self.parts.ledger.note(vec![event]).await.is_err() {
+            self.gap.fetch_add(missed, Ordering::Relaxed);
+        }
+    }
+}
