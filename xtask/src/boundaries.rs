@@ -4,14 +4,14 @@
 //! `boundaries.toml` is forbidden; an exception that matches nothing is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::finding::Finding;
 use crate::packages::{self, Licences};
-use crate::run::{metadata, repository};
+use crate::run::{metadata, repository, rust_files};
 
 /// The rules in `boundaries.toml`.
 #[derive(Debug, Deserialize)]
@@ -63,23 +63,6 @@ pub struct Exception {
     pub file: String,
     pub word: String,
     pub reason: String,
-}
-
-/// A broken rule, with its reason and its remedy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    pub rule: String,
-    pub place: String,
-    pub reason: String,
-    pub remedy: String,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {}", self.rule, self.place)?;
-        writeln!(f, "  why:     {}", self.reason)?;
-        write!(f, "  instead: {}", self.remedy)
-    }
 }
 
 /// A source file.
@@ -390,7 +373,7 @@ pub fn sources() -> Result<Vec<Source>> {
         let manifest: toml::Table =
             toml::from_str(&std::fs::read_to_string(folder.join("Cargo.toml"))?)?;
         let name = manifest["package"]["name"].as_str().context("a package has a name")?.to_owned();
-        for path in crate::docs_map::rust_files(&folder.join("src"))? {
+        for path in rust_files(&folder.join("src"))? {
             let text = std::fs::read_to_string(&path)?;
             let path = path.strip_prefix(repository())?.display().to_string();
             sources.push(Source { krate: name.clone(), path, text });

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::boundaries::{self, Rules};
-use crate::run::{metadata, repository};
+use crate::run::{metadata, repository, rust_files};
 
 const STAGES: [(&str, &str); 10] = [
     ("receive", "a request from the wire, a caller from authentication"),
@@ -22,24 +22,6 @@ const STAGES: [(&str, &str); 10] = [
     ("settle", "receipt, agent log and audit events, durable"),
     ("reply", "the answer on the wire"),
 ];
-
-/// All Rust files beneath a folder, sorted.
-pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    if !folder.is_dir() {
-        return Ok(found);
-    }
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            found.extend(rust_files(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
-}
 
 /// The header of a source file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

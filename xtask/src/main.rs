@@ -6,6 +6,7 @@ mod ci;
 mod compare;
 mod conformance;
 mod docs_map;
+mod finding;
 mod fuzz;
 mod packages;
 mod run;
@@ -105,7 +106,7 @@ fn command() -> Result<()> {
         ["flaky", rest @ ..] => testing::flaky(rest),
         ["fuzz"] => fuzz::run(fuzz::SECONDS),
         ["fuzz", seconds] => fuzz::run(seconds.parse()?),
-        ["torture", rest @ ..] => run::torture(rest),
+        ["torture", rest @ ..] => setup::torture(rest),
         ["compare-path", revision] => compare::path_against(revision),
         ["compare-records", revision] => compare::run_against(revision, "all"),
         ["compare-records", revision, what] => compare::run_against(revision, what),

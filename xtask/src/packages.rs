@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use spdx::{Expression, ParseMode};
 
-use crate::boundaries::Finding;
+use crate::finding::Finding;
 
 /// The licences that packages may have.
 #[derive(Debug, Deserialize)]

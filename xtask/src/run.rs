@@ -100,9 +100,20 @@ pub fn build_program(name: &str) -> Result<()> {
     run(cargo().arg("build").args(FEATURES).args(["--bin", name, "--test", "memory"]))
 }
 
-/// Runs the fault scenarios, which print their results.
-pub fn torture(words: &[&str]) -> Result<()> {
-    crate::setup::set_up()?;
-    build()?;
-    run(Command::new(target().join("debug/torture")).args(words))
+/// All Rust files beneath a folder, sorted.
+pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    if !folder.is_dir() {
+        return Ok(found);
+    }
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(rust_files(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
 }

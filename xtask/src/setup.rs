@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail, ensure};
 
-use crate::run::{fetch, run, target};
+use crate::run::{build, fetch, run, target};
 
 const PYTHON_PACKAGES: [&str; 6] = [
     "fastmcp==4.1.2",
@@ -222,4 +222,11 @@ fn node_major() -> Option<u32> {
     let output = Command::new("node").arg("--version").output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     text.trim().strip_prefix('v')?.split('.').next()?.parse().ok()
+}
+
+/// Runs the fault scenarios, which print their results.
+pub fn torture(words: &[&str]) -> Result<()> {
+    set_up()?;
+    build()?;
+    run(Command::new(target().join("debug/torture")).args(words))
 }

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::docs_map::rust_files;
-use crate::run::repository;
+use crate::run::{repository, rust_files};
 
 /// The circles that are known, by the files in each.
 const CIRCLES: &str = "xtask/circles.toml";

@@ -10,9 +10,10 @@ use toolbooth_contracts::event::{AuditEventKind, EventBody};
 
 use crate::backend::chain::Head;
 use crate::backend::merkle::Hash;
-use crate::ledger::Moment;
+use crate::heads::WriterHead;
+pub use crate::ledger::Due;
+use crate::moment::Moment;
 use crate::note::{NoteError, Signer, split};
-use crate::reads::WriterHead;
 
 /// What the origin of our logs begins with; the writer follows.
 const ORIGIN: &str = "toolbooth-audit/";
@@ -124,20 +125,6 @@ pub fn event(head: &Head, others: &[WriterHead], signer: &Signer, at: &Moment) -
     let mut body = EventBody::new(AuditEventKind::Checkpoint, at.text.clone());
     body.facts = Some(facts);
     body
-}
-
-/// When a checkpoint is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Due {
-    /// Once so many events are not covered.
-    pub events: u64,
-    /// Once the oldest event that is not covered is so old, in milliseconds.
-    pub age_ms: i64,
-}
-
-impl Due {
-    /// Whatever there is that is not covered.
-    pub const NOW: Self = Self { events: 1, age_ms: 0 };
 }
 
 #[cfg(test)]

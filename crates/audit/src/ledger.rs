@@ -3,8 +3,6 @@
 //! Path: 6, 9. Doc: records.md#the-ledger
 
 use std::convert::Infallible;
-use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,99 +14,23 @@ use toolbooth_contracts::execution_log::AppliedSandbox;
 use toolbooth_contracts::receipt::{Receipt, StoredResult};
 use toolbooth_contracts::{Effect, ErrorCode, Status};
 
-use crate::checkpoint::Due;
 use crate::claim::KeyRules;
 use crate::digest::Digester;
-use crate::reads::DamagedRow;
+pub use crate::error::{Cause, LedgerError};
+pub use crate::moment::Moment;
 
-/// A moment: as records write it, and to reckon with.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Moment {
-    /// RFC 3339 UTC with milliseconds.
-    pub text: String,
-    /// Milliseconds since 1970-01-01 UTC.
-    pub epoch_ms: i64,
+/// When a checkpoint is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due {
+    /// Once so many events are not covered.
+    pub events: u64,
+    /// Once the oldest event that is not covered is so old, in milliseconds.
+    pub age_ms: i64,
 }
 
-/// An error of what keeps the records: a database, a file, a connection.
-#[derive(Debug, Clone)]
-pub struct Cause(Arc<dyn Error + Send + Sync>);
-
-impl Cause {
-    /// The error itself.
-    #[must_use]
-    pub fn error(&self) -> &(dyn Error + Send + Sync + 'static) {
-        &*self.0
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Error for Cause {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0.source()
-    }
-}
-
-/// Two causes are equal if they say the same.
-impl PartialEq for Cause {
-    fn eq(&self, other: &Self) -> bool {
-        self.to_string() == other.to_string()
-    }
-}
-
-impl Eq for Cause {}
-
-/// Why a ledger did not do what it was asked.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LedgerError {
-    /// Nothing was written, or nobody knows; nothing may be dispatched.
-    #[error("the store is not available: {reason}")]
-    Unavailable {
-        /// Why.
-        reason: String,
-        /// The error that it comes from, where there is one.
-        source: Option<Cause>,
-    },
-    /// A row of the store cannot be read, although the store answers.
-    #[error("the store is damaged: {0}")]
-    Damaged(DamagedRow),
-    /// The ledger has ended, and takes no further steps.
-    #[error("the store is closed")]
-    Closed,
-    /// A defect of this build: nothing was written.
-    #[error("a defect of this build: {0}")]
-    Defect(String),
-    /// The claim is no longer this writer's.
-    #[error("the claim has been taken over")]
-    Stale,
-    /// There is no such record.
-    #[error("there is no record `{0}`")]
-    NotFound(String),
-}
-
-impl LedgerError {
-    /// The store is not available, for this reason.
-    pub fn unavailable(reason: impl Into<String>) -> Self {
-        Self::Unavailable { reason: reason.into(), source: None }
-    }
-
-    /// The store is not available because of an error, which is told with what it comes from.
-    pub fn unavailable_by(error: impl Error + Send + Sync + 'static) -> Self {
-        let mut reason = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            reason.push_str(": ");
-            reason.push_str(&cause.to_string());
-            source = cause.source();
-        }
-        Self::Unavailable { reason, source: Some(Cause(Arc::new(error))) }
-    }
+impl Due {
+    /// Whatever there is that is not covered.
+    pub const NOW: Self = Self { events: 1, age_ms: 0 };
 }
 
 /// A call that wants to run.

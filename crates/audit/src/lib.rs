@@ -6,10 +6,13 @@ pub mod claim;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod digest;
+pub mod error;
 pub mod export;
+pub mod heads;
 pub mod ledger;
 #[cfg(feature = "memory")]
 pub mod memory;
+pub mod moment;
 pub mod note;
 pub mod proof;
 pub mod queue;
@@ -20,6 +23,7 @@ pub mod verify;
 
 pub use backend::recorder::Recorder;
 pub use digest::Digester;
-pub use ledger::{Ledger, LedgerError};
+pub use error::LedgerError;
+pub use ledger::Ledger;
 pub use queue::CallQueue;
 pub use reads::LedgerReads;

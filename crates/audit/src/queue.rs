@@ -15,10 +15,14 @@ use toolbooth_contracts::event::AuditEventKind;
 use toolbooth_contracts::receipt::AuditPlace;
 
 use crate::digest::Digester;
-use crate::ledger::{LedgerError, Moment};
+use crate::error::LedgerError;
+use crate::moment::Moment;
 
 /// How often a row is delivered at most: one that ends its worker each time is given up.
 pub const DELIVERIES_MAX: u32 = 5;
+
+/// A caller and the id of its call.
+pub type CallName = (String, String);
 
 /// Where a row stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -10,7 +10,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::event::AuditEventKind as Event;
+use crate::event_kind::AuditEventKind as Event;
 
 /// How a call ended. Every terminal outcome is exactly one of the four.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -10,6 +10,7 @@ pub mod conversation;
 pub mod coverage;
 pub mod declaration;
 pub mod event;
+mod event_kind;
 pub mod execution_log;
 pub mod finding;
 pub mod guard;

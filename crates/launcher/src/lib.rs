@@ -9,6 +9,7 @@ mod init;
 mod landlocked;
 mod limits;
 mod memory;
+mod namespaces;
 mod network;
 pub mod order;
 pub mod probe;

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 
 use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
 
+use crate::namespaces::{FRESH_BASE, map_ids, namespaces};
 use crate::order::{Limits, Net, Primitive, SandboxSpec};
 use crate::wire::Found;
-use crate::{cgroup, landlocked, root, supervisor, sys, syscalls};
+use crate::{cgroup, landlocked, root, sys, syscalls};
 
 /// Maximum length of a reason, in bytes.
 const REASON_BYTES_MAX: u64 = 4096;
@@ -66,14 +67,14 @@ fn try_one(primitive: Primitive, cgroups: &[PathBuf]) -> io::Result<Option<Strin
                 [Primitive::UserNamespace, Primitive::PidNamespace, Primitive::MountNamespace];
             let sandbox_spec =
                 SandboxSpec { tmp_mb: 1, limits: Limits::default(), ..SandboxSpec::default() };
-            elsewhere(supervisor::namespaces(&needs), || {
+            elsewhere(namespaces(&needs), || {
                 root::enter(&sandbox_spec, Vec::new(), &PathBuf::from("/"))
                     .map_err(|(step, error)| io::Error::other(format!("{step}: {error}")))
             })
             .map(|()| None)
         }
         _ => {
-            let flags = supervisor::namespaces(&[Primitive::UserNamespace, primitive]);
+            let flags = namespaces(&[Primitive::UserNamespace, primitive]);
             elsewhere(flags, || Ok(())).map(|()| None)
         }
     }
@@ -100,8 +101,7 @@ fn elsewhere(namespaces: libc::c_int, what: impl FnOnce() -> io::Result<()>) -> 
         Ok(())
     } else {
         let fresh = rustix::process::geteuid().is_root().then_some(FRESH_BASE);
-        supervisor::map_ids(child, fresh)
-            .map_err(|(step, error)| io::Error::other(format!("{step}: {error}")))
+        map_ids(child, fresh).map_err(|(step, error)| io::Error::other(format!("{step}: {error}")))
     };
     let mut reason = String::new();
     if mapped.is_ok() {
@@ -120,7 +120,3 @@ fn elsewhere(namespaces: libc::c_int, what: impl FnOnce() -> io::Result<()>) -> 
         _ => Err(io::Error::other(reason)),
     }
 }
-
-/// The first of the user ids for contained programs, which belong to no account. The launcher's
-/// process id is added to it.
-pub const FRESH_BASE: u32 = 0x6000_0000;

@@ -21,8 +21,9 @@ use rustix::process::{
 };
 
 use crate::cgroup::Cgroup;
-use crate::init::{self, INNER_ID, Start, Word};
+use crate::init::{self, Start, Word};
 use crate::memory;
+use crate::namespaces::{FRESH_BASE, map_ids, namespaces};
 use crate::order::{Bind, Order, Primitive, Run, SandboxSpec};
 use crate::root::{self, Tree};
 use crate::sys;
@@ -253,43 +254,7 @@ fn start_first(
 /// The id of the user that the program runs as, if it is not the gateway's own. It is derived from
 /// the launcher's process id, so it is unique while the launcher runs.
 fn fresh_uid(sandbox_spec: &SandboxSpec) -> Option<u32> {
-    sandbox_spec.fresh_user.then(|| crate::probe::FRESH_BASE.saturating_add(std::process::id()))
-}
-
-/// The flags of `clone` that make these namespaces.
-pub(crate) fn namespaces(primitives: &[Primitive]) -> libc::c_int {
-    let flag = |primitive: &Primitive| match primitive {
-        Primitive::UserNamespace => libc::CLONE_NEWUSER,
-        Primitive::PidNamespace => libc::CLONE_NEWPID,
-        Primitive::MountNamespace => libc::CLONE_NEWNS,
-        Primitive::NetworkNamespace => libc::CLONE_NEWNET,
-        Primitive::IpcNamespace => libc::CLONE_NEWIPC,
-        Primitive::UtsNamespace => libc::CLONE_NEWUTS,
-        Primitive::CgroupNamespace => libc::CLONE_NEWCGROUP,
-        _ => 0,
-    };
-    primitives.iter().map(flag).fold(0, |flags, flag| flags | flag)
-}
-
-/// Writes the user and group maps of the child's user namespace.
-pub(crate) fn map_ids(child: Pid, fresh: Option<u32>) -> Result<(), Failure> {
-    let write = |file: &str, text: String| {
-        let path = format!("/proc/{}/{file}", child.as_raw_nonzero());
-        at(&format!("writing {file}"), fs::write(path, text))
-    };
-    match fresh {
-        // Root sets up the sandbox as root; the program runs as a user of its own.
-        Some(uid) => {
-            write("uid_map", format!("0 0 1\n{INNER_ID} {uid} 1\n"))?;
-            write("gid_map", format!("0 0 1\n{INNER_ID} {uid} 1\n"))
-        }
-        None => {
-            write("setgroups", "deny".to_owned())?;
-            let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-            write("uid_map", format!("{INNER_ID} {} 1\n", uid.as_raw()))?;
-            write("gid_map", format!("{INNER_ID} {} 1\n", gid.as_raw()))
-        }
-    }
+    sandbox_spec.fresh_user.then(|| FRESH_BASE.saturating_add(std::process::id()))
 }
 
 /// The mounts of a program that root runs as another user, with root's files mapped to that user.

@@ -7,19 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::runner::Test;
+use super::test::{Binary, Test};
 use crate::run::{build_command, repository};
-
-/// A test program of one package.
-#[derive(Debug)]
-pub struct Binary {
-    pub package: String,
-    /// The name of the target: of a crate, or of a file in `tests/`.
-    pub target: String,
-    pub path: PathBuf,
-    /// The folder of the package, where its tests run.
-    pub folder: PathBuf,
-}
 
 /// Builds everything once, and lists all tests in the order in which they are run. Returns also the
 /// number of tests that are ignored.

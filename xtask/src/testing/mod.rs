@@ -7,6 +7,7 @@ mod binaries;
 mod doc_tests;
 mod report;
 mod runner;
+mod test;
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
@@ -15,7 +16,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use anyhow::{Result, bail, ensure};
 
 use self::report::Report;
-use self::runner::{Outcome, Settings, Test};
+use self::runner::{Outcome, Settings};
+use self::test::Test;
 use crate::setup;
 
 /// More flaky tests than these fail a run.

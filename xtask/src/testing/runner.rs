@@ -4,27 +4,16 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::binaries::Binary;
-use crate::run::target;
+use super::test::Test;
 use crate::supervise;
 
 /// How long processes of a test may take to end after the test.
 const END_LIMIT: Duration = Duration::from_secs(5);
-
-/// Groups of tests that count or change what belongs to the whole machine: mounts, control groups,
-/// networks, processes. No other test runs beside a group. Beginnings of [`Test::name`].
-const ALONE: [&str; 5] = [
-    "toolbooth-launcher::escapes ",
-    "toolbooth-launcher::lives ",
-    "toolbooth-adapters::adapters networks::",
-    "toolbooth-adapters::adapters processes::",
-    "toolbooth-tests::gateway contained::",
-];
 
 /// The variable with the seed of property tests.
 pub const SEED: &str = "PROPTEST_RNG_SEED";
@@ -35,34 +24,6 @@ pub struct Settings {
     pub limit: Duration,
     /// The seed of property tests.
     pub seed: u64,
-}
-
-/// One test function.
-#[derive(Debug, Clone)]
-pub struct Test {
-    pub binary: Arc<Binary>,
-    pub function: String,
-}
-
-impl Test {
-    /// Its name in messages and filters: package, target and function.
-    pub fn name(&self) -> String {
-        format!("{}::{} {}", self.binary.package, self.binary.target, self.function)
-    }
-
-    /// The place in [`ALONE`] of its group; `None` if it may run beside any other test.
-    pub fn group(&self) -> Option<usize> {
-        let name = self.name();
-        ALONE.iter().position(|start| name.starts_with(start))
-    }
-
-    /// Where the output of a try goes; removed if it passes.
-    fn log(&self, number: usize) -> PathBuf {
-        let name = self.name().replace("::", "-");
-        let name = name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "-");
-        let number = if number == 1 { String::new() } else { format!(".{number}") };
-        target().join("ci/tests").join(format!("{name}{number}.log"))
-    }
 }
 
 /// How a test ended.

@@ -7,6 +7,7 @@
 use toolbooth_contracts::event::{AuditEvent, EventBody};
 
 use crate::backend::merkle::{Frontier, Hash, leaf_hash};
+use crate::ledger::Due;
 
 /// How old the first event of a log becomes without a checkpoint, in milliseconds.
 const FIRST_AGE_MS: i64 = 1_000;
@@ -111,7 +112,7 @@ impl Head {
     }
 
     /// Whether a checkpoint is due at `now_ms`; to be asked whenever something was written.
-    pub(crate) fn is_due(&self, due: crate::checkpoint::Due, now_ms: i64) -> bool {
+    pub(crate) fn is_due(&self, due: Due, now_ms: i64) -> bool {
         let open = self.next_seq() - self.covered.size;
         // Before the first one, nothing tells that the end of the log was cut.
         let age_ms = match self.covered.size {

@@ -4,6 +4,7 @@
 //! Doc: records.md#the-ledger
 
 pub mod chain;
+pub mod gone;
 pub mod merkle;
 pub mod pruning;
 pub mod recorder;

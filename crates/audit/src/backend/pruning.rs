@@ -12,25 +12,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toolbooth_contracts::event::AuditEventKind;
 
+pub use crate::backend::gone::Gone;
 use crate::backend::merkle::{Frontier, Hash, node_hash};
-use crate::backend::working::CallName;
 use crate::checkpoint::Checkpoint;
 use crate::digest::sha256_hex;
-use crate::reads::PrunedLog;
+use crate::heads::PrunedLog;
+use crate::queue::CallName;
 
 /// Events of a block.
 pub const BLOCK: u64 = 1_024;
-
-/// Events that are gone: a whole subtree of a log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gone {
-    /// The place of the first.
-    pub seq: u64,
-    /// How many: a power of two, which divides the place.
-    pub size: u64,
-    /// The root over them.
-    pub root: Hash,
-}
 
 /// What is left of a part of a log, as the event that says so has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

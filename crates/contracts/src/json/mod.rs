@@ -7,6 +7,8 @@
 //! Path: 4. Doc: contract.md#json-safe
 
 mod canonical;
+#[cfg(feature = "counting")]
+pub mod counting;
 mod read;
 mod rewrite;
 mod text;

@@ -66,6 +66,8 @@ impl<'t> Reader<'t> {
     /// A reader at the beginning of `text`; the first fault ends its reading.
     #[must_use]
     pub fn new(text: &'t str) -> Self {
+        #[cfg(feature = "counting")]
+        super::counting::count(super::counting::Reading::Pass(text.len()));
         Self {
             text,
             bytes: text.as_bytes(),
@@ -344,6 +346,8 @@ impl<'t> Reader<'t> {
     /// # Errors
     /// As [`Reader::members`].
     pub fn tree(&mut self) -> Result<Value, JsonFault> {
+        #[cfg(feature = "counting")]
+        super::counting::count(super::counting::Reading::Tree(self.text.len()));
         self.watched_tree(&mut ())
     }
 

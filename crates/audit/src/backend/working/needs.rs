@@ -9,13 +9,12 @@ use toolbooth_contracts::approval::{Approval, ApprovalState};
 use super::Stored;
 use crate::backend::pruning::Removal;
 use crate::backend::room::Dropped;
+pub use crate::queue::CallName;
 use crate::queue::{QueuedCall, RawCall};
 use crate::reads::{PrunedLog, WriterHead};
 
 /// A tool and a caller, as rates are counted.
 pub type RateName = (String, String);
-/// A caller and the id of its call.
-pub type CallName = (String, String);
 
 /// What an approval is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,0 +1,20 @@
+//! What a check of the boundary rules finds.
+
+use std::fmt;
+
+/// A broken rule, with its reason and its remedy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub rule: String,
+    pub place: String,
+    pub reason: String,
+    pub remedy: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.rule, self.place)?;
+        writeln!(f, "  why:     {}", self.reason)?;
+        write!(f, "  instead: {}", self.remedy)
+    }
+}
