@@ -220,6 +220,7 @@ fn strongly_connected(edges: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<BTree
 fn unknown(circles: &[BTreeSet<String>]) -> Result<Vec<String>> {
     #[derive(Deserialize)]
     struct List {
+        #[serde(default)]
         circle: Vec<Circle>,
     }
     #[derive(Deserialize)]

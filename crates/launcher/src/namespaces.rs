@@ -1,6 +1,6 @@
 //! Namespaces of contained programs, and the ids of users within them.
 //!
-//! Doc: execution.md#the-sandbox
+//! Doc: execution.md#the-launcher
 
 use std::{fs, io};
 

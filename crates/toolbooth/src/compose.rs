@@ -7,14 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use toolbooth_adapters::declarations;
 use toolbooth_adapters::launcher::Launcher;
-use toolbooth_adapters::secrets::given_secrets;
-use toolbooth_adapters::{declarations, secret_rules};
 use toolbooth_audit::LedgerReads;
 use toolbooth_contracts::agent_log::LogLevel;
 use toolbooth_contracts::contract::GATEWAY_RUNTIME;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
-use toolbooth_contracts::secret::SecretShapes;
 use toolbooth_contracts::{ExecutionLog, Guard, ToolId, ToolPattern};
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, Whitelist};
 use toolbooth_proxy::{
@@ -33,7 +31,7 @@ use crate::config::{self, Config, Loaded, LockUse};
 use crate::executors::Adapters;
 use crate::failure::Failure;
 use crate::trust::Trusted;
-use crate::{executors, records};
+use crate::{executors, records, registry_file, retention, secret_shapes};
 
 /// The file that remembers names on the wire.
 const WIRE_NAMES: &str = "wire-names.json";
@@ -66,16 +64,6 @@ pub(crate) struct Runtime {
     clock: Arc<dyn Clock>,
     /// Held while pins are recorded: what one task has just pinned must not be found by another.
     recording_pins: tokio::sync::Mutex<()>,
-}
-
-/// By what secrets are known: the neutral shapes and a maintained set of rules.
-pub(crate) fn shapes() -> SecretShapes {
-    SecretShapes::with([secret_rules::shapes()])
-}
-
-/// By what secrets are kept out of records: the same, and the values that tools were given.
-fn shapes_of_records() -> SecretShapes {
-    SecretShapes::with([given_secrets(), secret_rules::shapes()])
 }
 
 /// Says on standard error what is assumed where there is no configuration.
@@ -170,34 +158,6 @@ pub(crate) fn say_first_uses(frame: &Frame) {
     }
 }
 
-/// Reads the registry file where there is one.
-pub(crate) fn read_registry(loaded: &Loaded) -> Result<Option<(String, Vec<u8>)>, Failure> {
-    let (path, named) = loaded.registry();
-    let shown = path.display().to_string();
-    match crate::files::read(&path) {
-        Ok(text) => Ok(Some((shown, text))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !named => Ok(None),
-        Err(error) => {
-            Err(Failure::configuration(format!("the registry file cannot be read: {error}"))
-                .at(shown))
-        }
-    }
-}
-
-/// The registry file was refused.
-pub(crate) fn rejected(rejected: &file::Rejected) -> Failure {
-    let place = rejected
-        .findings
-        .first()
-        .map(|finding| format!("{}:{}:{}", finding.file, finding.line, finding.column));
-    let failure = Failure::new(crate::failure::USAGE, "invalid-registry", rejected.to_string())
-        .hint("`toolbooth check` tells everything that is wrong");
-    match place {
-        Some(place) => failure.at(place),
-        None => failure,
-    }
-}
-
 impl Frame {
     /// Everything that needs no store.
     pub(crate) async fn build(mut loaded: Trusted) -> Result<Self, Failure> {
@@ -207,8 +167,8 @@ impl Frame {
         check_defaults(config)?;
         config::toolsets::check_servers(config)?;
         config.sandbox.check()?;
-        crate::commands::check_retention(&loaded)?;
-        let guard = Guard::new(shapes());
+        retention::retained(&loaded)?;
+        let guard = Guard::new(secret_shapes::shapes());
         let mut world = World::new(policy).with_settings(WorldSettings {
             approvals: approvals(&loaded)?,
             names: wire_names(&loaded)?,
@@ -233,7 +193,11 @@ impl Frame {
         if let Some((name, text)) = loaded.registry_text()? {
             let tools = match read {
                 Some(tools) => tools,
-                None => file::load(&text, &name, &guard).map_err(|error| rejected(&error))?.tools,
+                None => {
+                    file::load(&text, &name, &guard)
+                        .map_err(|error| registry_file::rejected(&error))?
+                        .tools
+                }
             };
             replaced = world.replace_source(&Source::File, tools).replaced;
             for (id, source) in &replaced {
@@ -287,7 +251,7 @@ impl Runtime {
             upstreams: frame.upstreams.clone(),
             clock: Arc::clone(&clock),
             ids,
-            shapes: shapes_of_records(),
+            shapes: secret_shapes::of_records(),
             limits: limits(config),
             retention: retention(config),
         });

@@ -12,8 +12,12 @@ mod import;
 mod output;
 mod pins;
 mod records;
+mod registry_file;
+mod retention;
 mod schemas;
+mod secret_shapes;
 mod terminal;
+mod times;
 mod trust;
 
 use std::process::ExitCode;

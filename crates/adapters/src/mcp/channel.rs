@@ -15,11 +15,12 @@ use toolbooth_contracts::Conversation;
 use toolbooth_contracts::conversation::LogLevel;
 
 use super::calls::{Purpose, Ticket};
-use super::envelope::{self, Request};
+use super::envelope;
 use super::fault::{Answered, Failure, Fault};
 use super::headers;
 use super::http::{Http, Post, Posted, Speech};
 use super::notifications::Incoming;
+use super::request::Request;
 use super::results::RpcResult;
 use super::stdio::{Shared, Stdio};
 use super::wire::{self, Era, Greeting};

@@ -11,57 +11,17 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use toolbooth_contracts::Arguments;
 use toolbooth_contracts::json::{JsonFault, JsonFaultKind, Reader};
 
+use super::message::{BATCH_MAX, Message, Refusal, Reply};
 use super::results::RpcResult;
 use super::scan::Scan;
 use super::wire::RpcCode;
 
 /// Longest message of a server, in bytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// Messages of one batch.
-pub(super) const BATCH_MAX: usize = 1_024;
 /// The byte order mark, which some programs print first.
 const BOM: &[u8] = b"\xef\xbb\xbf";
-
-/// What a server sent.
-#[derive(Debug)]
-pub(super) enum Message {
-    /// An answer to the request `id`; `None` = it names no request.
-    Answer { id: Option<u64>, reply: Reply },
-    /// A notification.
-    Notification { method: String, params: Option<Box<RawValue>> },
-    /// A request of the server to its client.
-    Request { id: Box<RawValue>, method: String },
-    /// An answer that cannot be read, to the request `id` where that much could be found.
-    Unreadable { id: Option<u64>, reason: String },
-    /// Text that was never meant to be a message.
-    Noise,
-}
-
-/// An answer.
-#[derive(Debug)]
-pub(super) enum Reply {
-    /// The result.
-    Result(RpcResult),
-    /// An error.
-    Refused(Refusal),
-}
-
-/// An error that a server answered.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Refusal {
-    pub(super) code: i64,
-    pub(super) message: String,
-    pub(super) data: Option<Box<Value>>,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.code, self.message)
-    }
-}
 
 /// The members of an envelope, unread.
 #[derive(Deserialize)]
@@ -252,51 +212,6 @@ fn document(raw: &RawValue) -> Result<Value, String> {
     result(raw).map(RpcResult::tree)
 }
 
-/// A request that goes out.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Request<'a> {
-    pub(super) method: &'static str,
-    /// Its parameters, without `_meta`.
-    pub(super) params: Map<String, Value>,
-    /// `arguments` of a call, to be sent as they are.
-    pub(super) arguments: Option<&'a Arguments>,
-    /// Members of `_meta`.
-    pub(super) meta: Map<String, Value>,
-}
-
-impl Request<'_> {
-    /// The bytes on the wire, on one line.
-    pub(super) fn bytes(&self, id: u64, meta: &Map<String, Value>) -> Vec<u8> {
-        let method = Value::from(self.method);
-        let mut out = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":{method},"params":{{"#);
-        let mut first = true;
-        let mut member = |name: &str, value: &str| {
-            if !std::mem::take(&mut first) {
-                out.push(',');
-            }
-            out.push_str(&Value::from(name).to_string());
-            out.push(':');
-            out.push_str(value);
-        };
-        for (name, value) in &self.params {
-            member(name, &value.to_string());
-        }
-        if let Some(arguments) = self.arguments {
-            member("arguments", &arguments.on_one_line());
-        }
-        if !meta.is_empty() {
-            let whole: String = meta
-                .iter()
-                .map(|(name, value)| format!("{}:{value}", Value::from(name.as_str())))
-                .collect::<Vec<_>>()
-                .join(",");
-            member("_meta", &format!("{{{whole}}}"));
-        }
-        out.push_str("}}");
-        out.into_bytes()
-    }
-}
-
 /// The bytes of a notification.
 pub(super) fn notification(method: &str, params: &Map<String, Value>) -> Vec<u8> {
     let params = Value::from(params.clone());
@@ -317,23 +232,9 @@ pub(super) fn reply(id: &RawValue, method: &str) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
 
+    use super::super::screening::called;
     use super::*;
-
-    #[test]
-    fn arguments_are_spliced_as_they_are() {
-        let raw: Arguments = "{\"b\":1e2,\n \"a\":18446744073709551616}".parse().unwrap();
-        let mut request =
-            Request { method: "tools/call", arguments: Some(&raw), ..Request::default() };
-        request.params.insert("name".to_owned(), json!("a\"b"));
-        let mut meta = Map::new();
-        meta.insert("progressToken".to_owned(), json!(7));
-        assert_eq!(
-            String::from_utf8(request.bytes(7, &meta)).unwrap(),
-            r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a\"b","arguments":{"b":1e2,  "a":18446744073709551616},"_meta":{"progressToken":7}}}"#
-        );
-    }
 
     #[test]
     fn every_form_of_message_is_told_apart() {
@@ -392,7 +293,7 @@ mod tests {
             }
             for message in read(bytes) {
                 if let Message::Answer { reply: Reply::Result(result), .. } = message {
-                    let _ = result.output();
+                    let _ = called(Ok(result));
                 }
             }
         }

@@ -5,7 +5,7 @@
 use toolbooth_contracts::port::{ExecutionError, UpstreamError};
 use toolbooth_contracts::{Effect, ErrorCode};
 
-use super::envelope::Refusal;
+use super::message::Refusal;
 use super::results::RpcResult;
 use super::wire::{self, Era, RpcCode};
 

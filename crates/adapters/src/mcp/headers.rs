@@ -11,7 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 
-use super::envelope::Request;
+use super::request::Request;
 use super::wire::header;
 
 /// The keyword by which a schema asks for a header.

@@ -14,8 +14,9 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::envelope::{self, MESSAGE_BYTES_MAX, Message, Reply};
+use super::envelope::{self, MESSAGE_BYTES_MAX};
 use super::fault::{Answered, Fault, names_session};
+use super::message::{Message, Reply};
 use super::notifications::Incoming;
 use super::sse::{Broken, Event, Events};
 use super::wire::header;
@@ -448,7 +449,7 @@ fn is_session_ended(status: StatusCode, answered: Option<&Answered>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::envelope::Refusal;
+    use super::super::message::Refusal;
     use super::*;
 
     #[test]

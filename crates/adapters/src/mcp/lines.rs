@@ -71,7 +71,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::envelope::Message;
+    use super::super::message::Message;
     use super::*;
 
     #[tokio::test]

@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::port::{DiscoveredItem, DiscoveredTool, Listing, SourceError};
 
-use super::envelope::Request;
 use super::fault::{Failure, Fault};
 use super::headers;
 use super::link::{Link, Unserved};
+use super::request::Request;
 use super::wire::RpcCode;
 use crate::secrets::KnownSecrets;
 

@@ -17,10 +17,13 @@ mod http;
 mod lines;
 mod link;
 mod listing;
+mod message;
 mod notifications;
 mod opener;
+mod request;
 mod results;
 mod scan;
+mod screening;
 mod sse;
 mod stdio;
 mod subscriptions;
@@ -47,8 +50,8 @@ use toolbooth_contracts::{
 
 use callers::CallerLinks;
 pub use callers::{CallerSettings, Credentials};
-use envelope::Request;
 use link::{Link, Served, Unserved};
+use request::Request;
 
 use crate::command_line::CommandLine;
 use crate::launcher::Launcher;
@@ -173,7 +176,7 @@ impl Executor for McpServer {
                     );
                 }
             };
-        match results::called(result) {
+        match screening::called(result) {
             Ok(mut output) => {
                 // What the server was given in confidence it must not tell anybody.
                 connection.secrets().conceal_payload(&mut output.payload);
@@ -283,9 +286,9 @@ impl Upstream for McpServer {
                 let served =
                     link.serve(&asking(other), None, timeout, Some(&conversation), None).await;
                 served.map(|served| {
-                    results::completed(served.result).map(|mut result| {
+                    screening::completed(served.result).map(|mut result| {
                         served.connection.secrets().conceal(&mut result);
-                        results::strip_answer(&mut result);
+                        screening::strip_answer(&mut result);
                         result
                     })
                 })

@@ -15,7 +15,8 @@ use tokio::time::Instant;
 use toolbooth_contracts::port::Notice;
 
 use super::calls::Calls;
-use super::envelope::{self, Message};
+use super::envelope;
+use super::message::Message;
 
 /// Changes that are told at once, before the pace holds.
 const CHANGES_AT_ONCE: u32 = 5;

@@ -5,7 +5,7 @@
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
-use super::envelope::{BATCH_MAX, Message};
+use super::message::{BATCH_MAX, Message};
 
 /// Digits of an id that is ours.
 const DIGITS_MAX: usize = 20;

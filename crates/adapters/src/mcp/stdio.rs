@@ -15,9 +15,10 @@ use toolbooth_contracts::execution_log::AppliedSandbox;
 
 use super::Child;
 use super::calls::Calls;
-use super::envelope::{self, MESSAGE_BYTES_MAX, Message, Reply};
+use super::envelope::{self, MESSAGE_BYTES_MAX};
 use super::fault::Fault;
 use super::lines::{Line, Lines};
+use super::message::{Message, Reply};
 use super::notifications::Incoming;
 use crate::denials::DenialExplainer;
 use crate::error::StartError;

@@ -14,8 +14,9 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::channel::Channel;
-use super::envelope::{Refusal, Request};
 use super::fault::Fault;
+use super::message::Refusal;
+use super::request::Request;
 use super::wire::{self, RpcCode};
 
 /// Resources that one link is subscribed to.

@@ -13,7 +13,8 @@ pub(super) use rmcp::transport::common::http_header as header;
 use serde_json::{Map, Value};
 use toolbooth_contracts::port::Offers;
 
-use super::envelope::{Refusal, Request};
+use super::message::Refusal;
+use super::request::Request;
 
 /// Legacy versions that are spoken, the newest first; the first one is offered.
 const LEGACY_VERSIONS: [ProtocolVersion; 4] = [

@@ -14,7 +14,6 @@ use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::reads::PrunedLog;
 
 use super::backend::{Parameters, Session, failed};
-use super::rows::lost;
 use crate::{Unreadable, body};
 
 /// The advisory lock of the replica that prunes events; the others skip the step meanwhile.
@@ -40,6 +39,12 @@ pub(super) fn adopted(writer: &str, log: &PrunedLog) -> Result<Parameters<'stati
     let what = "the beginning of a pruned log cannot be read";
     let gone = pruning::parts(log).ok_or_else(|| Unreadable::of(what).at("writers", writer))?;
     Ok(columns(writer, &gone))
+}
+
+/// The parameters of `lost`: places of events whose records were removed.
+pub(super) fn lost(places: impl Iterator<Item = (String, i64)>) -> Parameters<'static> {
+    let (writers, seqs): (Vec<String>, Vec<i64>) = places.unzip();
+    vec![Box::new(writers), Box::new(seqs), Box::new(BLOCK.cast_signed())]
 }
 
 impl Session {

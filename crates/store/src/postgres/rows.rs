@@ -11,7 +11,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::chain::Head;
-use toolbooth_audit::backend::pruning::{BLOCK, Progress};
+use toolbooth_audit::backend::pruning::Progress;
 use toolbooth_audit::backend::steps;
 use toolbooth_audit::backend::working::{
     Batch, CallName, Earlier, Moved, Needs, OtherHead, Put, Stored, Survey, WorkingSet,
@@ -26,7 +26,7 @@ use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::backend::{Parameters, Session, failed};
 use super::statements::CALL;
-use super::{clean, schema};
+use super::{clean, prune, schema};
 use crate::share::{self, Part};
 use crate::{Unreadable, body, shorten, unwritable};
 
@@ -454,7 +454,7 @@ impl Session {
             writes.push((&s.put_calls, call_columns(batch)));
         }
         for (writer, log) in &batch.upkeep.adopted {
-            let adopted = super::prune::adopted(writer, log).map_err(unreadable)?;
+            let adopted = prune::adopted(writer, log).map_err(unreadable)?;
             writes.push((&s.put_gone, adopted));
         }
         if !batch.upkeep.adopted.is_empty() {
@@ -593,16 +593,11 @@ impl Session {
         if !removed.is_empty() {
             writes.push((&s.remove_receipts, given![removed]));
             let places = batch.receipts.values().filter_map(|moved| moved.accounted.as_ref());
-            writes.push((&s.lost, lost(places.map(|at| (at.writer.clone(), number(at.seq))))));
+            writes
+                .push((&s.lost, prune::lost(places.map(|at| (at.writer.clone(), number(at.seq))))));
         }
         Ok(())
     }
-}
-
-/// The parameters of `lost`: places of events whose records were removed.
-pub(super) fn lost(places: impl Iterator<Item = (String, i64)>) -> Parameters<'static> {
-    let (writers, seqs): (Vec<String>, Vec<i64>) = places.unzip();
-    given![writers, seqs, BLOCK.cast_signed()]
 }
 
 fn other(row: &Row) -> OtherHead {

@@ -9,17 +9,18 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, Params};
+use rusqlite::{Connection, ErrorCode};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::chain::{Head, Placed};
 use toolbooth_audit::backend::pruning::Progress;
 use toolbooth_audit::backend::working::{Batch, Needs, WorkingSet};
 use toolbooth_audit::backend::writer::{Backend, End, Failure};
 
+use super::connection::{Durability, connect};
 use super::folder::StoreFolder;
 use super::lookup::Found;
-use super::open::{Durability, connect};
 use super::room::Rooms;
+use super::transaction::{Transaction, failed};
 use super::{carry, schema, unavailable};
 
 /// Pause between two checks whether more steps have come.
@@ -70,51 +71,6 @@ impl Files {
         let mut log = database.as_os_str().to_owned();
         log.push("-wal");
         Self { database: of(database), log: of(Path::new(&log)) }
-    }
-}
-
-/// Classifies the failure of a statement: values that cannot be stored or read, or the store
-/// itself.
-pub(super) fn failed(error: rusqlite::Error) -> Failure {
-    let refused = match &error {
-        rusqlite::Error::SqliteFailure(failure, _) => matches!(
-            failure.code,
-            ErrorCode::TooBig | ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch
-        ),
-        // The row has a value that no writer stores.
-        rusqlite::Error::FromSqlConversionFailure(..)
-        | rusqlite::Error::IntegralValueOutOfRange(..)
-        | rusqlite::Error::InvalidColumnType(..)
-        | rusqlite::Error::Utf8Error(..) => true,
-        _ => false,
-    };
-    match refused {
-        true => Failure::Refused(unavailable(error)),
-        false => Failure::Unknown(unavailable(error)),
-    }
-}
-
-/// One transaction of a writer.
-pub(super) struct Transaction<'c> {
-    pub(super) connection: &'c Connection,
-    pub(super) folder: &'c StoreFolder,
-    pub(super) writer: &'c str,
-    pub(super) writer_no: i64,
-    pub(super) searched: &'c Cell<i64>,
-    pub(super) progress: &'c HashMap<String, Progress>,
-}
-
-impl Transaction<'_> {
-    pub(super) fn execute(&self, sql: &str, params: impl Params) -> Result<usize, Failure> {
-        self.connection
-            .prepare_cached(sql)
-            .and_then(|mut statement| statement.execute(params))
-            .map_err(failed)
-    }
-
-    /// Whether another writer is known to be dead.
-    pub(super) fn is_lost(&self, writer: &str) -> bool {
-        writer != self.writer && self.folder.writer_lost(writer)
     }
 }
 

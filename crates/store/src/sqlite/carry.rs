@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use rusqlite::Connection;
 
-use super::open;
+use super::connection::BUSY;
 
 /// WAL pages after which a checkpoint is requested.
 const PAGES: i32 = 1_000;
@@ -56,7 +56,7 @@ fn carry(database: &Path, opened: &mut Option<Connection>) -> rusqlite::Result<(
         Some(connection) => connection,
         None => {
             let connection = Connection::open(database)?;
-            connection.busy_timeout(open::BUSY)?;
+            connection.busy_timeout(BUSY)?;
             connection
         }
     };

@@ -16,7 +16,7 @@ use toolbooth_contracts::event::AuditEventKind;
 
 use super::compact::{Compact, Shown};
 use super::lookup;
-use super::reads::{EVENT, LOG, body, keys, limited};
+use super::queries::{EVENT, LOG, body, keys, limited};
 use super::schema::{SEQ_BITS, place};
 use super::{share, unavailable, unreadable_at};
 use crate::shorten;

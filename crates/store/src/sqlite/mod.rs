@@ -5,17 +5,20 @@
 mod backend;
 mod carry;
 mod compact;
+mod connection;
 mod folder;
 mod log_pages;
 mod lookup;
 mod maintenance;
 mod open;
 mod prune;
+mod queries;
 mod reads;
 mod room;
 mod rows;
 mod schema;
 mod share;
+mod transaction;
 
 pub use folder::{DATABASE, StoreFolder};
 pub use maintenance::{MaintenanceError, backup, restore, vacuum};

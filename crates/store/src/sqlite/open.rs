@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior};
 use toolbooth_audit::LedgerError;
@@ -29,6 +29,8 @@ use toolbooth_audit::note::Signer;
 use toolbooth_audit::reads::WriterHead;
 
 use super::backend::{Files, SqliteBackend};
+pub use super::connection::Durability;
+use super::connection::connect;
 use super::folder::StoreFolder;
 use super::reads::SqliteReads;
 use super::room::Rooms;
@@ -36,26 +38,8 @@ use super::rows::{HEAD, head};
 use super::schema::MigrateError;
 use super::{OpenError, carry, lookup, schema};
 
-/// How long a statement waits for another process that writes.
-pub(super) const BUSY: Duration = Duration::from_secs(5);
-/// The page cache of a writer, in KiB: SQLite reads a negative size as KiB instead of pages.
-const CACHE_KIB: i64 = -16_384;
 /// Time limit of the integrity check when a database is opened.
 const LOOK_MAX: Duration = Duration::from_millis(250);
-/// Pause before a retry where SQLite's busy timeout does not apply.
-const BUSY_STEP: Duration = Duration::from_millis(5);
-
-/// When a request is answered.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// After fsync: its records survive a power loss.
-    #[default]
-    Full,
-    /// After the write, if the request allows it: its records survive a crash of the process. A
-    /// power loss may lose the records since the last fsync.
-    Process,
-}
-
 /// Options for opening a store.
 #[derive(Debug, Default)]
 pub struct SqliteOptions {
@@ -123,40 +107,6 @@ impl Runner for Sqlite {
         }
         self.folder.unlock_writer(&self.writer);
     }
-}
-
-/// Opens a connection for the writer.
-pub(super) fn connect(path: &Path, durability: Durability) -> rusqlite::Result<Connection> {
-    let connection = Connection::open(path)?;
-    connection.busy_timeout(BUSY)?;
-    keep_a_log(&connection)?;
-    let synchronous = match durability {
-        Durability::Full => "FULL",
-        Durability::Process => "NORMAL",
-    };
-    connection.pragma_update(None, "synchronous", synchronous)?;
-    connection.pragma_update(None, "cache_size", CACHE_KIB)?;
-    connection.set_prepared_statement_cache_capacity(64);
-    Ok(connection)
-}
-
-/// Enables WAL mode. Retries, since SQLite's busy timeout does not cover a concurrent switch.
-pub(super) fn keep_a_log(connection: &Connection) -> rusqlite::Result<()> {
-    let since = Instant::now();
-    loop {
-        let turned = connection
-            .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0));
-        match turned {
-            Err(error) if is_busy(&error) && since.elapsed() < BUSY => {
-                std::thread::sleep(BUSY_STEP);
-            }
-            turned => return turned.map(drop),
-        }
-    }
-}
-
-fn is_busy(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
 /// Opens the store in `folder`, which is created if it is missing, and begins the log of `writer`
@@ -384,12 +334,6 @@ fn check_keys(
         None => Ok(()),
         Some(stored) => Err(OpenError::OtherKey { given: digester.key_id().to_owned(), stored }),
     }
-}
-
-/// Creates a file with mode 0600 if it does not exist.
-pub(super) fn touch(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    File::options().create(true).append(true).mode(0o600).open(path).map(drop)
 }
 
 /// A log that is shorter than its kept checkpoint.

@@ -13,11 +13,11 @@ use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::reads::PrunedLog;
 use toolbooth_contracts::receipt::AuditPlace;
 
-use super::backend::{Transaction, failed};
 use super::compact::{Compact, Name, Shown};
 use super::lookup::split;
 use super::rows::{RECEIPT, limited, receipt_row, unreadable};
 use super::schema::place;
+use super::transaction::{Transaction, failed};
 use super::{share, unavailable};
 use crate::{Unreadable, shorten};
 

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use async_channel::{Receiver, Sender};
 use async_trait::async_trait;
-use rusqlite::{Connection, OpenFlags, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::pruning::Gone;
 use toolbooth_audit::backend::working::CallName;
@@ -24,9 +24,10 @@ use toolbooth_contracts::event::AuditEvent;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::compact::{Compact, Shown};
+use super::connection::connect_to_read;
 use super::log_pages::{Naming, RawText, column, gone_page, log_page, writer_name};
 use super::lookup::{self, Lookup, Search};
-use super::open::BUSY;
+use super::queries::{EVENT, LOG, body, keys, limited};
 use super::rows::{CALL, HEAD, RECEIPT, call, head_of, receipt_row};
 use super::schema::{SEQ_BITS, place};
 use super::{OpenError, schema, share, unavailable, unreadable_at};
@@ -75,17 +76,6 @@ impl Drop for Readers {
     }
 }
 
-/// Opens a connection that only reads.
-pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    // Reading a database in WAL mode writes to its shared memory; nothing else is written.
-    let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(BUSY)?;
-    connection.pragma_update(None, "query_only", true)?;
-    connection.set_prepared_statement_cache_capacity(32);
-    Ok(connection)
-}
-
 impl SqliteReads {
     /// Opens an existing database for reading.
     ///
@@ -96,7 +86,7 @@ impl SqliteReads {
         let (queries, queue) = async_channel::bounded::<Query>(QUEUE_MAX);
         let mut readers = Readers { queries, threads: Vec::with_capacity(READERS) };
         for _ in 0..READERS {
-            let connection = connect(path).map_err(database)?;
+            let connection = connect_to_read(path).map_err(database)?;
             let found = schema::version(&connection).map_err(database)?;
             if found > schema::VERSION {
                 return Err(OpenError::Newer { found, known: schema::VERSION });
@@ -132,38 +122,6 @@ impl SqliteReads {
         answer.recv().await.map_err(|_| LedgerError::Closed)?
     }
 }
-
-pub(super) fn limited(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX)
-}
-
-/// The keys that a query selects.
-pub(super) fn keys(
-    connection: &Connection,
-    sql: &str,
-    of: Option<Compact<'_>>,
-) -> Result<Vec<String>, LedgerError> {
-    let mut statement = connection.prepare_cached(sql).map_err(unavailable)?;
-    let found = statement
-        .query_map(rusqlite::params_from_iter(of), |row| row.get::<_, Shown>(0))
-        .map_err(unavailable)?;
-    found.map(|key| Ok(key.map_err(unavailable)?.0)).collect()
-}
-
-/// The body of a record by its place.
-pub(super) fn body(
-    connection: &Connection,
-    table: &'static str,
-    place: i64,
-) -> Result<Option<Vec<u8>>, LedgerError> {
-    connection
-        .prepare_cached(&format!("SELECT body FROM {table} WHERE place = ?1"))
-        .and_then(|mut statement| statement.query_row([place], |row| row.get(0)).optional())
-        .map_err(unreadable_at(table, place))
-}
-
-pub(super) const EVENT: &str = "events";
-pub(super) const LOG: &str = "agent_logs";
 
 fn receipt(connection: &Connection, id: &str) -> Result<Option<Receipt>, LedgerError> {
     let row = connection

@@ -12,10 +12,10 @@ use toolbooth_audit::backend::working::WorkingSet;
 use toolbooth_audit::backend::writer::Failure;
 
 use super::OpenError;
-use super::backend::{Transaction, failed};
 use super::folder::StoreFolder;
 use super::lookup::{self, split};
 use super::schema::place;
+use super::transaction::{Transaction, failed};
 
 /// The smallest bound of a store that is of use.
 pub const BYTES_MAX_LEAST: u64 = 16 << 20;

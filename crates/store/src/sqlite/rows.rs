@@ -19,8 +19,8 @@ use toolbooth_audit::{LedgerError, checkpoint};
 use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
-use super::backend::{Transaction, failed};
 use super::compact::{Compact, Name, Shown};
+use super::transaction::{Transaction, failed};
 use super::{schema, share};
 use crate::{Unreadable, shorten, unwritable};
 

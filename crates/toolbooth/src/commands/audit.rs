@@ -14,13 +14,14 @@ use toolbooth_audit::{checkpoint, note, stats};
 use toolbooth_contracts::event::AuditEvent;
 use toolbooth_registry::lock::LockFile;
 
-use super::records::{need, nothing_yet, open, time, unreadable, whole};
+use super::records::{need, nothing_yet, open, unreadable, whole};
 use crate::cli::{Audit, EventFilterArgs, EventFormat, ExportFormat};
 use crate::config::Loaded;
 use crate::config::lock::LockMode;
 use crate::failure::{FAILED, Failure, OUT_OF_REACH};
 use crate::output::{self, Format};
 use crate::records;
+use crate::times::time;
 use crate::trust::Trusted;
 
 /// How often the store is asked for events that follow.

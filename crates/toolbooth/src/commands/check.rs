@@ -8,10 +8,11 @@ use toolbooth_contracts::json::line_column;
 use toolbooth_contracts::{Guard, Severity, ToolId};
 use toolbooth_registry::file::{self, FileFinding};
 
-use crate::compose::{self, Frame};
+use crate::compose::Frame;
 use crate::config::{self, Loaded};
 use crate::failure::Failure;
 use crate::output::{self, Format};
+use crate::secret_shapes;
 use crate::trust::{Gate, Trusted};
 
 pub(super) fn init(gate: &Gate) -> Result<bool, Failure> {
@@ -53,7 +54,7 @@ pub(super) async fn check(
     let text = read.map_err(|error| {
         Failure::usage(format!("the registry file cannot be read: {error}")).at(name.clone())
     })?;
-    let guard = Guard::new(compose::shapes());
+    let guard = Guard::new(secret_shapes::shapes());
     let (ok, tools, mut findings) = match file::load(&text, &name, &guard) {
         Ok(loaded) => (true, loaded.tools.len(), loaded.warnings),
         Err(rejected) => (false, 0, rejected.findings),
@@ -133,7 +134,7 @@ fn show(finding: &FileFinding, line: Option<&[u8]>) {
         // A character for a character, so that the caret stands where it belongs; what looks like
         // a secret is not shown even where the guard has not come to it.
         let part = part.replace(char::is_control, " ");
-        if compose::shapes().recognise(&part).is_some() {
+        if secret_shapes::shapes().recognise(&part).is_some() {
             return;
         }
         output::line(&format!("   | {part}"));

@@ -17,7 +17,7 @@ mod trust;
 
 use crate::cli::{Audit, Cli, Command, LockAction, Receipts, Store};
 use crate::compose::{self, Frame};
-use crate::config::{self, Loaded, LockUse};
+use crate::config::{self, LockUse};
 use crate::failure::Failure;
 use crate::trust::{Gate, Trusted, UNTRUSTED};
 
@@ -110,13 +110,6 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
             doctor::doctor(loaded, shown.format).await
         }
     }
-}
-
-/// Whether `[retention]` can be understood, before anything starts with it.
-pub(crate) fn check_retention(loaded: &Loaded) -> Result<(), Failure> {
-    receipts::retained(loaded)?;
-    let calls = loaded.config.retention.calls.as_deref();
-    records::time(calls, "retention.calls").map(drop)
 }
 
 async fn frame(loaded: Trusted) -> Result<Frame, Failure> {

@@ -10,12 +10,13 @@ use toolbooth_audit::reads::{IdKind, Page, ReceiptFilter};
 use toolbooth_contracts::receipt::Receipt;
 use toolbooth_proxy::{Operations, ResolveError};
 
-use super::records::{nothing_yet, one, open, time, unreadable, whole};
+use super::records::{nothing_yet, one, open, unreadable, whole};
 use crate::cli::{PruneWhat, Receipts, ResolvedAs};
 use crate::compose::{Frame, Runtime};
-use crate::config::Loaded;
 use crate::failure::{FAILED, Failure};
 use crate::output;
+use crate::retention;
+use crate::times::time;
 use crate::trust::Trusted;
 
 pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool, Failure> {
@@ -98,7 +99,7 @@ pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool,
                     };
                     time(Some(&before), "--before")?.map(|before| vec![(kind, before)])
                 }
-                None => Some(retained(&loaded)?),
+                None => Some(retention::retained(&loaded)?),
             };
             let wanted = wanted.unwrap_or_default();
             if wanted.is_empty() {
@@ -177,25 +178,6 @@ async fn find(operations: &Operations, id: &str) -> Result<Option<Receipt>, Fail
             Err(Failure::usage(message).hint(format!("give more of one of {}", shown.join(", "))))
         }
     }
-}
-
-/// Which records `[retention]` has removed, and from before when.
-pub(super) fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Failure> {
-    let retention = &loaded.config.retention;
-    let kinds = [
-        (PruneKind::Receipts, &retention.receipts, "retention.receipts"),
-        (PruneKind::Logs, &retention.logs, "retention.logs"),
-        (PruneKind::Events, &retention.audit, "retention.audit"),
-        (PruneKind::Calls, &retention.calls, "retention.calls"),
-    ];
-    let mut wanted = Vec::new();
-    for (kind, age, place) in kinds {
-        let Some(age) = age else { continue };
-        if let Some(before) = time(Some(age), place)? {
-            wanted.push((kind, before));
-        }
-    }
-    Ok(wanted)
 }
 
 /// Removes old records, step by step, so that calls go on in between.

@@ -19,12 +19,15 @@ use toolbooth_server::http::{self, HttpDoor};
 use toolbooth_server::mcp::serve_stdio;
 use toolbooth_server::peer::SocketDiagnostics;
 
-use super::{receipts, records};
+use super::receipts;
 use crate::compose::{self, Frame, Runtime, say_assumptions};
 use crate::config::{self, Loaded};
 use crate::door;
 use crate::failure::{Failure, OUT_OF_REACH};
 use crate::output;
+use crate::registry_file;
+use crate::retention;
+use crate::times::time;
 use crate::trust::{TrustFile, Trusted};
 
 /// How often the registry file is looked at.
@@ -297,9 +300,9 @@ async fn maintain(runtime: Arc<Runtime>) {
 
 /// Which records are old; asynchronous calls are so after a time, whatever `[retention]` says.
 fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Failure> {
-    let mut wanted = receipts::retained(loaded)?;
+    let mut wanted = retention::retained(loaded)?;
     if loaded.config.retention.calls.is_none() {
-        let before = records::time(Some(CALLS_KEPT), "retention.calls")?;
+        let before = time(Some(CALLS_KEPT), "retention.calls")?;
         wanted.extend(before.map(|before| (PruneKind::Calls, before)));
     }
     Ok(wanted)
@@ -446,7 +449,7 @@ async fn reload_registry(runtime: &Runtime) {
         tracing::error!(reason = message, "the registry file is refused, the last good one stays");
         runtime.note(AuditEventKind::RegistryRejected, json!({ "reason": message })).await;
     };
-    let tools = match compose::read_registry(loaded) {
+    let tools = match registry_file::read(loaded) {
         Ok(Some((name, text))) => match file::load(&text, &name, guard) {
             Ok(read) => match loaded.admits(&read.tools) {
                 Ok(()) => read.tools,

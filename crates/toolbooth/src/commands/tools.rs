@@ -259,7 +259,7 @@ pub(super) fn write_contracts(
         contracts.iter().filter_map(|contract| serde_json::to_value(contract).ok()).collect();
     let guard = frame.catalogue.guard();
     let (text, count) = file::with_entries(&text, &shown, &entries, guard)
-        .map_err(|error| crate::compose::rejected(&error))?;
+        .map_err(|error| crate::registry_file::rejected(&error))?;
     if count > 0 {
         super::lock::replace_file(&path, &text)?;
         frame.loaded.registry_written();

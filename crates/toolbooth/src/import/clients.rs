@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use toolbooth_adapters::secrets::with_placeholders;
 
 use super::draft::{Keeper, Section, variable};
-use crate::compose;
 use crate::failure::Failure;
+use crate::secret_shapes;
 
 /// Largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -93,7 +93,7 @@ pub(crate) fn read(client: Client, path: &Path) -> Result<Imported, Failure> {
     let mut reading = Reading {
         client,
         base: base(client, &whole),
-        shapes: compose::shapes(),
+        shapes: secret_shapes::shapes(),
         imported: Imported::default(),
     };
     let mut servers: Vec<&Map<String, Value>> = Vec::new();

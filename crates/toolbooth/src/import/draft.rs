@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn secrets_are_kept_out_wherever_they_stand() {
-        let shapes = crate::compose::shapes();
+        let shapes = crate::secret_shapes::shapes();
         let mut notices = Vec::new();
         let mut keeper =
             Keeper { server: "my-mail", folder: None, shapes: &shapes, notices: &mut notices };

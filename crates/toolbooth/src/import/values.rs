@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn values_are_told_by_name_and_looks() {
-        let shapes = crate::compose::shapes();
+        let shapes = crate::secret_shapes::shapes();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("there"), "").unwrap();
         let there = folder.path().join("there").display().to_string();

@@ -356,7 +356,7 @@ mod tests {
 
     fn entries(text: &str) -> Entries {
         let document: toml::Table = toml::from_str(text).unwrap();
-        of_configuration(&document, Path::new("/nowhere"), &crate::compose::shapes())
+        of_configuration(&document, Path::new("/nowhere"), &crate::secret_shapes::shapes())
     }
 
     fn names(before: &str, now: &str) -> Vec<String> {
@@ -447,7 +447,7 @@ mod tests {
         let at = |name: &str| folder.join(name);
         let entries = |text: &str| {
             let document: toml::Table = toml::from_str(text).unwrap();
-            of_configuration(&document, &folder, &crate::compose::shapes())
+            of_configuration(&document, &folder, &crate::secret_shapes::shapes())
         };
         let server = "[servers.a]\ncommand = \"x\"\nsandbox = { base = \"server\", fs = { write = [\"out\"] } }\n";
         let endpoint = "[endpoints.e]\nopenapi = \"api.json\"\n";

@@ -26,9 +26,10 @@ use self::entries::is_of_registry;
 pub(crate) use self::entries::{Change, Entries};
 pub(crate) use self::file::{Kept, TrustFile};
 pub(crate) use self::shown::told;
-use crate::compose;
 use crate::config::Loaded;
 use crate::failure::{Failure, USAGE};
+use crate::registry_file;
+use crate::secret_shapes;
 
 /// The code of a refusal for want of trust.
 pub(crate) const UNTRUSTED: &str = "untrusted-configuration";
@@ -84,7 +85,7 @@ impl Trusted {
 
     /// For commands that start, connect to and write nothing.
     pub(crate) fn starting_nothing(loaded: Loaded) -> Self {
-        let (registry, file) = (compose::read_registry(&loaded), file_of(&loaded));
+        let (registry, file) = (registry_file::read(&loaded), file_of(&loaded));
         Self { loaded, registry, read: None, file, is_named: true }
     }
 
@@ -157,7 +158,7 @@ pub(crate) struct Judged {
 impl Judged {
     /// Looks at the configuration of `file`, which `loaded` was read from, or would be.
     pub(crate) fn of(loaded: Loaded, file: PathBuf) -> Result<Self, Failure> {
-        let registry = compose::read_registry(&loaded);
+        let registry = registry_file::read(&loaded);
         let registry_text = registry.as_ref().ok().and_then(Option::as_ref);
         let registry_digest = sha256_hex(registry_text.map_or(&[], |(_, text)| text.as_slice()));
         let known = match TrustFile::of_user() {
@@ -167,7 +168,7 @@ impl Judged {
         let is_known = known.is_some();
         let known_digest = known.as_ref().map(|known| known.registry_digest.clone());
         let before = known.map(|known| known.entries).unwrap_or_default();
-        let shapes = compose::shapes();
+        let shapes = secret_shapes::shapes();
         let document: toml::Table = toml::from_str(&loaded.text).map_err(|_| {
             Failure::configuration("the configuration is no TOML").at(file.display().to_string())
         })?;

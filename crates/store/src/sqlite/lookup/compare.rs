@@ -12,7 +12,7 @@ use super::blocks::{BLOCK, Block, Id, Ids};
 use super::seal::digest_of_block;
 use super::{Found, LOOKUP, VERSION, is_broken, split, tail};
 use crate::shorten;
-use crate::sqlite::reads::connect;
+use crate::sqlite::connection::connect_to_read;
 use crate::sqlite::schema::place;
 use crate::sqlite::unavailable;
 
@@ -29,7 +29,7 @@ pub(in crate::sqlite) fn differences(
     if !path.is_file() {
         return Ok(Vec::new());
     }
-    let compared = connect(&path).and_then(|index| {
+    let compared = connect_to_read(&path).and_then(|index| {
         // One state of the index, whatever is added meanwhile.
         let index = index.unchecked_transaction()?;
         let version: i64 = index.query_row("PRAGMA user_version", [], |row| row.get(0))?;

@@ -32,8 +32,9 @@ use toolbooth_contracts::event::EventBody;
 use blocks::{BLOCK, Block, COLUMNS, Entry, Id};
 use seal::Sealer;
 
+use super::connection::{BUSY, connect_to_read, keep_a_log, touch};
 use super::schema::{SEQ_BITS, place};
-use super::{open, unavailable};
+use super::unavailable;
 use crate::shorten;
 
 /// The file name of the search index.
@@ -179,10 +180,10 @@ impl Lookup {
     }
 
     fn connect(path: &Path) -> rusqlite::Result<Connection> {
-        open::touch(path).map_err(|_| rusqlite::Error::InvalidPath(path.to_owned()))?;
+        touch(path).map_err(|_| rusqlite::Error::InvalidPath(path.to_owned()))?;
         let mut connection = Connection::open(path)?;
-        connection.busy_timeout(open::BUSY)?;
-        open::keep_a_log(&connection)?;
+        connection.busy_timeout(BUSY)?;
+        keep_a_log(&connection)?;
         // Entries lost in a power loss are read from the database again.
         connection.pragma_update(None, "synchronous", "NORMAL")?;
         connection.set_prepared_statement_cache_capacity(32);
@@ -588,7 +589,7 @@ pub(super) fn serve(database: &Path, written: &Receiver<Vec<Found>>) {
 }
 
 fn open_both(database: &Path) -> Result<(Connection, Lookup), LedgerError> {
-    let connection = super::reads::connect(database).map_err(unavailable)?;
+    let connection = connect_to_read(database).map_err(unavailable)?;
     Ok((connection, Lookup::open(database).map_err(unavailable)?))
 }
 

@@ -1,0 +1,28 @@
+//! Which records `[retention]` keeps, and for how long.
+//!
+//! Doc: records.md#retention
+
+use toolbooth_audit::ledger::PruneKind;
+
+use crate::config::Loaded;
+use crate::failure::Failure;
+use crate::times::time;
+
+/// Which records `[retention]` has removed, and from before when.
+pub(crate) fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Failure> {
+    let retention = &loaded.config.retention;
+    let kinds = [
+        (PruneKind::Receipts, &retention.receipts, "retention.receipts"),
+        (PruneKind::Logs, &retention.logs, "retention.logs"),
+        (PruneKind::Events, &retention.audit, "retention.audit"),
+        (PruneKind::Calls, &retention.calls, "retention.calls"),
+    ];
+    let mut wanted = Vec::new();
+    for (kind, age, place) in kinds {
+        let Some(age) = age else { continue };
+        if let Some(before) = time(Some(age), place)? {
+            wanted.push((kind, before));
+        }
+    }
+    Ok(wanted)
+}
