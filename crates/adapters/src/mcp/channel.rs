@@ -17,13 +17,14 @@ use toolbooth_contracts::conversation::LogLevel;
 use super::calls::{Purpose, Ticket};
 use super::envelope;
 use super::fault::{Answered, Failure, Fault};
+use super::greeting::Greeting;
 use super::headers;
 use super::http::{Http, Post, Posted, Speech};
 use super::notifications::Incoming;
 use super::request::Request;
 use super::results::RpcResult;
 use super::stdio::{Shared, Stdio};
-use super::wire::{self, Era, Greeting};
+use toolbooth_mcp::Era;
 /// How long telling a server that a request is over may take.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a server may take to set the level of its log lines.
@@ -183,7 +184,7 @@ impl Channel {
             meta.insert("progressToken".to_owned(), Value::from(id));
         }
         if self.greeting.era == Era::Modern {
-            meta.extend(wire::modern_meta());
+            meta.extend(toolbooth_mcp::greeting::client_meta());
             if let Some(level) = conversation.and_then(Conversation::log_level) {
                 let level = Value::from(level.as_str());
                 meta.insert("io.modelcontextprotocol/logLevel".to_owned(), level);

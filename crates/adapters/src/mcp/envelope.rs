@@ -16,7 +16,8 @@ use toolbooth_contracts::json::{JsonFault, JsonFaultKind, Reader};
 use super::message::{BATCH_MAX, Message, Refusal, Reply};
 use super::results::RpcResult;
 use super::scan::Scan;
-use super::wire::RpcCode;
+use toolbooth_mcp::code;
+use toolbooth_mcp::lines::Overlong as _;
 
 /// Longest message of a server, in bytes.
 pub(super) const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -225,7 +226,7 @@ pub(super) fn reply(id: &RawValue, method: &str) -> Vec<u8> {
     if method == "ping" {
         return format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#).into_bytes();
     }
-    let code = RpcCode::METHOD_NOT_FOUND.0;
+    let code = code::METHOD_NOT_FOUND;
     let error = format!(r#"{{"code":{code},"message":"method not found"}}"#);
     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into_bytes()
 }

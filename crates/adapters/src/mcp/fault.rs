@@ -5,9 +5,10 @@
 use toolbooth_contracts::port::{ExecutionError, UpstreamError};
 use toolbooth_contracts::{Effect, ErrorCode};
 
+use super::greeting;
 use super::message::Refusal;
 use super::results::RpcResult;
-use super::wire::{self, Era, RpcCode};
+use toolbooth_mcp::{Era, code};
 
 /// Bytes of a server's own sentence that an agent is shown.
 const REFUSAL_BYTES_MAX: usize = 512;
@@ -70,11 +71,10 @@ impl Failure {
             // In the modern era every refusal is a message.
             (Fault::Status(400 | 404 | 405, _), Era::Modern) => true,
             (Fault::Refused(refusal), Era::Modern) => {
-                i64::from(RpcCode::UNSUPPORTED_PROTOCOL_VERSION.0) == refusal.code
-                    || (!self.sent && names_session(refusal))
+                code::UNSUPPORTED_VERSION == refusal.code || (!self.sent && names_session(refusal))
             }
             (Fault::Refused(refusal), Era::Legacy) => {
-                !self.sent && wire::is_modern_refusal(refusal)
+                !self.sent && greeting::is_modern_refusal(refusal)
             }
             _ => false,
         }
@@ -98,16 +98,15 @@ impl Failure {
             // The server answered: it did not run the tool, or it says that the tool failed.
             Fault::Refused(refusal) => {
                 let not_run = [
-                    RpcCode::INVALID_PARAMS,
-                    RpcCode::METHOD_NOT_FOUND,
-                    RpcCode::INVALID_REQUEST,
+                    code::INVALID_PARAMS,
+                    code::METHOD_NOT_FOUND,
+                    code::INVALID_REQUEST,
                     // The protocol has servers say these before anything runs.
-                    RpcCode::HEADER_MISMATCH,
-                    RpcCode::MISSING_REQUIRED_CLIENT_CAPABILITY,
-                    RpcCode::UNSUPPORTED_PROTOCOL_VERSION,
+                    code::HEADER_MISMATCH,
+                    code::MISSING_CAPABILITY,
+                    code::UNSUPPORTED_VERSION,
                 ]
-                .iter()
-                .any(|code| i64::from(code.0) == refusal.code);
+                .contains(&refusal.code);
                 let effect = if not_run { Effect::NotStarted } else { effect };
                 let message = sentence(&refusal.message, &conceal);
                 let safe = if message.is_empty() {

@@ -11,10 +11,11 @@ use super::calls::{Purpose, Ticket};
 use super::channel::{Line, Transport};
 use super::envelope;
 use super::fault::Fault;
+use super::greeting::{self, Greeting};
 use super::headers;
 use super::http::Speech;
 use super::results::RpcResult;
-use super::wire::{self, Era, Greeting};
+use toolbooth_mcp::{Era, version};
 
 /// How long a child may be silent on the modern era's first question, before the legacy one is
 /// tried. Servers of that era may not answer what they do not know. At most half of the time that
@@ -66,13 +67,13 @@ pub(super) async fn greet(
 
 /// What the answer to the modern question says.
 fn modern(result: RpcResult) -> Result<(Greeting, Speech), Ungreeted> {
-    let greeting = wire::discovered(&result.tree())
+    let greeting = greeting::discovered(&result.tree())
         .ok_or_else(|| Ungreeted::Confused("the answer to `server/discover` is none".to_owned()))?;
     Ok((greeting, modern_speech()))
 }
 
 fn modern_speech() -> Speech {
-    Speech { version: Some(wire::modern_version()), session: None }
+    Speech { version: Some(version::modern().to_owned()), session: None }
 }
 
 async fn discover(
@@ -80,7 +81,7 @@ async fn discover(
     ticket: &mut Ticket,
     timeout: Duration,
 ) -> Result<(Greeting, Speech), Ungreeted> {
-    let request = wire::discover();
+    let request = greeting::discover();
     let speech = modern_speech();
     let (patience, headers) = match &line.transport {
         Transport::Stdio(_) => (CHILD_PATIENCE, HeaderMap::new()),
@@ -93,7 +94,7 @@ async fn discover(
     };
     match answered {
         Ok(result) => modern(result),
-        Err(Fault::Refused(refusal)) if wire::is_modern_refusal(&refusal) => {
+        Err(Fault::Refused(refusal)) if greeting::is_modern_refusal(&refusal) => {
             Err(Ungreeted::Final(format!("the server refused: {refusal}")))
         }
         // Nothing listens there.
@@ -115,7 +116,7 @@ fn told(fault: &Fault) -> String {
 
 /// Greets a server in the legacy words.
 pub(super) async fn initialize(line: &Line) -> Result<(Greeting, Speech), Ungreeted> {
-    let request = wire::initialize();
+    let request = greeting::initialize();
     let (mut ticket, _) = line.incoming.calls.open(Purpose::Own);
     let speech = Speech::default();
     let none = HeaderMap::new();
@@ -124,7 +125,7 @@ pub(super) async fn initialize(line: &Line) -> Result<(Greeting, Speech), Ungree
         Ok(result) => result,
         Err(fault) => return Err(Ungreeted::Confused(told(&fault))),
     };
-    let greeting = wire::initialized(&result.tree()).map_err(Ungreeted::Confused)?;
+    let greeting = greeting::initialized(&result.tree()).map_err(Ungreeted::Confused)?;
     let speech = Speech { version: Some(greeting.version.clone()), session: posted.session };
     let body = envelope::notification("notifications/initialized", &Map::new());
     match &line.transport {

@@ -19,8 +19,8 @@ use super::fault::{Answered, Fault, names_session};
 use super::message::{Message, Reply};
 use super::notifications::Incoming;
 use super::sse::{Broken, Event, Events};
-use super::wire::header;
 use crate::tracked_body;
+use toolbooth_mcp::header;
 
 /// Requests of one connection that run at once; further ones wait within their own time.
 const POSTS_MAX: usize = 256;
@@ -88,11 +88,11 @@ pub(super) struct Http {
 pub(super) fn is_reserved(name: &http::HeaderName) -> bool {
     [
         "accept",
-        header::HEADER_SESSION_ID,
-        header::HEADER_LAST_EVENT_ID,
-        header::HEADER_MCP_PROTOCOL_VERSION,
-        header::HEADER_MCP_METHOD,
-        header::HEADER_MCP_NAME,
+        header::SESSION,
+        header::LAST_EVENT_ID,
+        header::VERSION,
+        header::METHOD,
+        header::NAME,
     ]
     .iter()
     .any(|reserved| name.as_str().eq_ignore_ascii_case(reserved))
@@ -112,7 +112,7 @@ fn told(error: &dyn std::error::Error) -> String {
 fn is_event_stream(response: &reqwest::Response) -> bool {
     let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     content_type.is_some_and(|text| {
-        text.trim_start().to_ascii_lowercase().starts_with(header::EVENT_STREAM_MIME_TYPE)
+        text.trim_start().to_ascii_lowercase().starts_with(header::EVENT_STREAM)
     })
 }
 
@@ -145,8 +145,8 @@ impl Http {
                 }
             }
         };
-        put(header::HEADER_MCP_PROTOCOL_VERSION, &speech.version);
-        put(header::HEADER_SESSION_ID, &speech.session);
+        put(header::VERSION, &speech.version);
+        put(header::SESSION, &speech.session);
         all.extend(headers);
         self.client.request(method, &self.url).headers(all)
     }
@@ -176,7 +176,7 @@ impl Http {
         let request = self
             .marked(http::Method::POST, speech, headers)
             .header(ACCEPT, "application/json, text/event-stream")
-            .header(CONTENT_TYPE, header::JSON_MIME_TYPE);
+            .header(CONTENT_TYPE, header::JSON);
         let (request, handed) = tracked_body::attach(request, body);
         sent.store(true, Ordering::Release);
         let response = match request.send().await {
@@ -192,7 +192,7 @@ impl Http {
         if tracked_body::says_not_taken(status) {
             sent.store(false, Ordering::Release);
         }
-        let session = response.headers().get(header::HEADER_SESSION_ID);
+        let session = response.headers().get(header::SESSION);
         let session = session.and_then(|value| value.to_str().ok()).map(str::to_owned);
         if status.is_success() && is_event_stream(&response) {
             let answered = self.streamed(speech, response, id, incoming).await;
@@ -341,13 +341,12 @@ impl Http {
     ) -> Result<Body, Option<StatusCode>> {
         let mut headers = HeaderMap::new();
         if let Some(Ok(last)) = last.map(HeaderValue::from_str)
-            && let Ok(name) = header::HEADER_LAST_EVENT_ID.parse::<http::HeaderName>()
+            && let Ok(name) = header::LAST_EVENT_ID.parse::<http::HeaderName>()
         {
             headers.insert(name, last);
         }
-        let request = self
-            .marked(http::Method::GET, speech, headers)
-            .header(ACCEPT, header::EVENT_STREAM_MIME_TYPE);
+        let request =
+            self.marked(http::Method::GET, speech, headers).header(ACCEPT, header::EVENT_STREAM);
         let response = request.send().await.map_err(|_| None)?;
         if response.status().is_success() && is_event_stream(&response) {
             return Ok(response.bytes_stream().boxed());
@@ -423,7 +422,7 @@ impl Http {
         let request = self
             .marked(http::Method::POST, speech, headers)
             .header(ACCEPT, "application/json, text/event-stream")
-            .header(CONTENT_TYPE, header::JSON_MIME_TYPE)
+            .header(CONTENT_TYPE, header::JSON)
             .body(body);
         let _ = tokio::time::timeout(NOTIFY_TIMEOUT, request.send()).await;
     }

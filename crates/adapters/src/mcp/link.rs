@@ -19,9 +19,9 @@ use super::opener::Opener;
 use super::request::Request;
 use super::results::RpcResult;
 use super::subscriptions::Subscriptions;
-use super::wire::{Era, RpcCode};
 use crate::launcher::Launcher;
 use crate::secrets::Setting;
+use toolbooth_mcp::{Era, code};
 
 /// First pause after a connection that failed; it doubles up to [`BACKOFF_MAX`].
 const BACKOFF_FIRST: Duration = Duration::from_millis(200);
@@ -317,7 +317,7 @@ impl Link {
         let greeting = &connection.channel.greeting;
         if !greeting.offers.subscribe {
             let message = "the server does not tell when a resource changes".to_owned();
-            let code = RpcCode::METHOD_NOT_FOUND.0.into();
+            let code = code::METHOD_NOT_FOUND;
             return failed(Fault::Refused(Refusal { code, message, data: None }));
         }
         let is_wanted = self.subscriptions.contains(uri);

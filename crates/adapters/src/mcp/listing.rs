@@ -9,11 +9,10 @@ use serde_json::{Map, Value, json};
 use toolbooth_contracts::port::{DiscoveredItem, DiscoveredTool, Listing, SourceError};
 
 use super::fault::{Failure, Fault};
-use super::headers;
 use super::link::{Link, Unserved};
 use super::request::Request;
-use super::wire::RpcCode;
 use crate::secrets::KnownSecrets;
+use toolbooth_mcp::{code, header};
 
 /// Pages of a listing; a server whose cursor never ends is cut off there.
 const PAGES_MAX: usize = 1_000;
@@ -99,7 +98,7 @@ pub(super) async fn list(link: &Link, timeout: Duration) -> Result<Listing, Sour
         }
     };
     for (name, tool) in tools {
-        if let Err(reason) = headers::check(tool.get("inputSchema").unwrap_or(&Value::Null)) {
+        if let Err(reason) = header::check(tool.get("inputSchema").unwrap_or(&Value::Null)) {
             // Its server would be told by headers that nobody can compare with its arguments.
             pager.problem(format!("tool `{name}` is left out: {reason}"));
             continue;
@@ -205,7 +204,7 @@ impl Pager<'_> {
             Err(Unserved::Cancelled) => return Err(Unlisted::Other("it was stopped".to_owned())),
         };
         let unknown = matches!(&failure.fault, Fault::Refused(refusal)
-            if refusal.code == i64::from(RpcCode::METHOD_NOT_FOUND.0));
+            if refusal.code == code::METHOD_NOT_FOUND);
         let told = self.told(failure);
         Err(if unknown { Unlisted::Unknown(told) } else { Unlisted::Other(told) })
     }

@@ -20,10 +20,10 @@ use super::handshake::{self, Ungreeted};
 use super::http::{Http, is_reserved};
 use super::notifications::{Incoming, Notifications};
 use super::stdio::{Shared, Stdio};
-use super::wire::Era;
 use super::{Child, Reach, ServerSettings};
 use crate::launcher::Launcher;
 use crate::secrets::{KnownSecrets, Setting};
+use toolbooth_mcp::Era;
 
 /// Opens connections.
 pub(super) struct Opener {

@@ -5,6 +5,8 @@
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
+use toolbooth_mcp::lines::Overlong;
+
 use super::message::{BATCH_MAX, Message};
 
 /// Digits of an id that is ours.
@@ -39,9 +41,8 @@ pub(super) struct Scan {
     found: Vec<Found>,
 }
 
-impl Scan {
-    /// Reads on.
-    pub(super) fn feed(&mut self, bytes: &[u8]) {
+impl Overlong for Scan {
+    fn feed(&mut self, bytes: &[u8]) {
         for byte in bytes {
             if self.noise {
                 return;
@@ -49,7 +50,9 @@ impl Scan {
             self.step(*byte);
         }
     }
+}
 
+impl Scan {
     /// The depth within an object at the top.
     fn top(&self) -> usize {
         1 + usize::from(self.batch)

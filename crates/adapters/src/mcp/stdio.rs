@@ -17,14 +17,15 @@ use super::Child;
 use super::calls::Calls;
 use super::envelope::{self, MESSAGE_BYTES_MAX};
 use super::fault::Fault;
-use super::lines::{Line, Lines};
 use super::message::{Message, Reply};
 use super::notifications::Incoming;
+use super::scan::Scan;
 use crate::denials::DenialExplainer;
 use crate::error::StartError;
 use crate::launcher::{Containment, Launcher, Running};
 use crate::outcome::Ended;
 use crate::process::STDERR_BYTES_MAX;
+use toolbooth_mcp::lines::{Line, Lines};
 
 /// Messages to a child that may wait until it reads.
 const QUEUE_MAX: usize = 64;
@@ -260,7 +261,7 @@ async fn reap(child: &Running) {
 
 /// Reads what a child says.
 struct Reader {
-    lines: Lines<BufReader<pipe::Receiver>>,
+    lines: Lines<BufReader<pipe::Receiver>, Scan>,
     child: Running,
     replies: mpsc::WeakSender<Outgoing>,
     incoming: Incoming,
@@ -296,7 +297,8 @@ impl Reader {
                     }
                 }
             };
-            match line {
+            // An output that fails is over.
+            match line.unwrap_or(Line::End(Vec::new())) {
                 Line::Whole(line) => self.hear(envelope::read(line)),
                 Line::TooLong(scan) => {
                     for message in scan.unreadable("it is too long") {

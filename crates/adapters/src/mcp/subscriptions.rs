@@ -15,9 +15,10 @@ use tokio::task::JoinHandle;
 
 use super::channel::Channel;
 use super::fault::Fault;
+use super::greeting;
 use super::message::Refusal;
 use super::request::Request;
-use super::wire::{self, RpcCode};
+use toolbooth_mcp::code;
 
 /// Resources that one link is subscribed to.
 const SUBSCRIPTIONS_MAX: usize = 1_000;
@@ -64,8 +65,8 @@ impl Default for Subscriptions {
     }
 }
 
-fn refused(code: RpcCode, message: &str) -> Fault {
-    Fault::Refused(Refusal { code: code.0.into(), message: message.to_owned(), data: None })
+fn refused(code: i64, message: &str) -> Fault {
+    Fault::Refused(Refusal { code, message: message.to_owned(), data: None })
 }
 
 impl Subscriptions {
@@ -89,7 +90,7 @@ impl Subscriptions {
     pub(super) fn insert(&self, uri: &str) -> Result<u64, Fault> {
         if self.wanted.borrow().uris.len() >= SUBSCRIPTIONS_MAX {
             let told = format!("{SUBSCRIPTIONS_MAX} resources are subscribed to already");
-            return Err(refused(RpcCode::INTERNAL_ERROR, &told));
+            return Err(refused(code::INTERNAL_ERROR, &told));
         }
         Ok(self.change(|uris| {
             uris.insert(uri.to_owned());
@@ -129,7 +130,7 @@ impl Subscriptions {
         if accepted.uris?.contains(uri) {
             return Ok(());
         }
-        Err(refused(RpcCode::INVALID_PARAMS, "the server does not tell when this resource changes"))
+        Err(refused(code::INVALID_PARAMS, "the server does not tell when this resource changes"))
     }
 
     /// Asks a legacy server again for everything, after a connection was lost.
@@ -159,7 +160,7 @@ impl Subscriptions {
         loop {
             let Wanted { number, uris } = wanted.borrow_and_update().clone();
             let listed = uris.iter().cloned().collect();
-            let Some(params) = wire::listen(&channel.greeting, listed) else {
+            let Some(params) = greeting::listen(&channel.greeting, listed) else {
                 if let Some(last) = open.take() {
                     last.end(&channel).await;
                 }

@@ -8,6 +8,7 @@ use http::HeaderMap;
 use toolbooth_contracts::declaration::without_widened_nulls;
 use toolbooth_contracts::result::ArgumentError;
 use toolbooth_contracts::{Arguments, ToolContract};
+use toolbooth_mcp::header;
 use toolbooth_proxy::ArgumentRules;
 
 use super::headers;
@@ -43,7 +44,7 @@ impl ArgumentRules for CallRules {
         arguments: Arguments,
     ) -> Result<Arguments, ArgumentError> {
         let schema = &contract.input_schema;
-        let is_annotated = headers::is_annotated(schema);
+        let is_annotated = header::is_annotated(schema);
         if is_annotated
             && let Some(given) = &self.headers
             && let Err(error) = headers::check_params(given, schema, arguments.tree())

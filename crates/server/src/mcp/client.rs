@@ -10,16 +10,7 @@ use toolbooth_contracts::conversation::LogLevel;
 use toolbooth_contracts::{CallContext, Caller};
 
 use super::rpc_error::RpcError;
-use super::wire::{self, code};
-
-/// An era of the protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Era {
-    /// Sessions begin with `initialize`: 2024-11-05 to 2025-11-25.
-    Legacy,
-    /// Each request states its version and capabilities: 2026-07-28.
-    Modern,
-}
+use toolbooth_mcp::{Era, code, version};
 
 /// The client of one request.
 #[derive(Debug, Clone)]
@@ -128,12 +119,12 @@ pub(super) fn stated(meta: &Map<String, Value>) -> Result<Stated, RpcError> {
     if !missing.is_empty() {
         return Err(RpcError::invalid_params(format!(
             "`_meta` lacks what every request of {} has: {}",
-            wire::modern(),
+            version::modern(),
             missing.join(", ")
         ))
         .with_data(json!({ "missing": missing })));
     }
-    if let Some(version) = stated_version(meta).filter(|version| *version != wire::modern()) {
+    if let Some(version) = stated_version(meta).filter(|version| *version != version::modern()) {
         return Err(unsupported(version));
     }
     let info = meta.get(CLIENT_INFO);
@@ -157,8 +148,8 @@ pub(super) fn stated(meta: &Map<String, Value>) -> Result<Stated, RpcError> {
 
 /// The error `-32022`, with the supported versions.
 pub(super) fn unsupported(requested: &str) -> RpcError {
-    let mut supported = wire::legacy().to_vec();
-    supported.push(wire::modern().to_owned());
+    let mut supported = version::legacy().to_vec();
+    supported.push(version::modern().to_owned());
     let shown: String = requested.chars().take(100).collect();
     RpcError::new(code::UNSUPPORTED_VERSION, "the protocol version is not supported")
         .with_data(json!({ "supported": supported, "requested": shown }))

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::call_result::CallResult;
 use super::rpc_error::RpcError;
-use super::wire::code;
+use toolbooth_mcp::code;
 
 /// The most bytes of an id.
 const ID_BYTES_MAX: usize = 1_024;

@@ -12,11 +12,12 @@ use toolbooth_proxy::{RequestError, ServerRequest, SubscribeRequest, Subscriptio
 
 use super::client::Client;
 use super::codec::{Body, Request};
+use super::greeting;
 use super::notifications::Notifications;
 use super::rpc_error::RpcError;
-use super::wire::{self, code};
 use super::{lists, tools};
 use crate::Gateway;
+use toolbooth_mcp::code;
 
 /// The MCP service that every transport uses.
 #[derive(Clone)]
@@ -78,7 +79,7 @@ impl Door {
         }
         let mut result = match method.as_str() {
             "ping" => json!({}),
-            "server/discover" => return Ok(wire::discovered().into()),
+            "server/discover" => return Ok(greeting::discovered().into()),
             "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => {
                 lists::answer(&self.gateway, &self.view(client), client, &request)?
             }

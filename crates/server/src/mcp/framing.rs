@@ -4,62 +4,62 @@
 
 use std::io::Result;
 
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
+use tokio::io::AsyncBufRead;
+use toolbooth_mcp::lines::{Line, Lines, Overlong};
 
 use super::codec::{Id, id_of_beginning};
 use crate::http::BODY_BYTES_MAX;
 
-/// The outcome of reading a line.
+/// What was read.
 #[derive(Debug, PartialEq)]
-pub(super) enum Line {
-    /// A line, which is in the buffer.
-    Message,
+pub(super) enum Read {
+    /// A line that is not blank.
+    Message(Vec<u8>),
     /// A line that is too long, with its id if the part that was read has one.
     TooLong(Option<Id>),
     /// The end of the input.
     End,
 }
 
-/// Reads the next line that is not blank into `line`, at most [`BODY_BYTES_MAX`] bytes of it.
-pub(super) async fn read_line(
-    input: &mut (impl AsyncBufRead + Unpin),
-    line: &mut Vec<u8>,
-) -> Result<Line> {
-    let limit = u64::try_from(BODY_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
-    loop {
-        line.clear();
-        if (&mut *input).take(limit).read_until(b'\n', line).await? == 0 {
-            return Ok(Line::End);
-        }
-        if line.len() > BODY_BYTES_MAX {
-            let id = id_of_beginning(line);
-            if line.last() != Some(&b'\n') {
-                skip_line(input).await?;
-            }
-            line.clear();
-            line.shrink_to(64 << 10);
-            return Ok(Line::TooLong(id));
-        }
-        if !line.trim_ascii().is_empty() {
-            return Ok(Line::Message);
-        }
+/// The beginning of a line that is too long.
+#[derive(Debug, Default)]
+struct Beginning(Vec<u8>);
+
+impl Overlong for Beginning {
+    fn begin(&mut self, beginning: Vec<u8>) {
+        self.0 = beginning;
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        let room = BODY_BYTES_MAX.saturating_sub(self.0.len()).min(bytes.len());
+        self.0.extend_from_slice(bytes.get(..room).unwrap_or_default());
     }
 }
 
-/// Skips the rest of a line.
-async fn skip_line(input: &mut (impl AsyncBufRead + Unpin)) -> Result<()> {
-    loop {
-        let buffered = input.fill_buf().await?;
-        if buffered.is_empty() {
-            return Ok(());
-        }
-        let (read, ended) = match buffered.iter().position(|byte| *byte == b'\n') {
-            Some(at) => (at + 1, true),
-            None => (buffered.len(), false),
-        };
-        input.consume(read);
-        if ended {
-            return Ok(());
+/// The messages of a client, each of at most [`BODY_BYTES_MAX`] bytes.
+pub(super) struct Messages<R>(Lines<R, Beginning>);
+
+impl<R: AsyncBufRead + Unpin> Messages<R> {
+    pub(super) fn new(input: R) -> Self {
+        Self(Lines::new(input, BODY_BYTES_MAX))
+    }
+
+    /// The next message.
+    pub(super) async fn next(&mut self) -> Result<Read> {
+        loop {
+            let (line, is_last) = match self.0.next().await? {
+                Line::Whole(line) => (line, false),
+                Line::TooLong(beginning) => {
+                    return Ok(Read::TooLong(id_of_beginning(&beginning.0)));
+                }
+                Line::End(rest) => (rest, true),
+            };
+            if !line.trim_ascii().is_empty() {
+                return Ok(Read::Message(line));
+            }
+            if is_last {
+                return Ok(Read::End);
+            }
         }
     }
 }
@@ -73,13 +73,11 @@ mod tests {
         let mut text = br#"{"jsonrpc":"2.0","id":7,"x":""#.to_vec();
         text.resize(BODY_BYTES_MAX * 2, b'x');
         text.extend_from_slice(b"\n\n  \r\nnext\nlast");
-        let (mut input, mut line) = (&text[..], Vec::new());
+        let mut messages = Messages::new(&text[..]);
         let id = Id::of(&serde_json::json!(7));
-        assert_eq!(read_line(&mut input, &mut line).await.unwrap(), Line::TooLong(id));
-        assert_eq!(read_line(&mut input, &mut line).await.unwrap(), Line::Message);
-        assert_eq!(line, b"next\n");
-        assert_eq!(read_line(&mut input, &mut line).await.unwrap(), Line::Message);
-        assert_eq!(line, b"last");
-        assert_eq!(read_line(&mut input, &mut line).await.unwrap(), Line::End);
+        assert_eq!(messages.next().await.unwrap(), Read::TooLong(id));
+        assert_eq!(messages.next().await.unwrap(), Read::Message(b"next".to_vec()));
+        assert_eq!(messages.next().await.unwrap(), Read::Message(b"last".to_vec()));
+        assert_eq!(messages.next().await.unwrap(), Read::End);
     }
 }

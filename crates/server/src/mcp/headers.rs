@@ -4,14 +4,12 @@
 //!
 //! Path: 1. Doc: front-doors.md#headers
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use http::HeaderMap;
 use serde_json::Value;
 
 use super::codec::Request;
 use super::rpc_error::RpcError;
-use super::wire::{code, header};
+use toolbooth_mcp::{code, header};
 
 /// The value of a header, decoded as MCP encodes it.
 enum Held<'h> {
@@ -25,15 +23,8 @@ fn held<'h>(headers: &'h HeaderMap, name: &str) -> Held<'h> {
     let (Some(value), None) = (values.next(), values.next()) else {
         return if headers.contains_key(name) { Held::Malformed } else { Held::None };
     };
-    let Ok(text) = value.to_str() else { return Held::Malformed };
-    let Some(encoded) = text
-        .strip_prefix(header::BASE64_PREFIX)
-        .and_then(|t| t.strip_suffix(header::BASE64_SUFFIX))
-    else {
-        return Held::Text(text.into());
-    };
-    match BASE64_STANDARD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok()) {
-        Some(text) => Held::Text(text.into()),
+    match value.to_str().ok().and_then(header::decoded) {
+        Some(text) => Held::Text(text),
         None => Held::Malformed,
     }
 }
@@ -54,21 +45,12 @@ fn agrees(headers: &HeaderMap, name: &str, expected: &str) -> Result<(), RpcErro
     }
 }
 
-/// The member of the parameters that `Mcp-Name` repeats.
-fn named_by(method: &str) -> Option<&'static str> {
-    match method {
-        "tools/call" | "prompts/get" => Some("name"),
-        "resources/read" => Some("uri"),
-        _ => None,
-    }
-}
-
 /// The value that `Mcp-Name` must repeat, if the body has it.
 ///
 /// # Errors
 /// `-32602` if it is not text.
 pub(super) fn name(request: &Request) -> Result<Option<String>, RpcError> {
-    let Some(member) = named_by(&request.method) else { return Ok(None) };
+    let Some(member) = header::named_by(&request.method) else { return Ok(None) };
     Ok(request.params.member::<Option<String>>(member)?.flatten())
 }
 
@@ -105,28 +87,16 @@ pub(super) fn params(headers: &HeaderMap) -> HeaderMap {
     own.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Whether a schema has a property that is repeated in a header.
-pub(super) fn is_annotated(schema: &Value) -> bool {
-    let properties = schema.get("properties").and_then(Value::as_object);
-    properties.is_some_and(|properties| {
-        properties.values().any(|own| own.get("x-mcp-header").is_some() || is_annotated(own))
-    })
-}
-
 /// Removes optional arguments that are `null` and repeated in headers. They count as absent,
 /// because a `null` has no header.
 pub(super) fn drop_nulls(schema: &Value, arguments: &mut Value) {
-    let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
-    let required = schema.get("required").and_then(Value::as_array);
-    let Some(members) = arguments.as_object_mut() else { return };
-    for (property, schema) in properties {
-        let is_required = required.is_some_and(|names| names.iter().any(|name| name == property));
-        match members.get_mut(property) {
-            Some(Value::Null) if schema.get("x-mcp-header").is_some() && !is_required => {
-                members.shift_remove(property);
-            }
-            Some(argument) => drop_nulls(schema, argument),
-            None => (),
+    for annotated in header::annotated(schema).iter().filter(|own| !own.is_required) {
+        let Some((last, path)) = annotated.path.split_last() else { continue };
+        let around = path.iter().try_fold(&mut *arguments, |value, key| value.get_mut(*key));
+        if let Some(members) = around.and_then(Value::as_object_mut)
+            && members.get(*last).is_some_and(Value::is_null)
+        {
+            members.shift_remove(*last);
         }
     }
 }
@@ -141,17 +111,10 @@ pub(super) fn check_params(
     schema: &Value,
     arguments: &Value,
 ) -> Result<(), RpcError> {
-    let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
-        return Ok(());
-    };
-    for (property, schema) in properties {
-        let argument = arguments.get(property).unwrap_or(&Value::Null);
-        if let Some(word) = schema.get("x-mcp-header").and_then(Value::as_str)
-            && !word.is_empty()
-        {
-            check_param(headers, &format!("{}{word}", header::PARAM_PREFIX), argument)?;
+    for annotated in header::annotated(schema) {
+        if let Some(name) = annotated.header() {
+            check_param(headers, &name, annotated.argument(arguments).unwrap_or(&Value::Null))?;
         }
-        check_params(headers, schema, argument)?;
     }
     Ok(())
 }

@@ -14,10 +14,11 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use toolbooth_contracts::Caller;
 
-use super::client::{self, Client, Era};
+use super::client::{self, Client};
 use super::codec::{self, Fault, Incoming, Message, Notification, Request};
 use super::door::Door;
 use super::exchange;
+use super::greeting;
 use super::headers;
 use super::listen;
 use super::notifications::Lists;
@@ -27,8 +28,9 @@ use super::rpc_error::RpcError;
 use super::sessions::{
     BATCHES, Initialize, NO_BATCHES, NoSession, Session, SessionLimits, Sessions,
 };
-use super::wire::{self, code, header};
 use crate::http::{Held, read_json};
+use toolbooth_mcp::Era;
+use toolbooth_mcp::{code, header, version};
 
 /// The MCP endpoint: the door and its sessions.
 #[derive(Clone)]
@@ -159,7 +161,7 @@ impl Visit {
 
     fn is_modern_head(&self) -> Result<bool, Box<Response>> {
         let stated = self.stated_version()?;
-        Ok(stated.is_some_and(|version| !wire::legacy().iter().any(|known| known == version)))
+        Ok(stated.is_some_and(|version| !version::legacy().iter().any(|known| known == version)))
     }
 
     /// The session that the head names; it must be of the same caller and tool set.
@@ -298,7 +300,7 @@ impl Visit {
     /// known.
     fn check_headers(&self, request: &Request) -> Result<(), RpcError> {
         let name = headers::name(request)?;
-        headers::check_standard(&self.headers, wire::modern(), &request.method, name.as_deref())
+        headers::check_standard(&self.headers, version::modern(), &request.method, name.as_deref())
     }
 
     async fn legacy(
@@ -356,7 +358,7 @@ impl Visit {
             let error = RpcError::new(code::SERVER_ERROR, error.to_string());
             refuse(status, Some(request), &error)
         })?;
-        let result = wire::initialized(&version);
+        let result = greeting::initialized(&version);
         let message = codec::answer(&request.id, Ok(result.into()));
         let mut response = reply::document(StatusCode::OK, message);
         if let Ok(id) = session.id.parse() {

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::codec::{Id, Notification};
 use super::rpc_error::RpcError;
-use super::wire::code;
+use toolbooth_mcp::code;
 
 /// The most requests of one client that are in progress at once.
 const REQUESTS_MAX: usize = 1_024;

@@ -13,6 +13,7 @@ mod declared;
 mod door;
 mod exchange;
 mod framing;
+mod greeting;
 mod headers;
 mod http;
 mod in_flight;
@@ -27,7 +28,6 @@ mod search;
 mod sessions;
 mod stdio;
 mod tools;
-mod wire;
 
 pub(crate) use http::{Endpoint, everything, toolset};
 pub use sessions::SessionLimits;
@@ -62,12 +62,12 @@ pub mod fuzzing {
     pub fn lines(bytes: &[u8]) {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return };
         runtime.block_on(async {
-            let (mut input, mut line) = (bytes, Vec::new());
-            while let Ok(read) = super::framing::read_line(&mut input, &mut line).await {
+            let mut messages = super::framing::Messages::new(bytes);
+            while let Ok(read) = messages.next().await {
                 match read {
-                    super::framing::Line::End => return,
-                    super::framing::Line::Message => body(&line),
-                    super::framing::Line::TooLong(_) => (),
+                    super::framing::Read::End => return,
+                    super::framing::Read::Message(line) => body(&line),
+                    super::framing::Read::TooLong(_) => (),
                 }
             }
         });

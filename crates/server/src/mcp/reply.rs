@@ -21,12 +21,12 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::DropGuard;
 
-use super::client::Era;
 use super::codec::{Fault, Id, error_answer};
 use super::outgoing::{Answer, Outgoing};
 use super::rpc_error::RpcError;
-use super::wire::code;
 use crate::http::Problem;
+use toolbooth_mcp::Era;
+use toolbooth_mcp::code;
 
 /// The longest silence on a connection, so that intermediaries do not close it as dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

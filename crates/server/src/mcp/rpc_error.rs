@@ -5,7 +5,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::wire::code;
+use toolbooth_mcp::code;
 
 /// An error of JSON-RPC.
 #[derive(Debug, Clone, PartialEq, Serialize)]

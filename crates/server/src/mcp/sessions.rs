@@ -26,8 +26,8 @@ use super::in_flight::{InFlight, Running, cancelled};
 use super::notifications::{Membership, SUBSCRIPTIONS_MAX};
 use super::outgoing::{Answer, OUTGOING_MAX, Outgoing};
 use super::rpc_error::RpcError;
-use super::wire::{self, code};
 use crate::http::Held;
+use toolbooth_mcp::{code, version};
 
 /// The revision that has batches.
 pub(super) const BATCHES: &str = "2025-03-26";
@@ -46,7 +46,7 @@ pub(super) struct Initialize {
 impl Initialize {
     /// The version of the session: the requested one if it is supported, else the newest.
     pub(super) fn version(&self) -> String {
-        let known = wire::legacy();
+        let known = version::legacy();
         let asked = known.iter().find(|version| **version == self.protocol_version);
         asked.or(known.last()).cloned().unwrap_or_default()
     }

@@ -16,18 +16,19 @@ use super::client::{self, Client};
 use super::codec::{self, Fault, Id, Incoming, Message, Notification, Request};
 use super::door::Door;
 use super::exchange;
-use super::framing::{Line, read_line};
+use super::framing::{Messages, Read};
+use super::greeting;
 use super::in_flight::{InFlight, cancelled};
 use super::listen;
 use super::notifications::Lists;
 use super::outgoing::{Answer, OUTGOING_MAX, Outgoing};
 use super::rpc_error::RpcError;
 use super::sessions::{BATCHES, Initialize, NO_BATCHES, Session};
-use super::wire::{self, code};
 use crate::Gateway;
 use crate::auth::local_user;
 use crate::error::ServeError;
 use crate::http::BODY_BYTES_MAX;
+use toolbooth_mcp::code;
 
 /// Messages that may wait to be written.
 const WRITES_MAX: usize = 64;
@@ -54,15 +55,14 @@ pub async fn serve_stdio(gateway: Gateway, toolset: Option<&str>) -> Result<(), 
 /// # Errors
 /// [`ServeError::Input`], if the input or the output fails.
 pub async fn refuse_stdio(message: &str) -> Result<(), ServeError> {
-    let mut input = BufReader::new(tokio::io::stdin());
+    let mut messages = Messages::new(BufReader::new(tokio::io::stdin()));
     let mut output = tokio::io::stdout();
     let error = RpcError::new(code::SERVER_ERROR, message);
-    let mut line = Vec::new();
     loop {
-        let answer = match read_line(&mut input, &mut line).await.map_err(ServeError::Input)? {
-            Line::End => return Ok(()),
-            Line::TooLong(id) => codec::error_answer(id.as_ref(), &error),
-            Line::Message => match codec::read(&line) {
+        let answer = match messages.next().await.map_err(ServeError::Input)? {
+            Read::End => return Ok(()),
+            Read::TooLong(id) => codec::error_answer(id.as_ref(), &error),
+            Read::Message(line) => match codec::read(&line) {
                 Ok(Incoming::One(Message::Request(request))) => {
                     codec::error_answer(Some(&request.id), &error)
                 }
@@ -118,23 +118,23 @@ impl Pipe {
     }
 
     /// Reads messages until the input ends.
-    async fn read(&self, mut input: impl AsyncBufRead + Unpin) -> std::io::Result<()> {
+    async fn read(&self, input: impl AsyncBufRead + Unpin) -> std::io::Result<()> {
         let mut session = None;
-        let mut line = Vec::new();
+        let mut messages = Messages::new(input);
         loop {
             // A client that does not read answers gets none: the closed output ends the loop.
             let read = tokio::select! {
-                read = read_line(&mut input, &mut line) => read?,
+                read = messages.next() => read?,
                 () = self.writer.closed() => return Ok(()),
             };
             match read {
-                Line::End => return Ok(()),
-                Line::TooLong(id) => {
+                Read::End => return Ok(()),
+                Read::TooLong(id) => {
                     let message = format!("a message has at most {BODY_BYTES_MAX} bytes");
                     let error = RpcError::new(code::INVALID_REQUEST, message);
                     self.write(codec::error_answer(id.as_ref(), &error)).await;
                 }
-                Line::Message => match codec::read(&line) {
+                Read::Message(line) => match codec::read(&line) {
                     Ok(Incoming::One(message)) => self.message(&mut session, message).await,
                     Ok(Incoming::Batch(messages)) => self.batch(session.as_ref(), messages).await,
                     Err(fault) => self.write(fault.answer()).await,
@@ -223,7 +223,7 @@ impl Pipe {
             }
         });
         *session = Some(fresh);
-        Ok(wire::initialized(&version))
+        Ok(greeting::initialized(&version))
     }
 
     /// Begins a request of the legacy era. The error has no id if a request in progress has the

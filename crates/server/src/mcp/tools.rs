@@ -15,8 +15,8 @@ use super::client::Client;
 use super::codec::{Params, Request};
 use super::rpc_error::RpcError;
 use super::search;
-use super::wire::code::MISSING_CAPABILITY;
 use crate::{Gateway, Listing};
+use toolbooth_mcp::code::MISSING_CAPABILITY;
 
 /// The parameters of a call. Answers to questions are ignored, because the gateway asks none.
 #[derive(Deserialize)]

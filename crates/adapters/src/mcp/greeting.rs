@@ -1,87 +1,31 @@
-//! The types of MCP, by its official SDK: versions, greetings, filters, codes and names of headers.
-//!
-//! The only file that names the SDK.
+//! The greetings of servers: how they are asked, and what their answers say.
 //!
 //! Path: 7. Doc: execution.md#mcp-servers
 
-pub(super) use rmcp::model::ErrorCode as RpcCode;
-use rmcp::model::{
-    ClientCapabilities, Implementation, InitializeRequestParams, ProtocolVersion,
-    RequestMetaObject, SubscriptionFilter,
-};
-pub(super) use rmcp::transport::common::http_header as header;
 use serde_json::{Map, Value};
 use toolbooth_contracts::port::Offers;
+use toolbooth_mcp::{Era, code, greeting, version};
 
 use super::message::Refusal;
 use super::request::Request;
 
-/// Legacy versions that are spoken, the newest first; the first one is offered.
-const LEGACY_VERSIONS: [ProtocolVersion; 4] = [
-    ProtocolVersion::V_2025_11_25,
-    ProtocolVersion::V_2025_06_18,
-    ProtocolVersion::V_2025_03_26,
-    ProtocolVersion::V_2024_11_05,
-];
-fn implementation() -> Implementation {
-    Implementation::new("toolbooth", env!("CARGO_PKG_VERSION"))
-}
-
-fn members(value: &impl serde::Serialize) -> Map<String, Value> {
-    match serde_json::to_value(value) {
-        Ok(Value::Object(members)) => members,
-        _ => Map::new(),
-    }
-}
-
-/// The modern version, as it is written.
-pub(super) fn modern_version() -> String {
-    ProtocolVersion::V_2026_07_28.to_string()
-}
-
-/// What every request of the modern era carries.
-pub(super) fn modern_meta() -> Map<String, Value> {
-    members(&RequestMetaObject::with_client_context(
-        ProtocolVersion::V_2026_07_28,
-        implementation(),
-        ClientCapabilities::default(),
-    ))
-}
-
 /// The question of the modern era.
 pub(super) fn discover() -> Request<'static> {
-    Request { method: "server/discover", meta: modern_meta(), ..Request::default() }
+    Request { method: "server/discover", meta: greeting::client_meta(), ..Request::default() }
 }
 
 /// The question of the legacy era.
 pub(super) fn initialize() -> Request<'static> {
-    let params = InitializeRequestParams::new(ClientCapabilities::default(), implementation())
-        .with_protocol_version(ProtocolVersion::V_2025_11_25);
-    Request { method: "initialize", params: members(&params), ..Request::default() }
+    Request { method: "initialize", params: greeting::initialize_params(), ..Request::default() }
 }
 
 /// The parameters of a `subscriptions/listen`; `None` = there is nothing to listen for.
 pub(super) fn listen(server: &Greeting, uris: Vec<String>) -> Option<Map<String, Value>> {
-    let mut filter = SubscriptionFilter::new();
-    filter.tools_list_changed = server.tools_change.then_some(true);
-    filter.prompts_list_changed = server.prompts_change.then_some(true);
-    filter.resources_list_changed = server.resources_change.then_some(true);
-    filter.resource_subscriptions = (!uris.is_empty()).then_some(uris);
-    if filter == SubscriptionFilter::new() {
-        return None;
-    }
+    let Greeting { tools_change, prompts_change, resources_change, .. } = *server;
+    let filter = greeting::listen_filter(tools_change, prompts_change, resources_change, uris)?;
     let mut params = Map::new();
-    params.insert("notifications".to_owned(), Value::from(members(&filter)));
+    params.insert("notifications".to_owned(), Value::from(filter));
     Some(params)
-}
-
-/// The era of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Era {
-    /// Requests that stand alone, since 2026-07-28.
-    Modern,
-    /// A handshake first, up to 2025-11-25.
-    Legacy,
 }
 
 /// What a server says of itself first.
@@ -128,7 +72,7 @@ impl Greeting {
 pub(super) fn initialized(result: &Value) -> Result<Greeting, String> {
     let version = result.get("protocolVersion").and_then(Value::as_str);
     let version = version.ok_or_else(|| "the server names no protocol version".to_owned())?;
-    if !LEGACY_VERSIONS.iter().any(|known| known.as_str() == version) {
+    if !version::is_legacy(version) {
         let shown: String = version.chars().take(40).collect();
         return Err(format!("the server speaks version `{shown}`, which is not known here"));
     }
@@ -139,24 +83,22 @@ pub(super) fn initialized(result: &Value) -> Result<Greeting, String> {
 /// What the answer to `server/discover` says; `None` = it is not of the modern era.
 pub(super) fn discovered(result: &Value) -> Option<Greeting> {
     let versions = result.get("supportedVersions")?.as_array()?;
-    let modern = modern_version();
-    versions.iter().find(|version| version.as_str() == Some(modern.as_str()))?;
+    let modern = version::modern();
+    versions.iter().find(|version| version.as_str() == Some(modern))?;
     let capabilities = result.get("capabilities").filter(|own| own.is_object())?;
-    Some(Greeting::of(Era::Modern, modern, capabilities))
+    Some(Greeting::of(Era::Modern, modern.to_owned(), capabilities))
 }
 
 /// Whether an error says that a server is of the modern era and refuses nevertheless.
 pub(super) fn is_modern_refusal(refusal: &Refusal) -> bool {
-    let code = |known: RpcCode| i64::from(known.0) == refusal.code;
-    if code(RpcCode::UNSUPPORTED_PROTOCOL_VERSION) {
+    if refusal.code == code::UNSUPPORTED_VERSION {
         // One that names a legacy version can be asked in the legacy way.
         let supported = refusal.data.as_ref().and_then(|data| data.get("supported"));
         let supported = supported.and_then(Value::as_array);
-        return !supported.into_iter().flatten().any(|version| {
-            LEGACY_VERSIONS.iter().any(|known| version.as_str() == Some(known.as_str()))
-        });
+        let mut versions = supported.into_iter().flatten().filter_map(Value::as_str);
+        return !versions.any(version::is_legacy);
     }
-    code(RpcCode::MISSING_REQUIRED_CLIENT_CAPABILITY) || code(RpcCode::HEADER_MISMATCH)
+    matches!(refusal.code, code::MISSING_CAPABILITY | code::HEADER_MISMATCH)
 }
 
 #[cfg(test)]

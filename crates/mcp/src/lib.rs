@@ -1,0 +1,11 @@
+#![doc = include_str!("../README.md")]
+
+pub mod code;
+mod error;
+pub mod greeting;
+pub mod header;
+pub mod lines;
+pub mod version;
+
+pub use error::AnnotationError;
+pub use version::Era;
