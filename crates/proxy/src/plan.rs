@@ -410,45 +410,4 @@ fn resolved(value: &Value, results: &HashMap<&str, &Value>) -> Result<Value, Str
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plan(text: &str) -> Result<Vec<Step>, String> {
-        let plan: Plan = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        checked(plan, 10).map_err(|error| error.message)
-    }
-
-    #[test]
-    fn plans_are_checked_before_anything_runs() {
-        let bad = |text: &str| plan(text).err().unwrap_or_default();
-        assert!(bad(r#"{"steps":[],"tools":[]}"#).contains("not both"));
-        assert!(
-            bad(r#"{"steps":[{"id":"a","tool":"t"},{"id":"a","tool":"t"}]}"#).contains("two steps")
-        );
-        assert!(bad(r#"{"steps":[{"id":"a","tool":"t","needs":["b"]}]}"#).contains("no step"));
-        assert!(bad(r#"{"steps":[{"id":"a","tool":"t","needs":["b"]},{"id":"b","tool":"t","needs":["a"]}]}"#).contains("cycle"));
-        assert!(bad(r#"{"steps":[{"id":"a","tool":"t"},{"id":"b","tool":"t","args":{"x":[{"$from":"a"}]}}]}"#).contains("does not need"));
-        assert!(bad(r#"{"steps":[{"id":"a","tool":"t","nedes":[]}]}"#).contains("nedes"));
-        let literal =
-            r#"{"steps":[{"id":"a","tool":"t","args":{"x":{"$literal":{"$from":"z"}}}}]}"#;
-        assert!(plan(literal).is_ok());
-    }
-
-    #[test]
-    fn short_form_runs_in_sequence_with_ids_of_its_own() {
-        let steps = plan(r#"{"tools":["a","b","a"]}"#).unwrap();
-        let ids: Vec<&str> = steps.iter().map(|step| step.step.id.as_str()).collect();
-        assert_eq!(ids, ["a", "b", "a#2"]);
-        assert!(steps[2].after.contains(&1) && steps[2].needs.is_empty());
-    }
-
-    #[test]
-    fn references_are_replaced_by_what_they_point_at() {
-        let result = json!({"structuredContent": {"x": [1, 2]}});
-        let results = HashMap::from([("a", &result)]);
-        let args = json!({"n": {"$from": "a", "pointer": "/structuredContent/x/1"}, "l": {"$literal": {"$from": "a"}}});
-        assert_eq!(resolved(&args, &results).unwrap(), json!({"n": 2, "l": {"$from": "a"}}));
-        let missing = json!({"$from": "a", "pointer": "/nothing"});
-        assert!(resolved(&missing, &results).unwrap_err().contains("/nothing"));
-    }
-}
+mod tests;

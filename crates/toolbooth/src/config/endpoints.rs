@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::Setting;
+use super::setting::Setting;
 
 /// An HTTP endpoint: one request from a template, or the operations of an OpenAPI document.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]

@@ -4,7 +4,7 @@
 use toml::{Table, Value};
 use toolbooth_contracts::id::nearest;
 
-use super::Config;
+use super::document::Config;
 use crate::failure::Failure;
 
 /// How names begin that the JSON library takes for something else.

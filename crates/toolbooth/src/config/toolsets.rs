@@ -10,7 +10,7 @@ use toolbooth_policy::ToolSet;
 use toolbooth_registry::discovered::tool_id;
 use toolbooth_registry::uris::ResourceUris;
 
-use super::Config;
+use super::document::Config;
 use crate::failure::Failure;
 
 /// Longest name of a tool set: it is part of a path.

@@ -1,0 +1,66 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::backend::merkle::leaf_hash;
+
+#[test]
+fn a_part_that_ends_before_it_begins_is_empty() {
+    let none = Left::of(5, 3, [(1, 9), (4, 4)]);
+    assert_eq!(none, Left::of(5, 5, []));
+    assert_ne!(none, Left::of(3, 5, []));
+}
+
+#[test]
+fn a_log_is_shortened_up_to_a_checkpoint_that_fits() {
+    let pieces = [0, 1, 2].map(|seq: u64| Piece::Event(seq, leaf_hash(&[7]), true));
+    let root = root_of(&pieces).unwrap();
+    assert!(Progress::default().compute(&pieces, (3, leaf_hash(&[9]))).is_err());
+    assert!(Progress::default().compute(&pieces[1..], (3, root)).is_err(), "one is missing");
+    let mut progress = Progress::default();
+    progress.compute(&pieces[..2], (3, root)).unwrap();
+    assert_eq!((progress.next_part(), progress.again(0)), (None, None), "on the way to it");
+    progress.compute(&pieces[2..], (3, root)).unwrap();
+    assert_eq!((progress.next_part(), progress.next_part()), (Some((0, 3)), None));
+    assert_eq!((progress.again(2), progress.again(BLOCK)), (Some((0, 3)), None));
+}
+
+fn root_of(pieces: &[Piece]) -> Option<Hash> {
+    let mut frontier = Frontier::default();
+    pieces.iter().all(|piece| piece.push_to(&mut frontier)).then(|| frontier.root())
+}
+
+proptest! {
+    #[test]
+    fn a_log_that_is_shortened_again_and_again_keeps_its_root(
+        rounds in proptest::collection::vec(proptest::collection::vec(any::<bool>(), 1..90), 1..4),
+    ) {
+        let size = rounds.iter().map(Vec::len).max().unwrap() as u64;
+        let leaf = |seq: u64| leaf_hash(&seq.to_be_bytes());
+        let mut pieces: Vec<Piece> =
+            (0..size).map(|seq| Piece::Event(seq, leaf(seq), true)).collect();
+        let signed = root_of(&pieces);
+        prop_assert!(signed.is_some());
+        for round in &rounds {
+            for piece in &mut pieces {
+                if let Piece::Event(seq, _, stays) = piece {
+                    *stays = *round.get(*seq as usize).unwrap_or(&true);
+                }
+            }
+            let Cut { removed, gone, left } = cut(0, size, &pieces);
+            pieces.retain(|piece| matches!(piece, Piece::Event(_, _, true)));
+            prop_assert!(pieces.iter().all(|piece| !removed.contains(&piece.seq())));
+            pieces.extend(gone.iter().copied().map(Piece::Gone));
+            pieces.sort_by_key(Piece::seq);
+            prop_assert_eq!(root_of(&pieces), signed);
+            let ranges = gone.iter().map(|part| (part.seq, part.seq + part.size));
+            prop_assert_eq!(&Left::of(0, size, ranges), &left);
+            // Whether a place is left is all that counts, not how the others are held.
+            let single = gone.iter().flat_map(|part| part.seq..part.seq + part.size);
+            prop_assert_eq!(&Left::of(0, size, single.map(|seq| (seq, seq + 1))), &left);
+            if let Some(part) = gone.first() {
+                let fewer = gone.iter().skip(1).map(|part| (part.seq, part.seq + part.size));
+                prop_assert_ne!(Left::of(0, size, fewer).places, left.places, "{:?}", part);
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+use serde_json::json;
+use toolbooth_contracts::{Guard, ToolPattern};
+
+use super::*;
+use crate::caller::Grant;
+use crate::error::EngineError;
+
+fn contract(id: &str, permissions: &[&str]) -> ToolContract {
+    let entry = json!({"name": id, "input_schema": {"type": "object"}, "output_schema": {}, "permissions": permissions,
+        "execution": {"localRuntimeId": "x"}});
+    Guard::default().validate_entry(&entry).unwrap()
+}
+
+fn on() -> FeatureFlags {
+    FeatureFlags { mcp_tools: true, tools_policy: true }
+}
+
+fn patterns(texts: &[&str]) -> Vec<ToolPattern> {
+    texts.iter().map(|text| ToolPattern::try_from((*text).to_owned()).unwrap()).collect()
+}
+
+fn ops() -> BTreeMap<String, CallerRights> {
+    let rights = CallerRights {
+        matches: vec!["key:ops".into()],
+        tools: Some(patterns(&["files.*"])),
+        deny: patterns(&["files.delete"]),
+        grants: vec![Grant::parse("read:*").unwrap()],
+        operate: false,
+    };
+    BTreeMap::from([("ops".to_owned(), rights)])
+}
+
+fn code(result: Result<Access, Denial>) -> &'static str {
+    result.map_or_else(|denial| denial.code.as_str(), |_| "ok")
+}
+
+#[test]
+fn steps_decide_in_order() {
+    let policy = Authorizer::new(on())
+        .with_whitelist(Whitelist::parse("files.*").unwrap())
+        .with_callers(ops());
+    let caller = Caller::authenticated("key:ops");
+    let quarantined = ToolStatus::Quarantined("x".into());
+    let at =
+        |id: &str, status: &ToolStatus| code(policy.access(&caller, &contract(id, &[]), status));
+    assert_eq!(at("files.read", &ToolStatus::Active), "ok");
+    assert_eq!(
+        at("files.delete", &quarantined),
+        "unregistered-tool",
+        "hidden comes before all else"
+    );
+    assert_eq!(at("mail.send", &ToolStatus::Active), "unregistered-tool");
+    assert_eq!(at("files.read", &quarantined), "quarantined-tool");
+    assert_eq!(at("files.read", &ToolStatus::Paused), "paused");
+    let local = policy.access(&Caller::local(), &contract("mail.send", &[]), &quarantined);
+    assert_eq!(code(local), "policy-denied", "the whitelist comes before quarantine");
+    let stranger = policy.access(
+        &Caller::authenticated("key:x"),
+        &contract("files.read", &[]),
+        &ToolStatus::Active,
+    );
+    assert_eq!(code(stranger), "unregistered-tool");
+    let off = Authorizer::new(FeatureFlags::default());
+    assert_eq!(
+        code(off.access(&Caller::local(), &contract("a.b", &[]), &ToolStatus::Active)),
+        "tools-disabled"
+    );
+}
+
+#[test]
+fn whitelist_counts_only_while_enforced() {
+    let flags = FeatureFlags { mcp_tools: true, tools_policy: false };
+    let policy = Authorizer::new(flags).with_whitelist(Whitelist::only(vec![]));
+    assert_eq!(
+        code(policy.access(&Caller::local(), &contract("a.b", &[]), &ToolStatus::Active)),
+        "ok"
+    );
+}
+
+#[test]
+fn each_missing_permission_is_named() {
+    let policy = Authorizer::new(on()).with_callers(ops());
+    let caller = Caller::authenticated("key:ops");
+    let tool = contract("files.copy", &["read:db", "write:db", "send:sms"]);
+    let access = policy.access(&caller, &tool, &ToolStatus::Active).unwrap();
+    let denial =
+        policy.authorize(access, &caller, &tool, &json!({}), &CallContext::default()).unwrap_err();
+    assert_eq!(denial.missing, ["write:db", "send:sms"]);
+    assert!(!policy.lists(&caller, &tool, &ToolStatus::Active));
+}
+
+struct Broken;
+impl PolicyEngine for Broken {
+    fn judge(&self, _: &Question<'_>) -> Result<Verdict, EngineError> {
+        Err(EngineError("broken".into()))
+    }
+    fn version(&self) -> &str {
+        "0"
+    }
+}
+
+#[test]
+fn an_error_inside_the_engine_is_a_deny() {
+    let policy = Authorizer::new(on()).with_engine(Arc::new(Broken));
+    let tool = contract("a.b", &[]);
+    let access = policy.access(&Caller::local(), &tool, &ToolStatus::Active).unwrap();
+    let denial = policy
+        .authorize(access, &Caller::local(), &tool, &json!({}), &CallContext::default())
+        .unwrap_err();
+    assert_eq!((denial.code, denial.rule), (ErrorCode::PolicyDenied, DenialRule::EngineError));
+}
+
+#[test]
+fn version_tells_settings_apart() {
+    let one = Authorizer::new(on());
+    assert_eq!(one.version(), Authorizer::new(on()).version());
+    assert_ne!(one.version(), one.clone().with_whitelist(Whitelist::only(vec![])).version());
+}

@@ -1,0 +1,41 @@
+use toolbooth_contracts::Guard;
+
+use super::*;
+
+#[test]
+fn operations_become_contracts_that_the_guard_takes() {
+    let document = json!({
+        "openapi": "3.0.3",
+        "paths": {
+            "/pets/{petId}": {
+                "parameters": [{"name": "petId", "in": "path", "required": true, "schema": {"type": "string"}}],
+                "get": {"operationId": "pets.show", "summary": "Shows a pet.",
+                    "parameters": [{"name": "fields", "in": "query", "schema": {"type": "string", "nullable": true}},
+                        {"name": "X-Api-Key", "in": "header", "schema": {"type": "string"}}],
+                    "responses": {"200": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Pet"}}}}}},
+                "patch": {"requestBody": {"required": true, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Pet"}}}}}
+            },
+            "/upload": {"post": {"operationId": "upload", "requestBody": {"content": {"image/png": {}}}}}
+        },
+        "components": {"schemas": {"Pet": {"type": "object", "properties": {
+            "age": {"type": "integer", "minimum": 0, "exclusiveMinimum": true},
+            "parent": {"$ref": "#/components/schemas/Pet"}}}}}
+    });
+    let out = operations(&document, "shop").unwrap();
+    let ids: Vec<&str> = out.contracts.iter().map(|c| c["toolId"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["shop.pets_show", "shop.patch__pets__petId", "shop.upload"]);
+    for contract in &out.contracts {
+        let error = Guard::default().validate_entry(contract);
+        assert!(error.is_ok(), "{error:?}\n{contract:#}");
+    }
+    let show = &out.contracts[0];
+    assert_eq!(show["execution"], json!({"endpointRef": "shop", "target": "GET /pets/{petId}"}));
+    assert_eq!(show["idempotency"]["mode"], "safe-retry");
+    assert_eq!(show["inputSchema"]["required"], json!(["petId"]));
+    assert_eq!(show["inputSchema"]["properties"]["fields"]["type"], json!(["string", "null"]));
+    let pet = &out.contracts[1]["inputSchema"]["$defs"]["Pet"];
+    assert_eq!(pet["properties"]["age"]["exclusiveMinimum"], 0);
+    assert_eq!(pet["properties"]["parent"]["$ref"], "#/$defs/Pet");
+    assert_eq!(out.notices.len(), 2, "{:?}", out.notices);
+    assert!(operations(&json!({"swagger": "2.0"}), "x").is_err());
+}
