@@ -1,8 +1,13 @@
-//! Why a program was not started.
+//! The errors of the ways to reach tools. What an agent may see of them, and what only operators, is
+//! decided where they become outcomes.
 //!
 //! Path: 7. Doc: execution.md#processes
 
+#[cfg(feature = "net-guard")]
+use std::net::{IpAddr, SocketAddr};
+
 /// Why a command was not run: nothing has happened.
+#[cfg(feature = "process")]
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The sandbox that is required is not available.
@@ -16,6 +21,7 @@ pub enum StartError {
     Launcher(std::io::Error),
 }
 
+#[cfg(feature = "process")]
 impl From<toolbooth_launcher::StartError> for StartError {
     fn from(error: toolbooth_launcher::StartError) -> Self {
         match error {
@@ -26,9 +32,234 @@ impl From<toolbooth_launcher::StartError> for StartError {
 }
 
 /// A primitive that a required profile needs is missing.
+#[cfg(feature = "process")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the sandbox is required, and {what}")]
 pub struct Unavailable {
     /// What is missing, why, and what helps.
     pub what: String,
+}
+
+/// Why a template of a command or of a request cannot be read.
+#[cfg(any(feature = "command", feature = "endpoint"))]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TemplateError {
+    /// A brace begins or ends no place.
+    #[error("`{0}` has a brace that stands alone; `{{{{` and `}}}}` are braces")]
+    LoneBrace(String),
+    /// A place has no name.
+    #[error("`{0}` has a place without a name")]
+    NamelessPlace(String),
+    /// A command line has no words.
+    #[error("it names no program")]
+    NoProgram,
+    /// The program of a command line is a place.
+    #[error("the program must not come from an argument")]
+    ProgramFromArgument,
+    /// A text cannot be split into POSIX words.
+    #[cfg(feature = "command")]
+    #[error(transparent)]
+    Words(#[from] shell_words::ParseError),
+    /// A method is none of HTTP.
+    #[error("`{0}` is no method")]
+    Method(String),
+    /// A URL begins with a place.
+    #[error("the URL must begin with its host")]
+    HostFirst,
+    /// A URL is none of HTTP.
+    #[error("the URL must begin with `https://` or `http://`")]
+    Scheme,
+    /// A URL has no host.
+    #[error("the URL names no host")]
+    NoHost,
+    /// A place in a URL may be missing.
+    #[error("an argument that may be missing cannot be part of the URL; say it in `query`")]
+    OptionalInUrl,
+    /// A place is in the host of a URL.
+    #[error("an argument must not be part of the URL's host; end the host with `/`")]
+    PlaceInHost,
+}
+
+/// Why arguments do not fit what a tool's target asks for. The sentences are for agents too: they name
+/// arguments, and repeat no value.
+#[cfg(any(feature = "command", feature = "endpoint"))]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FillError {
+    /// An argument is missing.
+    #[error("the tool's target needs the argument `{0}`")]
+    Missing(String),
+    /// An argument of an operation is missing.
+    #[error("the operation needs the argument `{0}`")]
+    MissingInOperation(String),
+    /// An argument has no text.
+    #[error("`{0}` is no text, number or truth value")]
+    NoText(String),
+    /// An argument cannot be written as a parameter.
+    #[error("`{0}` holds what no parameter can say")]
+    NoParameter(String),
+    /// A list has too many items.
+    #[error("`{0}` has too many items")]
+    TooMany(String),
+    /// An argument holds a NUL.
+    #[error("`{0}` holds a NUL, which no command line can")]
+    Nul(String),
+    /// An argument would be an option.
+    #[error("`{0}` begins with `-`, which the command would read as an option")]
+    AsOption(String),
+    /// The tool's name would be an option.
+    #[error("the tool's name would be read as an option")]
+    NameAsOption,
+    /// An argument cannot be a segment of a path.
+    #[error("`{0}` is no segment of a path")]
+    NoSegment(String),
+    /// The path of an operation has a part that no parameter stands for.
+    #[error("the document has no parameter for a part of the operation's path")]
+    UndeclaredPart,
+    /// What came out is no URL.
+    #[cfg(feature = "endpoint")]
+    #[error("the URL is none: {0}")]
+    Url(#[from] url::ParseError),
+    /// A text of a body is no template.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+}
+
+/// Why a document is no OpenAPI document that can be used.
+#[cfg(feature = "endpoint")]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenApiError {
+    /// It is of another version, or none.
+    #[error("it is no OpenAPI document of version 3 (member `openapi`)")]
+    Version,
+    /// It says nowhere where the service is.
+    #[error("the document names no server by a whole URL; say `url` beside `openapi`")]
+    NoServer,
+    /// It has no paths.
+    #[error("the document has no `paths`")]
+    NoPaths,
+    /// A method is none of HTTP.
+    #[error("`{0}` is no method")]
+    Method(String),
+}
+
+/// Why a redirect is not followed (RFC 9110, 15.4).
+#[cfg(feature = "endpoint")]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RedirectError {
+    /// It says not where to.
+    #[error("status {0} without a `location`")]
+    NoLocation(http::StatusCode),
+    /// It leads to no URL.
+    #[error("the redirect names no URL")]
+    NoUrl(#[source] url::ParseError),
+    /// It leads to another protocol.
+    #[error("the redirect leads to `{0}:`")]
+    Scheme(String),
+    /// It leads away from TLS.
+    #[error("the redirect leads from https to http")]
+    Downgrade,
+    /// The arguments would go to another origin.
+    #[error("the redirect would send the arguments to another origin")]
+    OtherOrigin,
+}
+
+/// Why an address is not reached.
+#[cfg(feature = "net-guard")]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// The gateway itself listens there.
+    #[error("`{0}` is where this gateway listens, which no tool of it reaches")]
+    Door(SocketAddr),
+    /// It is of a kind that endpoints do not reach.
+    #[error("`{address}` is {what}, which is not reached from here")]
+    Kind {
+        /// The address.
+        address: IpAddr,
+        /// What it is.
+        what: &'static str,
+    },
+    /// It is of a kind that contained programs do not reach.
+    #[error("`{address}` is {what}; `[sandbox] allow_addresses` lets it pass")]
+    NotAllowed {
+        /// The address.
+        address: IpAddr,
+        /// What it is.
+        what: &'static str,
+    },
+    /// A name leads there.
+    #[error("`{name}`: {reason}")]
+    OfName {
+        /// The name.
+        name: String,
+        /// What is wrong with one of its addresses.
+        #[source]
+        reason: Box<Self>,
+    },
+    /// A URL has no host.
+    #[error("the URL names no host")]
+    NoHost,
+    /// The gateway itself listens there, as a contained program is told.
+    #[error("the gateway itself listens there")]
+    OwnDoor,
+    /// No profile names the host, as it would be named.
+    #[error(
+        "it is not among the hosts that this tool may reach; `net = {{ hosts = [\"{0}\"] }}` in its \
+         sandbox profile names it"
+    )]
+    Unlisted(String),
+    /// A host that a contained program names is not reached.
+    #[error("toolbooth refused `{host}:{port}`: {reason}")]
+    OfProgram {
+        /// The host.
+        host: String,
+        /// The port.
+        port: u16,
+        /// Why.
+        #[source]
+        reason: Box<Self>,
+    },
+}
+
+/// Why a list of hosts or of addresses cannot be read.
+#[cfg(feature = "process")]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkRuleError {
+    /// An entry is no host with a port.
+    #[error("`{0}` is no host; hosts are written as `api.example.com:443`")]
+    NoHost(String),
+    /// An entry names every public host, and no port.
+    #[error("`{0}` names no port; write one, such as `*:80`")]
+    NoPort(String),
+    /// An entry is no address and no range.
+    #[error("`{}` is no address and no range", .0.escape_debug())]
+    NoAddress(String),
+}
+
+#[cfg(feature = "net-guard")]
+impl AddressError {
+    /// The same of an address that a name leads to.
+    pub(crate) fn of_name(self, name: &str) -> Self {
+        Self::OfName { name: name.to_owned(), reason: Box::new(self) }
+    }
+}
+
+/// An error and all that it comes from, for operators.
+#[cfg(feature = "endpoint")]
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut told = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let sentence = inner.to_string();
+        if !told.contains(&sentence) {
+            told = format!("{told}: {sentence}");
+        }
+        cause = inner.source();
+    }
+    told
 }

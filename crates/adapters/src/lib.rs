@@ -14,7 +14,6 @@ mod denials;
 pub mod egress;
 #[cfg(feature = "endpoint")]
 pub mod endpoint;
-#[cfg(feature = "process")]
 mod error;
 pub mod functions;
 #[cfg(feature = "handlers")]
@@ -56,8 +55,14 @@ mod visible;
 
 #[cfg(feature = "process")]
 pub use command_line::{CommandLine, findable};
+#[cfg(feature = "net-guard")]
+pub use error::AddressError;
+#[cfg(any(feature = "command", feature = "endpoint"))]
+pub use error::{FillError, TemplateError};
 #[cfg(feature = "process")]
-pub use error::{StartError, Unavailable};
+pub use error::{NetworkRuleError, StartError, Unavailable};
+#[cfg(feature = "endpoint")]
+pub use error::{OpenApiError, RedirectError};
 #[cfg(feature = "process")]
 pub use outcome::Ended;
 #[cfg(feature = "net-guard")]

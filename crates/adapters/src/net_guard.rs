@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use crate::error::AddressError;
 use crate::own_doors::OwnDoors;
 
 /// How long a name may take to be resolved.
@@ -84,8 +85,8 @@ pub fn system_resolver() -> Resolver {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
     /// It leads where requests from here may not go.
-    #[error("{0}")]
-    Refused(String),
+    #[error(transparent)]
+    Refused(AddressError),
     /// It has no address, or none that was found in time.
     #[error("{0}")]
     Unresolved(String),
@@ -127,18 +128,14 @@ impl Guard {
     /// Whether an address may be reached; without a port (0) the gateway's own is not known.
     ///
     /// # Errors
-    /// A sentence that names it and says what it is.
-    pub fn check(&self, to: SocketAddr) -> Result<(), String> {
+    /// [`AddressError`], which names it and says what it is.
+    pub fn check(&self, to: SocketAddr) -> Result<(), AddressError> {
         let address = to.ip();
         if self.doors.has(to) {
-            return Err(format!(
-                "`{to}` is where this gateway listens, which no tool of it reaches"
-            ));
+            return Err(AddressError::Door(to));
         }
         match refusal(address) {
-            Some(what) if !self.allow_private => {
-                Err(format!("`{address}` is {what}, which is not reached from here"))
-            }
+            Some(what) if !self.allow_private => Err(AddressError::Kind { address, what }),
             _ => Ok(()),
         }
     }
@@ -171,11 +168,7 @@ impl Guard {
         for address in &found {
             self.check(*address).map_err(|reason| {
                 let written_out = bare.parse::<IpAddr>().is_ok();
-                ResolveError::Refused(if written_out {
-                    reason
-                } else {
-                    format!("`{host}`: {reason}")
-                })
+                ResolveError::Refused(if written_out { reason } else { reason.of_name(host) })
             })?;
         }
         if found.is_empty() {

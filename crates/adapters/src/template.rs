@@ -5,6 +5,8 @@
 
 use serde_json::Value;
 
+use crate::error::{FillError, TemplateError};
+
 /// A text with places.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template(pub(crate) Vec<Piece>);
@@ -28,7 +30,7 @@ pub(crate) struct Place {
 
 impl Template {
     /// Reads a text.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, TemplateError> {
         let mut pieces = Vec::new();
         let mut plain = String::new();
         let mut rest = text;
@@ -43,9 +45,8 @@ impl Template {
                 rest = after;
             } else {
                 let place = after.strip_prefix('{').and_then(|after| after.split_once('}'));
-                let (inner, after) = place.ok_or_else(|| {
-                    format!("`{text}` has a brace that stands alone; `{{{{` and `}}}}` are braces")
-                })?;
+                let (inner, after) =
+                    place.ok_or_else(|| TemplateError::LoneBrace(text.to_owned()))?;
                 if !plain.is_empty() {
                     pieces.push(Piece::Text(std::mem::take(&mut plain)));
                 }
@@ -81,8 +82,8 @@ impl Template {
     pub(crate) fn fill(
         &self,
         arguments: &Value,
-        mut fill: impl FnMut(usize, &str, &Place) -> Result<String, String>,
-    ) -> Result<Option<String>, String> {
+        mut fill: impl FnMut(usize, &str, &Place) -> Result<String, FillError>,
+    ) -> Result<Option<String>, FillError> {
         let mut out = String::new();
         for (at, piece) in self.0.iter().enumerate() {
             match piece {
@@ -98,14 +99,14 @@ impl Template {
 }
 
 impl Place {
-    fn parse(inner: &str, text: &str) -> Result<Self, String> {
+    fn parse(inner: &str, text: &str) -> Result<Self, TemplateError> {
         let (name, optional) = match inner.strip_suffix('?') {
             Some(name) => (name, true),
             None => (inner, false),
         };
         let path: Vec<String> = name.split('.').map(str::to_owned).collect();
         if path.iter().any(String::is_empty) {
-            return Err(format!("`{text}` has a place without a name"));
+            return Err(TemplateError::NamelessPlace(text.to_owned()));
         }
         Ok(Self { path, optional })
     }
@@ -128,25 +129,23 @@ impl Place {
     }
 
     /// The argument; `None` where it is missing and may be.
-    pub(crate) fn look_up<'v>(&self, arguments: &'v Value) -> Result<Option<&'v Value>, String> {
+    pub(crate) fn look_up<'v>(&self, arguments: &'v Value) -> Result<Option<&'v Value>, FillError> {
         let mut value = Some(arguments);
         for name in &self.path {
             value = value.and_then(|value| value.get(name));
         }
         match value.filter(|value| !value.is_null()) {
-            None if !self.optional => {
-                Err(format!("the tool's target needs the argument `{}`", self.shown()))
-            }
+            None if !self.optional => Err(FillError::Missing(self.shown())),
             found => Ok(found),
         }
     }
 
     /// An argument as text.
-    pub(crate) fn text(&self, value: &Value) -> Result<String, String> {
+    pub(crate) fn text(&self, value: &Value) -> Result<String, FillError> {
         match value {
             Value::String(text) => Ok(text.clone()),
             Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
-            _ => Err(format!("`{}` is no text, number or truth value", self.shown())),
+            _ => Err(FillError::NoText(self.shown())),
         }
     }
 }

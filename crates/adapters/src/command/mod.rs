@@ -23,6 +23,7 @@ pub use template::CommandTemplate;
 
 use crate::command_line::CommandLine;
 use crate::error::StartError;
+use crate::error::{FillError, TemplateError};
 use crate::launcher::Launcher;
 use crate::outcome::Ended;
 use crate::process::{self, Bounds};
@@ -48,10 +49,10 @@ pub enum ErrorText {
 /// A command line from configuration: a list, or a text that is split into POSIX words.
 ///
 /// # Errors
-/// A sentence, where the text has an open quote or names no program.
-pub fn words(text: &str) -> Result<Vec<String>, String> {
-    let words = shell_words::split(text).map_err(|error| error.to_string())?;
-    if words.is_empty() { Err("it names no program".to_owned()) } else { Ok(words) }
+/// [`TemplateError`], where the text has an open quote or names no program.
+pub fn words(text: &str) -> Result<Vec<String>, TemplateError> {
+    let words = shell_words::split(text)?;
+    if words.is_empty() { Err(TemplateError::NoProgram) } else { Ok(words) }
 }
 
 /// A configured pair of commands.
@@ -142,7 +143,8 @@ impl ToolSource for CommandSource {
             .with_secrets_of(profile.as_ref())
             .secrets()
             .conceal_definition(&mut document);
-        listing(&document).map_err(error)
+        listing(&document)
+            .ok_or_else(|| error("did not print a list of function declarations".to_owned()))
     }
 
     fn changes(&self) -> Option<async_channel::Receiver<()>> {
@@ -155,10 +157,8 @@ fn first_line(stderr: &[u8]) -> String {
 }
 
 /// The declarations in a document: a list of them, or of `{functionDeclarations: […]}`.
-fn listing(document: &Value) -> Result<Listing, String> {
-    let items = document
-        .as_array()
-        .ok_or_else(|| "did not print a list of function declarations".to_owned())?;
+fn listing(document: &Value) -> Option<Listing> {
+    let items = document.as_array()?;
     let mut listing = Listing::default();
     for (index, item) in items.iter().enumerate() {
         let nested = item.get("functionDeclarations").or_else(|| item.get("function_declarations"));
@@ -171,7 +171,7 @@ fn listing(document: &Value) -> Result<Listing, String> {
             None => add(&mut listing, item, &format!("item {index}")),
         }
     }
-    Ok(listing)
+    Some(listing)
 }
 
 fn add(listing: &mut Listing, item: &Value, place: &str) {
@@ -247,12 +247,12 @@ impl CommandExecutor {
         sandbox::of_call(own, self.settings.levels.of(&contract.policy.trust_level))
     }
 
-    fn line(&self, dispatch: &Dispatch) -> Result<CommandLine, String> {
+    fn line(&self, dispatch: &Dispatch) -> Result<CommandLine, FillError> {
         let mut line = match &self.settings.line {
             CallLine::Named(line) => {
                 let target = dispatch.target();
                 if target.starts_with('-') || target.contains('\0') {
-                    return Err("the tool's name would be read as an option".to_owned());
+                    return Err(FillError::NameAsOption);
                 }
                 let mut line = line.clone();
                 line.argv.push(target.into());
@@ -277,7 +277,8 @@ impl Executor for CommandExecutor {
     async fn execute(&self, dispatch: Dispatch, conversation: Conversation) -> Outcome {
         let line = match self.line(&dispatch) {
             Ok(line) => line,
-            Err(sentence) => {
+            Err(error) => {
+                let sentence = error.to_string();
                 return Outcome::Failed(
                     ExecutionError::adapter(Effect::NotStarted, sentence.clone())
                         .with_safe(sentence),

@@ -4,6 +4,7 @@
 
 use serde_json::Value;
 
+use crate::error::{FillError, TemplateError};
 use crate::template::{Piece, Place, Template};
 
 /// Words that one list may become.
@@ -21,14 +22,14 @@ impl CommandTemplate {
     /// A template of these words; the first one, the program, has no places.
     ///
     /// # Errors
-    /// A sentence that names the word that cannot be read.
-    pub fn parse(words: &[String]) -> Result<Self, String> {
+    /// [`TemplateError`], for the first word that cannot be read.
+    pub fn parse(words: &[String]) -> Result<Self, TemplateError> {
         let words: Vec<Template> =
             words.iter().map(|word| Template::parse(word)).collect::<Result<_, _>>()?;
         match words.first().map(|program| program.0.as_slice()) {
-            None => Err("it names no program".to_owned()),
+            None => Err(TemplateError::NoProgram),
             Some([Piece::Text(_)]) => Ok(Self(words)),
-            Some(_) => Err("the program must not come from an argument".to_owned()),
+            Some(_) => Err(TemplateError::ProgramFromArgument),
         }
     }
 
@@ -40,9 +41,9 @@ impl CommandTemplate {
     /// The words with the arguments filled in.
     ///
     /// # Errors
-    /// A sentence: an argument is missing, is no text, number or truth value, holds NUL, or would
+    /// [`FillError`]: an argument is missing, is no text, number or truth value, holds NUL, or would
     /// be read as an option.
-    pub fn fill(&self, arguments: &Value) -> Result<Vec<String>, String> {
+    pub fn fill(&self, arguments: &Value) -> Result<Vec<String>, FillError> {
         let mut out: Vec<String> = Vec::new();
         // After `--` nothing is an option any more.
         let mut ended = false;
@@ -57,7 +58,7 @@ impl CommandTemplate {
             let Some(value) = place.look_up(arguments)? else { continue };
             let items = match value {
                 Value::Array(items) if items.len() <= WORDS_MAX => items.as_slice(),
-                Value::Array(_) => return Err(format!("`{}` has too many items", place.shown())),
+                Value::Array(_) => return Err(FillError::TooMany(place.shown())),
                 one => std::slice::from_ref(one),
             };
             for item in items {
@@ -69,15 +70,12 @@ impl CommandTemplate {
 }
 
 /// Text that may stand on a command line, where it `begins` a word that could be an option.
-fn harmless(text: &str, place: &Place, begins: bool) -> Result<String, String> {
-    let shown = place.shown();
+fn harmless(text: &str, place: &Place, begins: bool) -> Result<String, FillError> {
     if text.contains('\0') {
-        return Err(format!("`{shown}` holds a NUL, which no command line can"));
+        return Err(FillError::Nul(place.shown()));
     }
     if begins && text.starts_with('-') {
-        return Err(format!(
-            "`{shown}` begins with `-`, which the command would read as an option"
-        ));
+        return Err(FillError::AsOption(place.shown()));
     }
     Ok(text.to_owned())
 }
@@ -88,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    fn filled(words: &[&str], arguments: &Value) -> Result<Vec<String>, String> {
+    fn filled(words: &[&str], arguments: &Value) -> Result<Vec<String>, FillError> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         CommandTemplate::parse(&words).unwrap().fill(arguments)
     }
@@ -118,7 +116,7 @@ mod tests {
         let evil = json!({"a": "-rf", "l": ["x", "--y"], "nul": "a\0b", "o": {}});
         for words in [&["c", "{a}"][..], &["c", "{l}"], &["c", "{a}x"]] {
             let error = filled(words, &evil).unwrap_err();
-            assert!(error.contains("option"), "{error}");
+            assert!(error.to_string().contains("option"), "{error}");
         }
         for words in [&["c", "--", "{a}"][..], &["c", "--x={a}"], &["c", "--", "{l}"]] {
             assert!(filled(words, &evil).is_ok());
@@ -126,7 +124,7 @@ mod tests {
         for (words, expected) in
             [(["c", "{nul}"], "NUL"), (["c", "{o}"], "no text"), (["c", "{gone}"], "needs")]
         {
-            assert!(filled(&words, &evil).unwrap_err().contains(expected));
+            assert!(filled(&words, &evil).unwrap_err().to_string().contains(expected));
         }
     }
 

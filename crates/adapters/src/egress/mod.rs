@@ -26,6 +26,7 @@ use toolbooth_launcher::client::ServeListener;
 use toolbooth_launcher::order::Relay;
 use toolbooth_launcher::wire::{Listener, ListenerKind};
 
+use crate::error::{AddressError, NetworkRuleError};
 use crate::net_guard::{ResolveError, Resolver, refusal, system_resolver};
 use crate::own_doors::{OwnDoors, is_own};
 
@@ -60,18 +61,17 @@ impl AllowList {
     /// any), `*:port` for every public host, and `*` for every public host at port 443.
     ///
     /// # Errors
-    /// A sentence that names the first entry that is none of these.
-    pub fn parse(entries: &[String]) -> Result<Self, String> {
+    /// [`NetworkRuleError`], for the first entry that is none of these.
+    pub fn parse(entries: &[String]) -> Result<Self, NetworkRuleError> {
         let entry = |text: &String| {
-            let wrong =
-                || format!("`{text}` is no host; hosts are written as `api.example.com:443`");
+            let wrong = || NetworkRuleError::NoHost(text.clone());
             if text == EVERYWHERE {
                 return Ok(Entry { host: EVERYWHERE.to_owned(), port: Some(HTTPS) });
             }
             let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
             let port = match port {
                 "*" if host == EVERYWHERE => {
-                    return Err(format!("`{text}` names no port; write one, such as `*:80`"));
+                    return Err(NetworkRuleError::NoPort(text.clone()));
                 }
                 "*" => None,
                 digits => Some(digits.parse().map_err(|_| wrong())?),
@@ -200,11 +200,11 @@ impl NetworkRules {
     /// public.
     ///
     /// # Errors
-    /// A sentence that names the first one that is neither.
-    pub fn parse(allowed: &[String]) -> Result<Self, String> {
+    /// [`NetworkRuleError`], for the first one that is neither.
+    pub fn parse(allowed: &[String]) -> Result<Self, NetworkRuleError> {
         let range = |text: &String| {
             let address = |_| text.parse::<IpAddr>().map(IpNet::from);
-            let wrong = |_| format!("`{}` is no address and no range", text.escape_debug());
+            let wrong = |_| NetworkRuleError::NoAddress(text.clone());
             text.parse::<IpNet>().or_else(address).map_err(wrong)
         };
         let allowed = allowed.iter().map(range).collect::<Result<_, _>>()?;
@@ -229,28 +229,25 @@ impl NetworkRules {
     }
 
     /// Whether an address that nobody wrote out may be reached.
-    fn check(&self, to: SocketAddr) -> Result<(), String> {
+    fn check(&self, to: SocketAddr) -> Result<(), AddressError> {
         let address = to.ip();
         if self.allowed.iter().any(|range| range.contains(&address)) {
             return Ok(());
         }
         let what = refusal(address).or_else(|| is_own(to).then_some("an address of this machine"));
         match what {
-            Some(what) => {
-                Err(format!("`{address}` is {what}; `[sandbox] allow_addresses` lets it pass"))
-            }
+            Some(what) => Err(AddressError::NotAllowed { address, what }),
             None => Ok(()),
         }
     }
 }
 
 /// Why a host that no profile names is refused, and what would name it.
-fn unlisted(host: &str, port: u16) -> String {
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    format!(
-        "it is not among the hosts that this tool may reach; \
-         `net = {{ hosts = [\"{host}:{port}\"] }}` in its sandbox profile names it"
-    )
+fn unlisted(host: &str, port: u16) -> AddressError {
+    AddressError::Unlisted(match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    })
 }
 
 /// The network of one contained program, as the gateway serves it.
@@ -324,7 +321,7 @@ impl Passage {
         let listed = names.iter().find(|name| self.allowed.names(name, Some(to.port())));
         let shown = listed.or(names.last()).unwrap_or(&literal);
         let judged = if self.rules.is_door(to) {
-            Err("the gateway itself listens there".to_owned())
+            Err(AddressError::OwnDoor)
         } else if self.allowed.names(&literal, Some(to.port())) {
             // An address that an operator wrote out means itself.
             Ok(())
@@ -336,7 +333,7 @@ impl Passage {
         match judged {
             Ok(()) => Some(shown.clone()),
             Err(reason) => {
-                self.note_refusal(shown, to.port(), &reason);
+                self.note_refusal(shown, to.port(), &reason.to_string());
                 None
             }
         }
@@ -346,9 +343,10 @@ impl Passage {
     async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
         let literal = normal(host).parse::<IpAddr>().is_ok();
         let named = self.allowed.names(host, Some(port));
-        let refuse = |reason: String| {
-            self.note_refusal(host, port, &reason);
-            ResolveError::Refused(format!("toolbooth refused `{host}:{port}`: {reason}"))
+        let refuse = |reason: AddressError| {
+            self.note_refusal(host, port, &reason.to_string());
+            let (host, reason) = (host.to_owned(), Box::new(reason));
+            ResolveError::Refused(AddressError::OfProgram { host, port, reason })
         };
         if !named && !self.allowed.opens(port) {
             return Err(refuse(unlisted(host, port)));
@@ -367,11 +365,11 @@ impl Passage {
         for to in &found {
             let to = SocketAddr::new(to.ip().to_canonical(), to.port());
             if self.rules.is_door(to) {
-                return Err(refuse("the gateway itself listens there".to_owned()));
+                return Err(refuse(AddressError::OwnDoor));
             }
             if !(literal && named) {
                 self.rules.check(to).map_err(|reason| {
-                    refuse(if literal { reason } else { format!("`{host}`: {reason}") })
+                    refuse(if literal { reason } else { reason.of_name(host) })
                 })?;
             }
         }

@@ -75,7 +75,7 @@ async fn reach(passage: &Passage, wanted: &Wanted) -> Result<TcpStream, Refused>
     let addresses = match passage.resolve(host, port).await {
         Ok(addresses) => addresses,
         Err(ResolveError::Refused(sentence)) => {
-            return Err(Refused(403, "Forbidden", sentence));
+            return Err(Refused(403, "Forbidden", sentence.to_string()));
         }
         Err(ResolveError::Unresolved(reason)) => {
             return Err(Refused(502, "Bad Gateway", reason));

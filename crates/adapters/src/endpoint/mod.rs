@@ -31,6 +31,7 @@ use url::{Host, Url};
 pub use openapi::Operations;
 pub use request::RequestTemplate;
 
+use crate::error::{AddressError, FillError, RedirectError, chain};
 use crate::net_guard::{Guard, ResolveError};
 use crate::secrets::{KnownSecrets, Setting};
 use crate::text::plain;
@@ -134,7 +135,7 @@ impl Endpoint {
         Self { settings, client: OnceLock::new(), judged: Judged::default() }
     }
 
-    fn client(&self) -> Result<reqwest::Client, String> {
+    fn client(&self) -> reqwest::Result<reqwest::Client> {
         if let Some(client) = self.client.get() {
             return Ok(client.clone());
         }
@@ -152,16 +153,17 @@ impl Endpoint {
             .tcp_nodelay(true);
         if let Some(pem) = &self.settings.authorities {
             let bundle = reqwest::Certificate::from_pem_bundle(pem);
-            for certificate in bundle.map_err(|error| error.to_string())? {
+            for certificate in bundle? {
                 builder = builder.add_root_certificate(certificate);
             }
         }
-        let client = builder.build().map_err(|error| error.to_string())?;
+        let client = builder.build()?;
         Ok(self.client.get_or_init(|| client).clone())
     }
 
     fn request(&self, dispatch: &Dispatch) -> Result<Request, ExecutionError> {
-        let wrong = |sentence: String| {
+        let wrong = |error: FillError| {
+            let sentence = error.to_string();
             ExecutionError::adapter(Effect::NotStarted, sentence.clone()).with_safe(sentence)
         };
         let arguments = dispatch.arguments.tree();
@@ -207,25 +209,25 @@ impl Endpoint {
 
     /// Judges where a URL leads, by address and port. What a name leads to is kept for the connection,
     /// which goes there.
-    async fn judge(&self, url: &Url) -> Result<(), String> {
+    async fn judge(&self, url: &Url) -> Result<(), AddressError> {
         let port = url.port_or_known_default().unwrap_or_default();
         let address = match url.host() {
             Some(Host::Ipv4(address)) => IpAddr::V4(address),
             Some(Host::Ipv6(address)) => IpAddr::V6(address),
             Some(Host::Domain(name)) => return self.judge_name(name, port).await,
-            None => return Err("the URL names no host".to_owned()),
+            None => return Err(AddressError::NoHost),
         };
         self.settings.guard.check(SocketAddr::new(address, port))
     }
 
-    async fn judge_name(&self, name: &str, port: u16) -> Result<(), String> {
+    async fn judge_name(&self, name: &str, port: u16) -> Result<(), AddressError> {
         let guard = &self.settings.guard;
         let known = locked(&self.judged).get(name).cloned();
         if let Some(known) = known.filter(|known| known.at.elapsed() < LOOK_UP_EVERY) {
             let mut addresses = known.addresses.iter();
             return addresses.try_for_each(|address| {
                 let judged = guard.check(SocketAddr::new(address.ip(), port));
-                judged.map_err(|reason| format!("`{name}`: {reason}"))
+                judged.map_err(|reason| reason.of_name(name))
             });
         }
         match guard.resolve(name, port).await {
@@ -251,8 +253,9 @@ impl Endpoint {
     async fn ask(&self, dispatch: &Dispatch) -> Result<ToolOutput, ExecutionError> {
         let mut request = self.request(dispatch)?;
         let mut headers = self.headers(dispatch)?;
-        let client =
-            self.client().map_err(|error| ExecutionError::adapter(Effect::NotStarted, error))?;
+        let client = self
+            .client()
+            .map_err(|error| ExecutionError::adapter(Effect::NotStarted, chain(&error)))?;
         let mut hops = 0;
         // Once a server has answered with a redirect, something may have happened there.
         let mut before = Effect::NotStarted;
@@ -262,7 +265,7 @@ impl Endpoint {
                 dispatch.execution_log.egress_refused(&host, port, &reason);
                 refused(before, reason)
             };
-            self.judge(&request.url).await.map_err(refuse)?;
+            self.judge(&request.url).await.map_err(|error| refuse(error.to_string()))?;
             let mut sending = client
                 .request(request.method.clone(), request.url.clone())
                 .headers(headers.clone())
@@ -287,7 +290,7 @@ impl Endpoint {
             let peer = response.remote_addr();
             if let Some(Err(reason)) = peer.map(|peer| self.settings.guard.check(peer)) {
                 before = Effect::Unknown;
-                return Err(refused(before, reason));
+                return Err(refused(before, reason.to_string()));
             }
             let status = response.status();
             if !status.is_redirection() || status == StatusCode::NOT_MODIFIED {
@@ -302,7 +305,7 @@ impl Endpoint {
             }
             hops += 1;
             (request, headers) = follow(request, headers, &response)
-                .map_err(|internal| ExecutionError::adapter(Effect::Unknown, internal))?;
+                .map_err(|error| ExecutionError::adapter(Effect::Unknown, chain(&error)))?;
         }
     }
 
@@ -400,16 +403,16 @@ fn follow(
     request: Request,
     mut headers: HeaderMap,
     response: &reqwest::Response,
-) -> Result<(Request, HeaderMap), String> {
+) -> Result<(Request, HeaderMap), RedirectError> {
     let status = response.status();
     let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-    let location = location.ok_or_else(|| format!("status {status} without a `location`"))?;
-    let url = request.url.join(location).map_err(|_| "the redirect names no URL".to_owned())?;
+    let location = location.ok_or(RedirectError::NoLocation(status))?;
+    let url = request.url.join(location).map_err(RedirectError::NoUrl)?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(format!("the redirect leads to `{}:`", url.scheme()));
+        return Err(RedirectError::Scheme(url.scheme().to_owned()));
     }
     if request.url.scheme() == "https" && url.scheme() == "http" {
-        return Err("the redirect leads from https to http".to_owned());
+        return Err(RedirectError::Downgrade);
     }
     let (mut method, mut body) = (request.method, request.body);
     let again = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
@@ -418,7 +421,7 @@ fn follow(
     }
     if url.origin() != request.url.origin() {
         if body.is_some() {
-            return Err("the redirect would send the arguments to another origin".to_owned());
+            return Err(RedirectError::OtherOrigin);
         }
         headers.clear();
     }
@@ -451,7 +454,7 @@ fn failed(
     let mut told = error.to_string();
     while let Some(inner) = cause {
         if let Some(ResolveError::Refused(reason)) = inner.downcast_ref() {
-            return refuse(reason.clone());
+            return refuse(reason.to_string());
         }
         told = inner.to_string();
         cause = inner.source();
@@ -523,7 +526,7 @@ impl Executor for Endpoint {
         }
         match self.client() {
             Ok(_) => Readiness::Ready,
-            Err(error) => Readiness::Unhealthy(error),
+            Err(error) => Readiness::Unhealthy(chain(&error)),
         }
     }
 }

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use super::request::{Request, segment};
+use crate::error::{FillError, OpenApiError};
 
 /// Longest chain of references that is followed.
 const REFERENCES_MAX: usize = 32;
@@ -56,19 +57,18 @@ impl Operations {
     /// Reads a document. `base` is where the service is; absent = the document's first server.
     ///
     /// # Errors
-    /// A sentence: it is no OpenAPI 3 document, or says nowhere where the service is.
-    pub fn read(document: &Value, base: Option<&str>) -> Result<Self, String> {
+    /// [`OpenApiError`]: it is no OpenAPI 3 document, or says nowhere where the service is.
+    pub fn read(document: &Value, base: Option<&str>) -> Result<Self, OpenApiError> {
         let version = document.get("openapi").and_then(Value::as_str).unwrap_or_default();
         if !version.starts_with("3.") {
-            return Err("it is no OpenAPI document of version 3 (member `openapi`)".to_owned());
+            return Err(OpenApiError::Version);
         }
         let first = document.pointer("/servers/0/url").and_then(Value::as_str);
-        let base = base
-            .or(first.filter(|url| url.starts_with("http")))
-            .ok_or("the document names no server by a whole URL; say `url` beside `openapi`")?;
+        let base =
+            base.or(first.filter(|url| url.starts_with("http"))).ok_or(OpenApiError::NoServer)?;
         let mut operations = BTreeMap::new();
         let paths = document.get("paths").and_then(Value::as_object);
-        for (path, item) in paths.ok_or("the document has no `paths`")? {
+        for (path, item) in paths.ok_or(OpenApiError::NoPaths)? {
             let item = followed(document, item);
             for method in METHODS {
                 let Some(operation) = item.get(method).and_then(Value::as_object) else { continue };
@@ -92,7 +92,7 @@ impl Operations {
         target: &str,
         base: Option<&str>,
         arguments: &Value,
-    ) -> Option<Result<Request, String>> {
+    ) -> Option<Result<Request, FillError>> {
         let operation = self.operations.get(target)?;
         let base = base.map_or(self.base.as_str(), |base| base.trim_end_matches('/'));
         Some(operation.fill(base, arguments))
@@ -118,7 +118,7 @@ fn read(
     method: &str,
     item: &Value,
     operation: &Map<String, Value>,
-) -> Result<Operation, String> {
+) -> Result<Operation, OpenApiError> {
     let mut parameters: Vec<Parameter> = Vec::new();
     let shared = item.get("parameters").and_then(Value::as_array).into_iter().flatten();
     let mine = operation.get("parameters").and_then(Value::as_array).into_iter().flatten();
@@ -157,7 +157,7 @@ fn read(
     let taken = parameters.iter().any(|known| known.argument == "body");
     let body = has_body.then(|| if taken { "requestBody" } else { "body" }.to_owned());
     let method = Method::from_bytes(method.to_uppercase().as_bytes())
-        .map_err(|_| format!("`{method}` is no method"))?;
+        .map_err(|_| OpenApiError::Method(method.to_owned()))?;
     Ok(Operation { method, path: path.to_owned(), parameters, body })
 }
 
@@ -168,7 +168,7 @@ pub(crate) fn is_json(media_type: &str) -> bool {
 }
 
 impl Operation {
-    fn fill(&self, base: &str, arguments: &Value) -> Result<Request, String> {
+    fn fill(&self, base: &str, arguments: &Value) -> Result<Request, FillError> {
         let argument = |name: &str| arguments.get(name).filter(|value| !value.is_null());
         let mut path = self.path.clone();
         let mut query: Vec<(String, String)> = Vec::new();
@@ -177,7 +177,7 @@ impl Operation {
             let value = argument(shown);
             match (parameter.place, value) {
                 (Place::Path, None) => {
-                    return Err(format!("the operation needs the argument `{shown}`"));
+                    return Err(FillError::MissingInOperation(shown.clone()));
                 }
                 (Place::Path, Some(value)) => {
                     let text = segment(&joined(value, shown)?, shown)?;
@@ -205,12 +205,10 @@ impl Operation {
             }
         }
         if path.contains(['{', '}']) {
-            return Err(
-                "the document has no parameter for a part of the operation's path".to_owned()
-            );
+            return Err(FillError::UndeclaredPart);
         }
         let text = format!("{base}{path}");
-        let mut url = Url::parse(&text).map_err(|error| format!("the URL is none: {error}"))?;
+        let mut url = Url::parse(&text)?;
         for (name, value) in query {
             url.query_pairs_mut().append_pair(&name, &value);
         }
@@ -219,16 +217,16 @@ impl Operation {
     }
 }
 
-fn scalar(value: &Value, name: &str) -> Result<String, String> {
+fn scalar(value: &Value, name: &str) -> Result<String, FillError> {
     match value {
         Value::String(text) => Ok(text.clone()),
         Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
-        _ => Err(format!("`{name}` holds what no parameter can say")),
+        _ => Err(FillError::NoParameter(name.to_owned())),
     }
 }
 
 /// A value, or the items of a list with commas between them.
-fn joined(value: &Value, name: &str) -> Result<String, String> {
+fn joined(value: &Value, name: &str) -> Result<String, FillError> {
     match value {
         Value::Array(items) => {
             let items: Result<Vec<_>, _> = items.iter().map(|item| scalar(item, name)).collect();
@@ -285,7 +283,7 @@ mod tests {
         assert_eq!((made.method, made.body), (Method::PUT, Some(json!({"name": "Rex"}))));
         assert!(operations.fill("GET /nowhere", None, &arguments).is_none());
         let error = operations.fill("GET /pets/{id}", None, &json!({})).unwrap().unwrap_err();
-        assert!(error.contains("`id`"), "{error}");
+        assert!(error.to_string().contains("`id`"), "{error}");
     }
 
     #[test]

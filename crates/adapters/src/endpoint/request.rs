@@ -9,6 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 use url::Url;
 
+use crate::error::{FillError, TemplateError};
 use crate::template::{Piece, Template};
 
 /// A request in whose parts `{name}` stands for arguments.
@@ -42,16 +43,16 @@ impl RequestTemplate {
     /// Reads a template. Without a method it is `GET`, with a body `POST`.
     ///
     /// # Errors
-    /// A sentence that names the part that cannot be read.
+    /// [`TemplateError`], for the first part that cannot be read.
     pub fn parse(
         method: Option<&str>,
         url: &str,
         query: &[(String, String)],
         body: Option<Value>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, TemplateError> {
         let method = match method {
             Some(method) => Method::from_bytes(method.to_uppercase().as_bytes())
-                .map_err(|_| format!("`{method}` is no method"))?,
+                .map_err(|_| TemplateError::Method(method.to_owned()))?,
             None if body.is_some() => Method::POST,
             None => Method::GET,
         };
@@ -60,7 +61,7 @@ impl RequestTemplate {
         let query = query
             .iter()
             .map(|(name, text)| Ok((name.clone(), Template::parse(text)?)))
-            .collect::<Result<_, String>>()?;
+            .collect::<Result<_, TemplateError>>()?;
         let has_body = [Method::POST, Method::PUT, Method::PATCH].contains(&method);
         let body = match body {
             Some(document) => {
@@ -74,7 +75,7 @@ impl RequestTemplate {
     }
 
     /// The request for these arguments.
-    pub(crate) fn fill(&self, arguments: &Value) -> Result<Request, String> {
+    pub(crate) fn fill(&self, arguments: &Value) -> Result<Request, FillError> {
         let mut used: BTreeSet<&str> = BTreeSet::new();
         let mut in_query = false;
         let mut text = String::new();
@@ -96,7 +97,7 @@ impl RequestTemplate {
                 }
             }
         }
-        let mut url = Url::parse(&text).map_err(|error| format!("the URL is none: {error}"))?;
+        let mut url = Url::parse(&text)?;
         for (name, template) in &self.query {
             used.extend(template.places().map(|place| place.member()));
             let items = match template.alone() {
@@ -135,31 +136,27 @@ impl RequestTemplate {
 }
 
 /// Arguments choose neither the host nor the port: those are the operator's.
-fn check_authority(url: &Template) -> Result<(), String> {
+fn check_authority(url: &Template) -> Result<(), TemplateError> {
     let Some(Piece::Text(start)) = url.0.first() else {
-        return Err("the URL must begin with its host".to_owned());
+        return Err(TemplateError::HostFirst);
     };
     let rest = ["https://", "http://"].iter().find_map(|scheme| start.strip_prefix(scheme));
     let Some(rest) = rest else {
-        return Err("the URL must begin with `https://` or `http://`".to_owned());
+        return Err(TemplateError::Scheme);
     };
     if rest.is_empty() || rest.starts_with(['/', '\\', '?', '#', ':']) {
-        return Err("the URL names no host".to_owned());
+        return Err(TemplateError::NoHost);
     }
     if url.places().any(|place| place.is_optional()) {
-        let message =
-            "an argument that may be missing cannot be part of the URL; say it in `query`";
-        return Err(message.to_owned());
+        return Err(TemplateError::OptionalInUrl);
     }
     if url.0.len() > 1 && !rest.contains(['/', '?']) {
-        return Err(
-            "an argument must not be part of the URL's host; end the host with `/`".to_owned()
-        );
+        return Err(TemplateError::PlaceInHost);
     }
     Ok(())
 }
 
-fn check_body(document: &Value) -> Result<(), String> {
+fn check_body(document: &Value) -> Result<(), TemplateError> {
     match document {
         Value::String(text) => Template::parse(text).map(drop),
         Value::Array(items) => items.iter().try_for_each(check_body),
@@ -170,7 +167,7 @@ fn check_body(document: &Value) -> Result<(), String> {
 
 /// A document with arguments filled in; a text that is a place alone becomes the argument itself.
 /// `None` where an argument that may be missing is.
-fn filled(document: &Value, arguments: &Value) -> Result<Option<Value>, String> {
+fn filled(document: &Value, arguments: &Value) -> Result<Option<Value>, FillError> {
     Ok(match document {
         Value::String(text) => {
             let template = Template::parse(text)?;
@@ -183,7 +180,7 @@ fn filled(document: &Value, arguments: &Value) -> Result<Option<Value>, String> 
             }
         }
         Value::Array(items) => {
-            let items: Result<Vec<_>, String> =
+            let items: Result<Vec<_>, FillError> =
                 items.iter().map(|item| filled(item, arguments)).collect();
             Some(Value::Array(items?.into_iter().flatten().collect()))
         }
@@ -201,9 +198,9 @@ fn filled(document: &Value, arguments: &Value) -> Result<Option<Value>, String> 
 }
 
 /// A value as one segment of a path; never one that leads elsewhere.
-pub(crate) fn segment(value: &str, name: &str) -> Result<String, String> {
+pub(crate) fn segment(value: &str, name: &str) -> Result<String, FillError> {
     if value.is_empty() || value == "." || value == ".." {
-        return Err(format!("`{name}` is no segment of a path"));
+        return Err(FillError::NoSegment(name.to_owned()));
     }
     Ok(encoded(value))
 }
@@ -227,7 +224,7 @@ mod tests {
         query: &[(&str, &str)],
         body: Option<Value>,
         arguments: Value,
-    ) -> Result<Request, String> {
+    ) -> Result<Request, FillError> {
         let query: Vec<(String, String)> =
             query.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
         RequestTemplate::parse(None, url, &query, body)?.fill(&arguments)

@@ -183,8 +183,8 @@ pub(crate) struct Limits {
 impl Sandboxes {
     /// The rules for the networks of contained programs.
     pub(crate) fn network(&self) -> Result<NetworkRules, Failure> {
-        NetworkRules::parse(&self.allow_addresses).map_err(|message| {
-            Failure::configuration(message)
+        NetworkRules::parse(&self.allow_addresses).map_err(|error| {
+            Failure::configuration(error.to_string())
                 .at("sandbox.allow_addresses".to_owned())
                 .hint("write an address or a range, such as `203.0.113.7` or `203.0.113.0/24`")
         })
@@ -273,7 +273,7 @@ impl Sandboxes {
         }
         let hosts = profile.net.as_ref().map(|net| net.hosts.clone()).unwrap_or_default();
         toolbooth_adapters::egress::AllowList::parse(&hosts)
-            .map_err(|message| Failure::configuration(message).at(place.to_owned()))?;
+            .map_err(|error| Failure::configuration(error.to_string()).at(place.to_owned()))?;
         Ok(ProfileSetting::Profile { profile: Box::new(profile), enforce })
     }
 

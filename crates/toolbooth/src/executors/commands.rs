@@ -81,7 +81,7 @@ fn runtime_settings(
     let text = runtime.command.as_ref();
     let text = text.ok_or_else(|| wrong("a runtime of commands needs `command`".to_owned()))?;
     let words = words(text, &format!("{place}.command"))?;
-    let template = CommandTemplate::parse(&words).map_err(wrong)?;
+    let template = CommandTemplate::parse(&words).map_err(|error| wrong(error.to_string()))?;
     let cwd = folder(loaded, runtime.cwd.as_ref());
     let line = CommandLine {
         // For what asks whether the program is there.

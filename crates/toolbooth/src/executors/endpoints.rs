@@ -36,28 +36,30 @@ pub(super) fn add(
         let doors = launcher.doors();
         let executor: Arc<dyn Executor> = match settings_of(loaded, name, endpoint, doors)? {
             Ok(settings) => Arc::new(Endpoint::new(settings)),
-            Err(reason) => Arc::new(NotConfigured::new(reason)),
+            Err(error) => Arc::new(NotConfigured::new(error.to_string())),
         };
         adapters.add(AdapterId::Endpoint(name.clone()), executor);
     }
     Ok(())
 }
 
-/// An HTTP endpoint; a sentence where a variable of its URL is not set.
+/// An HTTP endpoint; the error of its URL where a variable is not set.
 fn settings_of(
     loaded: &Loaded,
     name: &str,
     said: &config::endpoints::Endpoint,
     doors: &OwnDoors,
-) -> Result<Result<EndpointSettings, String>, Failure> {
+) -> Result<Result<EndpointSettings, secrets::SecretError>, Failure> {
     let place = format!("endpoints.{name}");
-    let wrong = |message: String| Failure::configuration(message).at(place.clone());
+    let wrong = |message: &dyn std::fmt::Display| {
+        Failure::configuration(message.to_string()).at(place.clone())
+    };
     let url = match &said.url {
         Some(url) => {
             match secrets::Setting::Template(url.clone()).resolve() {
                 Ok(filled) => Some(filled),
                 // Nothing else stops because of it.
-                Err(error) => return Ok(Err(error.to_string())),
+                Err(error) => return Ok(Err(error)),
             }
         }
         None => None,
@@ -67,26 +69,24 @@ fn settings_of(
         (Some(file), base) => {
             if said.method.is_some() || !said.query.is_empty() || said.body.is_some() {
                 let message = "`method`, `query` and `body` come from the OpenAPI document";
-                return Err(wrong(message.to_owned()));
+                return Err(wrong(&message));
             }
             let path = loaded.path(file);
-            let document = document(&path).map_err(|message| {
-                Failure::configuration(message).at(path.display().to_string())
-            })?;
+            let document = document(&path)?;
             let operations = Operations::read(&document, base);
-            Plan::Operations(Box::new(operations.map_err(wrong)?))
+            Plan::Operations(Box::new(operations.map_err(|error| wrong(&error))?))
         }
         (None, Some(url)) => {
             let query: Vec<(String, String)> =
                 said.query.iter().map(|(name, text)| (name.clone(), text.clone())).collect();
             let template =
                 RequestTemplate::parse(said.method.as_deref(), url, &query, said.body.clone());
-            Plan::Template(Box::new(template.map_err(wrong)?))
+            Plan::Template(Box::new(template.map_err(|error| wrong(&error))?))
         }
-        (None, None) => return Err(wrong("an endpoint needs `url` or `openapi`".to_owned())),
+        (None, None) => return Err(wrong(&"an endpoint needs `url` or `openapi`")),
     };
     if said.redirects > REDIRECTS_MAX {
-        return Err(wrong(format!("`redirects` is at most {REDIRECTS_MAX}")));
+        return Err(wrong(&format!("`redirects` is at most {REDIRECTS_MAX}")));
     }
     let idempotency_header = said.idempotency_header.as_deref().map(http::HeaderName::from_str);
     let authorities = said.ca_file.as_ref().map(|file| ordinary(&loaded.path(file)));
@@ -102,30 +102,36 @@ fn settings_of(
             .map_or(endpoint::CONNECT_TIMEOUT, Duration::from_millis),
         idempotency_header: idempotency_header
             .transpose()
-            .map_err(|_| wrong("`idempotency_header` is no header".to_owned()))?,
+            .map_err(|_| wrong(&"`idempotency_header` is no header"))?,
         authorities: authorities
             .transpose()
-            .map_err(|error| wrong(format!("`ca_file`: {error}")))?,
+            .map_err(|failure| wrong(&format!("`ca_file`: {}", failure.message)))?,
     }))
 }
 
+fn refused(path: &Path, message: &str) -> Failure {
+    Failure::configuration(message).at(path.display().to_string())
+}
+
 /// The bytes of an ordinary file that is not too large.
-fn ordinary(path: &Path) -> Result<Vec<u8>, String> {
-    let unreadable = |error: std::io::Error| format!("the file cannot be read: {error}");
+fn ordinary(path: &Path) -> Result<Vec<u8>, Failure> {
+    let unreadable =
+        |error: std::io::Error| refused(path, &format!("the file cannot be read: {error}"));
     let data = std::fs::metadata(path).map_err(unreadable)?;
     if data.len() > DOCUMENT_BYTES_MAX {
-        return Err("the file is too large".to_owned());
+        return Err(refused(path, "the file is too large"));
     }
     crate::files::read(path).map_err(unreadable)
 }
 
 /// An OpenAPI document, JSON or YAML.
-fn document(path: &Path) -> Result<serde_json::Value, String> {
+fn document(path: &Path) -> Result<serde_json::Value, Failure> {
     let text = ordinary(path)?;
     if text.trim_ascii_start().starts_with(b"{") {
         return toolbooth_contracts::json::parse(&text)
-            .map_err(|fault| format!("the file is no JSON: {fault}"));
+            .map_err(|fault| refused(path, &format!("the file is no JSON: {fault}")));
     }
-    let text = String::from_utf8(text).map_err(|_| "the file is not UTF-8".to_owned())?;
-    serde_saphyr::from_str(&text).map_err(|error| format!("the file is no YAML: {error}"))
+    let text = String::from_utf8(text).map_err(|_| refused(path, "the file is not UTF-8"))?;
+    serde_saphyr::from_str(&text)
+        .map_err(|error| refused(path, &format!("the file is no YAML: {error}")))
 }
