@@ -247,11 +247,8 @@ fn reserved(sources: &[Source]) -> Vec<Finding> {
         sources.iter().find(|source| source.path == path).map_or("", |source| &source.text)
     };
     let own = ["code.rs", "event.rs", "reserved.rs"].map(|file| format!("{FOLDER}{file}"));
-    let users: Vec<&str> = sources
-        .iter()
-        .filter(|source| !own.contains(&source.path))
-        .map(|source| without_tests(&source.text))
-        .collect();
+    let users: Vec<&str> =
+        sources.iter().filter(|source| !own.contains(&source.path)).map(without_tests).collect();
     let list = text("reserved.rs");
     let mut findings = Vec::new();
     for (table, kind) in [("code.rs", "ErrorCode"), ("event.rs", "AuditEventKind")] {
@@ -289,7 +286,7 @@ fn unused(metadata: &Value, sources: &[Source]) -> Vec<Finding> {
     let mut named: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for source in sources {
         let names = named.entry(&source.krate).or_default();
-        let code = without_tests(&source.text).lines();
+        let code = without_tests(source).lines();
         for line in code.filter(|line| !line.trim_start().starts_with("//")) {
             names.extend(line.split(|c: char| !c.is_alphanumeric() && c != '_'));
         }
@@ -315,7 +312,7 @@ fn words(rules: &Rules, sources: &[Source]) -> Vec<Finding> {
     for rule in &rules.words {
         let mut used = vec![false; rule.exceptions.len()];
         for source in sources.iter().filter(|source| rule.forbidden_in.contains(&source.krate)) {
-            for (number, line) in without_tests(&source.text).lines().enumerate() {
+            for (number, line) in without_tests(source).lines().enumerate() {
                 for word in rule.words.iter().filter(|word| names(line, word)) {
                     let exception = rule.exceptions.iter().position(|exception| {
                         source.path.contains(&exception.file) && exception.word == *word
@@ -346,9 +343,12 @@ fn words(rules: &Rules, sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// The part of a file that is not its unit tests.
-fn without_tests(text: &str) -> &str {
-    text.split("#[cfg(test)]\nmod tests").next().unwrap_or(text)
+/// The part of a file that is not its unit tests; nothing of a file of tests.
+fn without_tests(source: &Source) -> &str {
+    if source.path.ends_with("/tests.rs") {
+        return "";
+    }
+    source.text.split("#[cfg(test)]\nmod tests").next().unwrap_or(&source.text)
 }
 
 /// Whether a line names a word: exactly, if the word has punctuation or an upper-case letter; else in

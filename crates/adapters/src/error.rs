@@ -40,6 +40,182 @@ pub struct Unavailable {
     pub what: String,
 }
 
+/// Why no worker serves a handler.
+#[cfg(feature = "handlers")]
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandlerError {
+    /// No runtime serves the domain.
+    #[error("no `[runtimes.NAME]` serves the domain `{0}`")]
+    Unserved(String),
+    /// A name cannot be a domain.
+    #[error("`{0}` is no domain")]
+    NoDomain(String),
+    /// There is no file of handlers.
+    #[error("the handler file `{0}` is not there")]
+    NoFile(String),
+    /// The file cannot be found.
+    #[error("{0}")]
+    Unreadable(#[source] std::io::Error),
+    /// The gateway takes no more calls.
+    #[error("the gateway is ending")]
+    Ending,
+    /// The interpreter cannot be started.
+    #[error("`{program}` cannot be started: {source}")]
+    Unstarted {
+        /// The interpreter.
+        program: String,
+        /// Why.
+        source: Box<StartError>,
+    },
+    /// The worker cannot be spoken to.
+    #[error("the worker has no pipes")]
+    NoPipes,
+    /// The worker ended before it was ready.
+    #[error("the worker did not start: {reason}\n{output}")]
+    Ended {
+        /// How.
+        reason: String,
+        /// What it printed.
+        output: String,
+    },
+    /// The worker was not ready in time.
+    #[error("the worker did not start in time\n{output}")]
+    Late {
+        /// What it printed.
+        output: String,
+    },
+    /// The worker said something else than that it is ready.
+    #[error("the worker said no JSON: {0}")]
+    NoJson(#[source] toolbooth_contracts::json::JsonFault),
+    /// The interpreter cannot load the file.
+    #[error("`{path}` cannot be loaded\n{output}")]
+    Unloadable {
+        /// The file.
+        path: String,
+        /// What was printed.
+        output: String,
+    },
+}
+
+/// Why an answer to `initialize` is none that can be followed.
+#[cfg(feature = "mcp")]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum GreetingError {
+    #[error("the server names no protocol version")]
+    NoVersion,
+    #[error("the server speaks version `{0}`, which is not known here")]
+    Version(String),
+}
+
+/// Why there is no connection to a server of tools; its text may hold what the server was given in
+/// confidence.
+#[cfg(feature = "mcp")]
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error("the gateway is shutting down")]
+    Closing,
+    #[error("no connection within {} ms{}", .0.as_millis(), .1)]
+    Late(std::time::Duration, String),
+    /// The server does not greet as the protocol has it; with what it printed.
+    #[error("{0}{1}")]
+    Greeting(String, String),
+    #[error("`{program}`: {source}")]
+    Start { program: String, source: StartError },
+    #[error(transparent)]
+    Setting(#[from] SecretError),
+    #[error("{0}")]
+    HeaderName(#[source] http::header::InvalidHeaderName),
+    #[error("header `{0}` is the protocol's own")]
+    ReservedHeader(http::HeaderName),
+    #[error("the value of header `{0}` is not valid")]
+    HeaderValue(http::HeaderName),
+    #[error("{}", chain(.0))]
+    Client(#[source] reqwest::Error),
+}
+
+/// As [`ConnectError`], in words without secrets, for all who wait for the connection.
+#[cfg(feature = "mcp")]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unconnected(String);
+
+#[cfg(feature = "mcp")]
+impl Unconnected {
+    pub(crate) fn of(error: &ConnectError, conceal: impl Fn(&str) -> String) -> Self {
+        Self(conceal(&error.to_string()))
+    }
+}
+
+/// Why a setting cannot be resolved; never a value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the secret `{location}` cannot be used: {reason}")]
+pub struct SecretError {
+    /// The reference.
+    pub location: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Why a secret cannot be read where it is kept; never a value.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SecretFault {
+    /// The file, or the thread that asks the key ring.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// It is a folder, a pipe, or a device.
+    #[error("it is no ordinary file")]
+    NotOrdinary,
+    /// The mode of the file lets others read it.
+    #[error("others can read the file; make its mode 0600")]
+    ReadByOthers,
+    /// The file is somebody else's.
+    #[error("the file belongs to user {uid}; it must be this user's ({own}) or root's")]
+    OtherOwner {
+        /// Whose it is.
+        uid: u32,
+        /// Who this is.
+        own: u32,
+    },
+    /// The build has no key ring.
+    #[error("this build has no key ring (feature `keyring`); use `env:` or `file:`")]
+    NoKeyring,
+    /// The key ring did not give it. The library's message names what was looked for, never what was
+    /// found.
+    #[error("{0}")]
+    Keyring(String),
+    /// The key ring asks somebody, or hangs.
+    #[error("the key ring did not answer within {0} s")]
+    KeyringLate(u64),
+}
+
+/// Why a contained program would be led to secrets.
+#[cfg(feature = "process")]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{what} `{}`{} holds secrets: a contained program is not given it; where it is meant, name it in \
+     `fs.read` of its sandbox",
+    path.display(),
+    whose(path, place)
+)]
+pub struct LeadsToSecret {
+    /// What leads there: its folder, an argument, a path of its profile.
+    pub what: &'static str,
+    /// The path.
+    pub path: std::path::PathBuf,
+    /// The secret place that the path is, or lies in.
+    pub place: std::path::PathBuf,
+}
+
+#[cfg(feature = "process")]
+fn whose(path: &std::path::Path, place: &std::path::Path) -> String {
+    match path == place {
+        true => String::new(),
+        false => format!(" lies in `{}`, which", place.display()),
+    }
+}
+
 /// Why a template of a command or of a request cannot be read.
 #[cfg(any(feature = "command", feature = "endpoint"))]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -250,7 +426,7 @@ impl AddressError {
 }
 
 /// An error and all that it comes from, for operators.
-#[cfg(feature = "endpoint")]
+#[cfg(any(feature = "endpoint", feature = "mcp"))]
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut told = error.to_string();
     let mut cause = error.source();

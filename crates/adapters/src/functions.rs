@@ -33,8 +33,21 @@ pub struct Functions {
 }
 
 /// Why a function did not answer; the agent sees the sentence, as the tool's own error.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct FunctionError(pub String);
+
+impl From<String> for FunctionError {
+    fn from(sentence: String) -> Self {
+        Self(sentence)
+    }
+}
+
+impl From<&str> for FunctionError {
+    fn from(sentence: &str) -> Self {
+        Self(sentence.to_owned())
+    }
+}
 
 impl Functions {
     /// Adds a function under a tool id and gives its registry entry, in canonical form: category

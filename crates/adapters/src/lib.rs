@@ -57,10 +57,13 @@ mod visible;
 pub use command_line::{CommandLine, findable};
 #[cfg(feature = "net-guard")]
 pub use error::AddressError;
+#[cfg(feature = "handlers")]
+pub use error::HandlerError;
+pub use error::SecretFault;
 #[cfg(any(feature = "command", feature = "endpoint"))]
 pub use error::{FillError, TemplateError};
 #[cfg(feature = "process")]
-pub use error::{NetworkRuleError, StartError, Unavailable};
+pub use error::{LeadsToSecret, NetworkRuleError, StartError, Unavailable};
 #[cfg(feature = "endpoint")]
 pub use error::{OpenApiError, RedirectError};
 #[cfg(feature = "process")]

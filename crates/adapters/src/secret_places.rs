@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use toolbooth_contracts::sandbox::SandboxProfile;
 
+use crate::error::LeadsToSecret;
 use crate::place::{Place, absolute};
 
 /// Places of a home.
@@ -175,7 +176,7 @@ pub fn secret_place_of(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
 
 /// Checks that a contained program is led to no secrets by where it runs, or by what an operator
 /// wrote on its command line. What its profile names by itself, and not by a link, is meant.
-pub(crate) fn check(profile: &SandboxProfile, place: &Place<'_>) -> Result<(), String> {
+pub(crate) fn check(profile: &SandboxProfile, place: &Place<'_>) -> Result<(), LeadsToSecret> {
     let fs = profile.fs.clone().unwrap_or_default();
     let said = fs.read.iter().map(String::as_str).chain(fs.write.iter().map(|it| it.path.as_str()));
     // `.` names whatever folder it runs in, and a link what somebody else may have chosen.
@@ -196,24 +197,14 @@ pub(crate) fn check(profile: &SandboxProfile, place: &Place<'_>) -> Result<(), S
         let found = places.of(path)?;
         (!meant.iter().any(|own| real.starts_with(own))).then_some(found)
     };
-    let told = |what: &str, path: &Path, found: &Path| {
-        let whose = match path == found {
-            true => String::new(),
-            false => format!(" lies in `{}`, which", found.display()),
-        };
-        format!(
-            "{what} `{}`{whose} holds secrets: a contained program is not given it; where it is \
-             meant, name it in `fs.read` of its sandbox",
-            path.display()
-        )
-    };
+    let led = |what, path: &Path, place| LeadsToSecret { what, path: path.to_owned(), place };
     if let Some(found) = secret(place.cwd) {
-        return Err(told("its folder", place.cwd, &found));
+        return Err(led("its folder", place.cwd, found));
     }
     for (what, paths) in [("its argument", place.words), ("a path of its profile", &said)] {
         for path in paths {
             if let Some(found) = secret(path) {
-                return Err(told(what, path, &found));
+                return Err(led(what, path, found));
             }
         }
     }

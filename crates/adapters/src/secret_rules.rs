@@ -87,14 +87,14 @@ struct Rules {
 static RULES: LazyLock<Option<Rules>> = LazyLock::new(|| {
     let read = read();
     if let Err(error) = &read {
-        tracing::error!(error, "the rules for secrets cannot be read");
+        tracing::error!(%error, "the rules for secrets cannot be read");
     }
     read.ok()
 });
 
-fn read() -> Result<Rules, String> {
-    let mut file: File = toml::from_str(GITLEAKS).map_err(|error| error.to_string())?;
-    let own: File = toml::from_str(SERVICES).map_err(|error| error.to_string())?;
+fn read() -> Result<Rules, Box<dyn std::error::Error>> {
+    let mut file: File = toml::from_str(GITLEAKS)?;
+    let own: File = toml::from_str(SERVICES)?;
     file.rules.extend(own.rules);
     let usable = |rule: &RuleText| {
         rule.regex.is_some()
@@ -125,8 +125,7 @@ fn read() -> Result<Rules, String> {
         .ascii_case_insensitive(true)
         // Every payload is searched: the faster machine is worth its megabyte.
         .kind(Some(AhoCorasickKind::DFA))
-        .build(&keywords)
-        .map_err(|error| error.to_string())?;
+        .build(&keywords)?;
     Ok(Rules { rules, keywords, of_keyword, allowed: file.allowlist, global: OnceLock::new() })
 }
 

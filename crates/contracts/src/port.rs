@@ -176,6 +176,29 @@ pub struct InputNeeded {
     pub state: Option<String>,
 }
 
+/// Why the sandbox profile of a contract does not hold for what an executor runs; for operators.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SandboxMismatch {
+    /// The executor contains nothing.
+    #[error("this way to reach a tool has no sandbox")]
+    NoSandbox,
+    /// What it runs is on another machine.
+    #[error("its server is not on this machine")]
+    Elsewhere,
+    /// What it runs is not there.
+    #[error("{0}")]
+    Missing(String),
+    /// What it runs is granted more than the contract grants.
+    #[error("its {what} has more than the contract grants: {}", more.join("; "))]
+    Wider {
+        /// What runs: a server, a handler.
+        what: &'static str,
+        /// What it has more.
+        more: Vec<String>,
+    },
+}
+
 /// A way to reach a tool. It never retries, never decides and never writes records.
 ///
 /// An executor may be dropped in the middle of `execute` only when the gateway itself ends;
@@ -191,14 +214,13 @@ pub trait Executor: Send + Sync {
     /// Whether the profile of a contract holds for what this executor runs.
     ///
     /// # Errors
-    /// A sentence for operators: why it does not. Where the profile is required, the tool is not
-    /// run then.
+    /// [`SandboxMismatch`]: why it does not. Where the profile is required, the tool is not run then.
     fn satisfies_sandbox(
         &self,
         _contract: &ToolContract,
         _profile: &crate::sandbox::SandboxProfile,
-    ) -> Result<(), String> {
-        Err("this way to reach a tool has no sandbox".to_owned())
+    ) -> Result<(), SandboxMismatch> {
+        Err(SandboxMismatch::NoSandbox)
     }
 
     /// Ends what the executor holds open: processes, connections, workers.

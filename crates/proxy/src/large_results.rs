@@ -11,6 +11,7 @@ use toolbooth_contracts::payload;
 use toolbooth_contracts::receipt::StoredResult;
 use toolbooth_contracts::{ContentBlock, ToolResult};
 
+use crate::error::PieceError;
 use crate::trail::boundary;
 
 /// What links to kept results begin with: they are resources of the gateway's own server.
@@ -172,8 +173,8 @@ pub(crate) struct Piece {
 }
 
 impl Wanted {
-    /// The piece of `text` that is wanted; a sentence for the agent where there is none.
-    pub(crate) fn of(&self, text: &str) -> Result<Piece, String> {
+    /// The piece of `text` that is wanted.
+    pub(crate) fn of(&self, text: &str) -> Result<Piece, PieceError> {
         let narrowed;
         let text = match &self.pointer {
             None => text,
@@ -188,13 +189,13 @@ impl Wanted {
         };
         if self.line.is_some() || self.lines.is_some() {
             if self.offset.is_some() || self.length.is_some() {
-                return Err("give either `offset` and `length` or `line` and `lines`".to_owned());
+                return Err(PieceError::BytesAndLines);
             }
             return self.by_lines(text);
         }
         let total = text.len();
         if self.offset.is_some_and(|offset| offset > total) {
-            return Err(format!("the result has {total} bytes; `offset` is beyond its end"));
+            return Err(PieceError::BytesEnd(total));
         }
         let start = boundary(text, self.offset.unwrap_or(0));
         let length = self.length.unwrap_or(READ_BYTES).min(READ_BYTES_MAX);
@@ -209,11 +210,11 @@ impl Wanted {
         Ok(Piece { text: text.get(start..end).unwrap_or_default().to_owned(), place })
     }
 
-    fn by_lines(&self, text: &str) -> Result<Piece, String> {
+    fn by_lines(&self, text: &str) -> Result<Piece, PieceError> {
         let first = self.line.unwrap_or(1).max(1);
         let total = text.split_inclusive('\n').count();
         if first > total.max(1) {
-            return Err(format!("the result has {total} lines; `line` is beyond its end"));
+            return Err(PieceError::LinesEnd(total));
         }
         let wanted = self.lines.unwrap_or(usize::MAX);
         let mut piece = String::new();
@@ -236,16 +237,13 @@ impl Wanted {
 
 /// What a pointer (RFC 6901) names in a text that is JSON, as it stands there. Nothing is built of
 /// what is passed by.
-fn pointed<'t>(text: &'t str, pointer: &str) -> Result<&'t RawValue, String> {
-    let none = || format!("the result has nothing at the pointer `{}`", pointer.escape_debug());
-    let mut here: &RawValue = serde_json::from_str(text)
-        .map_err(|_| "the result is not JSON, so that it has no pointers".to_owned())?;
+fn pointed<'t>(text: &'t str, pointer: &str) -> Result<&'t RawValue, PieceError> {
+    let none = || PieceError::NothingThere(pointer.to_owned());
+    let mut here: &RawValue = serde_json::from_str(text).map_err(|_| PieceError::NoJson)?;
     if pointer.is_empty() {
         return Ok(here);
     }
-    let tokens = pointer.strip_prefix('/').ok_or(
-        "a pointer begins with `/`, for example `/items/0/name`; an empty one is the whole",
-    )?;
+    let tokens = pointer.strip_prefix('/').ok_or(PieceError::NoPointer)?;
     for token in tokens.split('/') {
         let token = token.replace("~1", "/").replace("~0", "~");
         let mut reader = serde_json::Deserializer::from_str(here.get());

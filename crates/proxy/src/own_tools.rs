@@ -140,7 +140,8 @@ impl OwnTools {
                 // A large text takes a while, and others are to be answered meanwhile.
                 let _place = self.reading.acquire().await.map_err(|error| error.to_string())?;
                 let reading = tokio::task::spawn_blocking(move || wanted.of(&text));
-                let piece = reading.await.map_err(|_| "the result cannot be read".to_owned())??;
+                let piece = reading.await.map_err(|_| "the result cannot be read".to_owned())?;
+                let piece = piece.map_err(|error| error.to_string())?;
                 Ok(blocks(vec![ContentBlock::text(piece.text), ContentBlock::text(piece.place)]))
             }
             Kept::Blob { mime_type, base64 } => {

@@ -14,6 +14,7 @@ use toolbooth_contracts::{Effect, ErrorCode, Outcome, ToolOutput};
 
 use super::files::{DOCUMENT_BYTES_MAX, Roots, blocking};
 use crate::command_line::CommandLine;
+use crate::functions::FunctionError;
 use crate::functions::{Functions, entry};
 use crate::launcher::Launcher;
 use crate::outcome::Ended;
@@ -58,7 +59,7 @@ pub(super) fn add(
                     let (bytes, path) = match (document.path, document.content) {
                         (Some(path), None) => (roots.read(&path, DOCUMENT_BYTES_MAX)?, path),
                         (None, Some(content)) => (content.into_bytes(), String::new()),
-                        _ => return Err("give either `path` or `content`".to_owned()),
+                        _ => return Err("give either `path` or `content`".into()),
                     };
                     let media_type =
                         document.media_type.unwrap_or_else(|| guess(&path, &bytes).to_owned());
@@ -158,7 +159,7 @@ pub fn serve_one(
     let (header, bytes) = all.split_at(end);
     let header: Header = serde_json::from_slice(header)?;
     let answer = parse(bytes.get(1..).unwrap_or_default(), &header.media_type);
-    serde_json::to_writer(&mut output, &answer)?;
+    serde_json::to_writer(&mut output, &answer.map_err(|FunctionError(sentence)| sentence))?;
     output.flush()
 }
 
@@ -207,12 +208,12 @@ impl Parsed {
 ///
 /// # Errors
 /// A sentence, where the document is not what its media type says, or of a type that is not known.
-pub fn parse(bytes: &[u8], media_type: &str) -> Result<Value, String> {
+pub fn parse(bytes: &[u8], media_type: &str) -> Result<Value, FunctionError> {
     let plain_type = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let text = || {
         std::str::from_utf8(bytes)
             .map(|text| text.trim_start_matches('\u{feff}'))
-            .map_err(|_| "the document is not UTF-8 text".to_owned())
+            .map_err(|_| FunctionError::from("the document is not UTF-8 text"))
     };
     let parsed = match plain_type.as_str() {
         "application/pdf" => pdf(bytes)?,
@@ -221,7 +222,10 @@ pub fn parse(bytes: &[u8], media_type: &str) -> Result<Value, String> {
         "application/json" => json_document(bytes)?,
         "text/csv" => csv_document(text()?)?,
         "text/plain" => Parsed::text(text()?.to_owned()),
-        other => return Err(format!("documents of type `{}` are not read", other.escape_debug())),
+        other => {
+            let shown = other.escape_debug();
+            return Err(format!("documents of type `{shown}` are not read").into());
+        }
     };
     let mut parsed = parsed.with("mediaType", plain_type).with("bytes", bytes.len());
     if parsed.text.len() > TEXT_BYTES_MAX {
@@ -347,7 +351,7 @@ fn html(source: &str) -> Parsed {
     }
 }
 
-fn json_document(bytes: &[u8]) -> Result<Parsed, String> {
+fn json_document(bytes: &[u8]) -> Result<Parsed, FunctionError> {
     let value = toolbooth_contracts::json::parse(bytes)
         .map_err(|fault| format!("the document is no JSON: {fault}"))?;
     let text = serde_json::to_string_pretty(&value).map_err(|error| error.to_string())?;
@@ -356,7 +360,7 @@ fn json_document(bytes: &[u8]) -> Result<Parsed, String> {
     Ok(Parsed::text(text).with("keys", json!(keys)))
 }
 
-fn csv_document(source: &str) -> Result<Parsed, String> {
+fn csv_document(source: &str) -> Result<Parsed, FunctionError> {
     let mut reader = csv::ReaderBuilder::new().flexible(false).from_reader(source.as_bytes());
     let columns: Vec<String> =
         reader.headers().map_err(|error| error.to_string())?.iter().map(str::to_owned).collect();
@@ -368,11 +372,13 @@ fn csv_document(source: &str) -> Result<Parsed, String> {
     Ok(Parsed::text(source.to_owned()).with("columns", json!(columns)).with("rows", rows))
 }
 
-fn pdf(bytes: &[u8]) -> Result<Parsed, String> {
-    let bad = |error: lopdf::Error| format!("the document is no PDF that can be read: {error}");
+fn pdf(bytes: &[u8]) -> Result<Parsed, FunctionError> {
+    let bad = |error: lopdf::Error| {
+        FunctionError(format!("the document is no PDF that can be read: {error}"))
+    };
     let document = lopdf::Document::load_mem(bytes).map_err(bad)?;
     if document.is_encrypted() {
-        return Err("the document is encrypted".to_owned());
+        return Err("the document is encrypted".into());
     }
     let pages: Vec<u32> = document.get_pages().keys().copied().collect();
     let text = document.extract_text(&pages).map_err(bad)?;

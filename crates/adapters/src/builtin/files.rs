@@ -83,8 +83,8 @@ impl Roots {
     }
 
     /// The root that a path is in, and the path beneath it.
-    fn place(&self, path: &str) -> Result<(&Dir, PathBuf), String> {
-        let outside = || "the path is outside of the folders that may be read".to_owned();
+    fn place(&self, path: &str) -> Result<(&Dir, PathBuf), FunctionError> {
+        let outside = || FunctionError::from("the path is outside of the folders that may be read");
         let path = Path::new(path);
         if path.is_absolute() {
             return self
@@ -104,11 +104,11 @@ impl Roots {
         self.folders
             .first()
             .map(|(_, folder)| (folder, path.to_owned()))
-            .ok_or_else(|| "no folder may be read".to_owned())
+            .ok_or_else(|| "no folder may be read".into())
     }
 
     /// The bytes of a file, at most `max`.
-    pub(crate) fn read(&self, path: &str, max: u64) -> Result<Vec<u8>, String> {
+    pub(crate) fn read(&self, path: &str, max: u64) -> Result<Vec<u8>, FunctionError> {
         let (folder, beneath) = self.place(path)?;
         let mut options = OpenOptions::new();
         options.read(true);
@@ -120,28 +120,29 @@ impl Roots {
         }
         let file = folder.open_with(&beneath, &options).map_err(|error| told(&error))?;
         if self.is_hidden(&file) {
-            return Err(told(&std::io::ErrorKind::NotFound.into()));
+            return Err(told(&std::io::ErrorKind::NotFound.into()).into());
         }
         let metadata = file.metadata().map_err(|error| told(&error))?;
         if !metadata.is_file() {
-            return Err("the path is not a file".to_owned());
+            return Err("the path is not a file".into());
         }
         if metadata.len() > max {
-            return Err(format!("the file has {} bytes, at most {max} are read", metadata.len()));
+            let bytes = metadata.len();
+            return Err(format!("the file has {bytes} bytes, at most {max} are read").into());
         }
         let mut bytes = Vec::new();
         file.take(max + 1).read_to_end(&mut bytes).map_err(|error| told(&error))?;
         if bytes.len() as u64 > max {
-            return Err(format!("the file has more than {max} bytes"));
+            return Err(format!("the file has more than {max} bytes").into());
         }
         Ok(bytes)
     }
 
-    fn list(&self, path: &str) -> Result<Vec<Value>, String> {
+    fn list(&self, path: &str) -> Result<Vec<Value>, FunctionError> {
         let (folder, beneath) = self.place(path)?;
         let folder = folder.open_dir(&beneath).map_err(|error| told(&error))?;
         if self.is_hidden(&folder) {
-            return Err(told(&std::io::ErrorKind::NotFound.into()));
+            return Err(told(&std::io::ErrorKind::NotFound.into()).into());
         }
         let entries = folder.entries().map_err(|error| told(&error))?;
         let mut found = Vec::new();
@@ -160,7 +161,7 @@ impl Roots {
                 None => json!({ "name": name, "kind": kind }),
             });
             if found.len() > ENTRIES_MAX {
-                return Err(format!("the folder has more than {ENTRIES_MAX} entries"));
+                return Err(format!("the folder has more than {ENTRIES_MAX} entries").into());
             }
         }
         found.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
@@ -182,11 +183,11 @@ fn told(error: &std::io::Error) -> String {
 
 /// Runs something that blocks away from the async threads.
 pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+    work: impl FnOnce() -> Result<T, FunctionError> + Send + 'static,
 ) -> Result<T, FunctionError> {
     match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done.map_err(FunctionError),
-        Err(_) => Err(FunctionError("it cannot be read".to_owned())),
+        Ok(done) => done,
+        Err(_) => Err("it cannot be read".into()),
     }
 }
 
@@ -200,7 +201,9 @@ pub(super) fn add(functions: &mut Functions, roots: Arc<Roots>) -> [Value; 2] {
             async move {
                 let text = blocking(move || {
                     String::from_utf8(roots.read(&file.path, FILE_BYTES_MAX)?).map_err(|_| {
-                        "the file is not UTF-8 text; `doc_parser` reads other forms".to_owned()
+                        FunctionError::from(
+                            "the file is not UTF-8 text; `doc_parser` reads other forms",
+                        )
                     })
                 })
                 .await?;
@@ -261,11 +264,11 @@ mod tests {
             "/proc/self/root/etc/passwd",
         ] {
             let error = read(bad).unwrap_err();
-            assert!(!error.contains('/'), "{bad}: {error}");
+            assert!(!error.0.contains('/'), "{bad}: {error}");
         }
         assert!(roots.list("link").is_err() && roots.list("..").is_err());
         assert_eq!(roots.list(".").unwrap().len(), 3);
-        assert!(roots.read("in.txt", 1).unwrap_err().contains("at most 1"));
+        assert!(roots.read("in.txt", 1).unwrap_err().0.contains("at most 1"));
     }
 
     #[test]
@@ -279,7 +282,7 @@ mod tests {
         let hidden = [records, root.path().join("settings"), root.path().join("none")];
         let roots = Roots::open(&[root.path().to_owned()], &hidden);
         for path in [".records/key", "link", "settings", "./.records/../.records/key"] {
-            assert!(roots.read(path, 100).unwrap_err().contains("no such"), "{path}");
+            assert!(roots.read(path, 100).unwrap_err().0.contains("no such"), "{path}");
         }
         assert!(roots.list(".records").is_err() && roots.list(".").is_ok());
     }

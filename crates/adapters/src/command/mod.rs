@@ -12,7 +12,9 @@ use serde_json::{Map, Value, json};
 use toolbooth_contracts::contract::{OnSignal, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::json::{JsonText, parse};
-use toolbooth_contracts::port::{DiscoveredTool, ExecutionError, Listing, SourceError, ToolSource};
+use toolbooth_contracts::port::{
+    DiscoveredTool, ExecutionError, Listing, SandboxMismatch, SourceError, ToolSource,
+};
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
 use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_contracts::{
@@ -349,7 +351,7 @@ impl Executor for CommandExecutor {
         &self,
         _contract: &ToolContract,
         _profile: &SandboxProfile,
-    ) -> Result<(), String> {
+    ) -> Result<(), SandboxMismatch> {
         // Each call is contained on its own, or refused when it is started.
         Ok(())
     }

@@ -18,13 +18,14 @@ use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use toolbooth_contracts::contract::{OnSignal, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
-use toolbooth_contracts::port::ExecutionError;
+use toolbooth_contracts::port::{ExecutionError, SandboxMismatch};
 use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_contracts::trust::TrustLevels;
 use toolbooth_contracts::{
     Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Outcome, ToolOutput,
 };
 
+use crate::error::HandlerError;
 use crate::launcher::Launcher;
 use crate::outcome::Ended;
 use crate::process::CLOSE;
@@ -119,7 +120,7 @@ impl Handlers {
         Self { execution_log, ..self }
     }
 
-    fn file(&self, domain: &str) -> Result<HandlerFile, String> {
+    fn file(&self, domain: &str) -> Result<HandlerFile, HandlerError> {
         let named = |folder: &&HandlerFolder| {
             folder.domains.as_ref().is_some_and(|domains| domains.iter().any(|name| name == domain))
         };
@@ -128,10 +129,10 @@ impl Handlers {
             .iter()
             .find(named)
             .or_else(|| self.folders.iter().find(|folder| folder.domains.is_none()))
-            .ok_or_else(|| format!("no `[runtimes.NAME]` serves the domain `{domain}`"))?;
+            .ok_or_else(|| HandlerError::Unserved(domain.to_owned()))?;
         // A domain is one part of a tool id, so it cannot lead out of the folder; `/` could.
         if domain.contains('/') || domain.starts_with('.') || domain.is_empty() {
-            return Err(format!("`{domain}` is no domain"));
+            return Err(HandlerError::NoDomain(domain.to_owned()));
         }
         let candidates = [
             ("js", Language::Node),
@@ -154,7 +155,7 @@ impl Handlers {
                     None => "js or .py",
                 };
                 let place = folder.folder.join(domain);
-                format!("the handler file `{}.{wanted}` is not there", shown(&place))
+                HandlerError::NoFile(format!("{}.{wanted}", shown(&place)))
             })
     }
 
@@ -179,10 +180,10 @@ impl Handlers {
         domain: &str,
         file: &HandlerFile,
         profile: Option<&SandboxProfile>,
-    ) -> Result<Lent, String> {
+    ) -> Result<Lent, HandlerError> {
         let pool = self.pool((domain.to_owned(), profile.is_some()), file.folder.workers_max);
         let slot = Arc::clone(&pool.slots).acquire_owned().await;
-        let slot = slot.map_err(|_| "the gateway is ending".to_owned())?;
+        let slot = slot.map_err(|_| HandlerError::Ending)?;
         let of = modified(&file.path);
         let idle = {
             let mut state = lock(&pool.state);
@@ -313,7 +314,9 @@ impl Executor for Handlers {
         let (domain, handler) = domain_and_handler(dispatch.target());
         let file = match self.file(domain) {
             Ok(file) => file,
-            Err(reason) => return Outcome::Failed(ExecutionError::not_configured(reason)),
+            Err(reason) => {
+                return Outcome::Failed(ExecutionError::not_configured(reason.to_string()));
+            }
         };
         let profile = self.profile(&file, &dispatch.contract);
         // One that is cancelled while it waits has done nothing; a worker that is dropped while it
@@ -329,7 +332,7 @@ impl Executor for Handlers {
                 let safe = format!("the handler file `{}` cannot be loaded", shown(&file.path));
                 return Outcome::Failed(ExecutionError {
                     safe: Some(safe),
-                    ..ExecutionError::not_configured(internal)
+                    ..ExecutionError::not_configured(internal.to_string())
                 });
             }
         };
@@ -349,7 +352,7 @@ impl Executor for Handlers {
             domain_and_handler(target.unwrap_or_else(|| contract.tool_id.as_str()));
         let file = match self.file(domain) {
             Ok(file) => file,
-            Err(reason) => return Readiness::NotConfigured(reason),
+            Err(reason) => return Readiness::NotConfigured(reason.to_string()),
         };
         let profile = self.profile(&file, contract);
         let pool = self.pool((domain.to_owned(), profile.is_some()), file.folder.workers_max);
@@ -368,7 +371,7 @@ impl Executor for Handlers {
                     lent.give_back();
                     known(&pool).unwrap_or_default()
                 }
-                Err(reason) => return Readiness::NotConfigured(reason),
+                Err(reason) => return Readiness::NotConfigured(reason.to_string()),
             },
         };
         if exported {
@@ -382,16 +385,17 @@ impl Executor for Handlers {
         &self,
         contract: &ToolContract,
         profile: &SandboxProfile,
-    ) -> Result<(), String> {
+    ) -> Result<(), SandboxMismatch> {
         let target = contract.execution.target.as_deref();
         let (domain, _) = domain_and_handler(target.unwrap_or_else(|| contract.tool_id.as_str()));
-        let file = self.file(domain)?;
+        let file =
+            self.file(domain).map_err(|error| SandboxMismatch::Missing(error.to_string()))?;
         let has = self.profile(&file, contract);
         let more = sandbox::exceeds(has.as_ref(), profile);
         if more.is_empty() {
             return Ok(());
         }
-        Err(format!("its handler has more than the contract grants: {}", more.join("; ")))
+        Err(SandboxMismatch::Wider { what: "handler", more })
     }
 
     async fn close(&self) {

@@ -16,6 +16,7 @@ use toolbooth_contracts::{Arguments, ContentBlock, ExecutionLog, Payload, ToolOu
 
 use super::{HandlerFolder, Language};
 use crate::command_line::CommandLine;
+use crate::error::{HandlerError, StartError};
 use crate::launcher::{Containment, Launcher, Running};
 use crate::outcome::Ended;
 use crate::process::STDERR_BYTES_MAX;
@@ -112,8 +113,8 @@ impl Worker {
         folder: &HandlerFolder,
         profile: Option<&SandboxProfile>,
         refusals: &ExecutionLog,
-    ) -> Result<(Self, Vec<String>), String> {
-        let file = file.canonicalize().map_err(|error| error.to_string())?;
+    ) -> Result<(Self, Vec<String>), HandlerError> {
+        let file = file.canonicalize().map_err(HandlerError::Unreadable)?;
         let path = file.display().to_string();
         let interpreter = folder.interpreter.as_deref();
         let argv: Vec<Setting> = match language {
@@ -140,10 +141,11 @@ impl Worker {
         }
         .with_secrets_of(profile);
         let secrets = line.secrets();
-        let unstarted = |error: &dyn std::fmt::Display| {
-            format!("`{}` cannot be started: {error}", line.program())
+        let unstarted = |error: StartError| HandlerError::Unstarted {
+            program: line.program().to_string(),
+            source: Box::new(error),
         };
-        let mut setup = line.setup(profile).map_err(|error| unstarted(&error))?;
+        let mut setup = line.setup(profile).map_err(|error| unstarted(error.into()))?;
         let applied = ExecutionLog::default();
         // The project that the file belongs to is its program.
         setup.words.push(file.clone());
@@ -154,12 +156,11 @@ impl Worker {
             execution_log: applied.clone(),
             refusals: refusals.clone(),
         };
-        let mut running =
-            launcher.start(setup, containment).await.map_err(|error| unstarted(&error))?;
+        let mut running = launcher.start(setup, containment).await.map_err(unstarted)?;
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (running.stdin.take(), running.stdout.take(), running.stderr.take())
         else {
-            return Err("the worker has no pipes".to_owned());
+            return Err(HandlerError::NoPipes);
         };
         let kept = Arc::new(Stderr::default());
         tokio::spawn(keep_stderr(stderr, Arc::clone(&kept)));
@@ -179,20 +180,19 @@ impl Worker {
             Ok(Err(failure)) => {
                 let words = worker.last_words().await.1;
                 let why = worker.denied(&words);
-                return Err(format!(
-                    "the worker did not start: {}\n{words}{why}",
-                    failure.internal
-                ));
+                let output = format!("{words}{why}");
+                return Err(HandlerError::Ended { reason: failure.internal, output });
             }
-            Err(_) => return Err(format!("the worker did not start in time\n{}", told(&worker))),
+            Err(_) => return Err(HandlerError::Late { output: told(&worker) }),
         };
-        let hello = parse(&hello).map_err(|fault| format!("the worker said no JSON: {fault}"))?;
+        let hello = parse(&hello).map_err(HandlerError::NoJson)?;
         if hello.get("ready") != Some(&Value::Bool(true)) {
             // The interpreter's own words come a moment later, on the other pipe.
             let _ = tokio::time::timeout(START_TIMEOUT, worker.running.ended()).await;
             let words = told(&worker);
             let why = worker.denied(&words);
-            return Err(format!("`{path}` cannot be loaded\n{words}{why}"));
+            let output = format!("{words}{why}");
+            return Err(HandlerError::Unloadable { path, output });
         }
         let exports = hello
             .get("handlers")

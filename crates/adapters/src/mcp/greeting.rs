@@ -8,6 +8,7 @@ use toolbooth_mcp::{Era, code, greeting, version};
 
 use super::message::Refusal;
 use super::request::Request;
+use crate::error::GreetingError;
 
 /// The question of the modern era.
 pub(super) fn discover() -> Request<'static> {
@@ -69,12 +70,12 @@ impl Greeting {
 ///
 /// # Errors
 /// Where it names no version that is spoken here.
-pub(super) fn initialized(result: &Value) -> Result<Greeting, String> {
+pub(super) fn initialized(result: &Value) -> Result<Greeting, GreetingError> {
     let version = result.get("protocolVersion").and_then(Value::as_str);
-    let version = version.ok_or_else(|| "the server names no protocol version".to_owned())?;
+    let version = version.ok_or(GreetingError::NoVersion)?;
     if !version::is_legacy(version) {
         let shown: String = version.chars().take(40).collect();
-        return Err(format!("the server speaks version `{shown}`, which is not known here"));
+        return Err(GreetingError::Version(shown));
     }
     let capabilities = result.get("capabilities").unwrap_or(&Value::Null);
     Ok(Greeting::of(Era::Legacy, version.to_owned(), capabilities))

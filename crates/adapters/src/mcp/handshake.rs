@@ -125,7 +125,8 @@ pub(super) async fn initialize(line: &Line) -> Result<(Greeting, Speech), Ungree
         Ok(result) => result,
         Err(fault) => return Err(Ungreeted::Confused(told(&fault))),
     };
-    let greeting = greeting::initialized(&result.tree()).map_err(Ungreeted::Confused)?;
+    let greeting = greeting::initialized(&result.tree())
+        .map_err(|error| Ungreeted::Confused(error.to_string()))?;
     let speech = Speech { version: Some(greeting.version.clone()), session: posted.session };
     let body = envelope::notification("notifications/initialized", &Map::new());
     match &line.transport {

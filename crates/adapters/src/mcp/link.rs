@@ -19,6 +19,7 @@ use super::opener::Opener;
 use super::request::Request;
 use super::results::RpcResult;
 use super::subscriptions::Subscriptions;
+use crate::error::{ConnectError, Unconnected};
 use crate::launcher::Launcher;
 use crate::secrets::Setting;
 use toolbooth_mcp::{Era, code};
@@ -34,7 +35,7 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct State {
     connection: Option<Arc<Connection>>,
-    failed: Option<(Instant, Duration, String)>,
+    failed: Option<(Instant, Duration, Unconnected)>,
     closed: bool,
     /// Connections that there ever were.
     made: u64,
@@ -83,7 +84,7 @@ pub(super) struct Served {
 #[derive(Debug)]
 pub(super) enum Unserved {
     Cancelled,
-    Unreachable(String),
+    Unreachable(Unconnected),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -137,10 +138,10 @@ impl Link {
     }
 
     /// The live connection; makes one where there is none.
-    pub(super) async fn connection(&self) -> Result<Arc<Connection>, String> {
+    pub(super) async fn connection(&self) -> Result<Arc<Connection>, Unconnected> {
         let mut state = self.state.lock().await;
         if state.closed {
-            return Err("the gateway is shutting down".to_owned());
+            return Err(Unconnected::of(&ConnectError::Closing, |text| text.to_owned()));
         }
         if let Some(connection) = &state.connection {
             let is_known = !connection.channel.is_session_over();
@@ -170,11 +171,7 @@ impl Link {
         let opened =
             match tokio::time::timeout(timeout, self.opener.open(&self.notifications)).await {
                 Ok(opened) => opened,
-                Err(_) => Err(format!(
-                    "no connection within {} ms{}",
-                    timeout.as_millis(),
-                    self.opener.starting_output()
-                )),
+                Err(_) => Err(ConnectError::Late(timeout, self.opener.starting_output())),
             };
         match opened {
             Ok(connection) => {
@@ -185,8 +182,8 @@ impl Link {
                 (state.failed, state.opened) = (None, Some(Instant::now()));
                 Ok(connection)
             }
-            Err(reason) => {
-                let reason = self.conceal(&reason);
+            Err(error) => {
+                let reason = Unconnected::of(&error, |text| self.conceal(text));
                 let before = state.failed.take().map(|(_, pause, _)| pause * 2);
                 let pause = before.unwrap_or(BACKOFF_FIRST).min(BACKOFF_MAX);
                 state.failed = Some((Instant::now(), pause, reason.clone()));

@@ -38,8 +38,8 @@ use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::execution_log::ServerRefusal;
 use toolbooth_contracts::port::{
-    Ask, CompletionReference, ExecutionError, Listing, Notice, SourceError, ToolSource, Upstream,
-    UpstreamError,
+    Ask, CompletionReference, ExecutionError, Listing, Notice, SandboxMismatch, SourceError,
+    ToolSource, Upstream, UpstreamError,
 };
 use toolbooth_contracts::sandbox::SandboxProfile;
 use toolbooth_contracts::{
@@ -217,7 +217,7 @@ impl Executor for McpServer {
         }
         match self.link.connection().await {
             Ok(_) => Readiness::Ready,
-            Err(reason) => Readiness::Unhealthy(reason),
+            Err(error) => Readiness::Unhealthy(error.to_string()),
         }
     }
 
@@ -225,15 +225,15 @@ impl Executor for McpServer {
         &self,
         _contract: &ToolContract,
         profile: &SandboxProfile,
-    ) -> Result<(), String> {
+    ) -> Result<(), SandboxMismatch> {
         let Reach::Stdio(child) = &self.link.settings().reach else {
-            return Err("its server is not on this machine".to_owned());
+            return Err(SandboxMismatch::Elsewhere);
         };
         let more = sandbox::exceeds(child.profile.as_ref(), profile);
         if more.is_empty() {
             return Ok(());
         }
-        Err(format!("its server has more than the contract grants: {}", more.join("; ")))
+        Err(SandboxMismatch::Wider { what: "server", more })
     }
 
     async fn close(&self) {
@@ -297,7 +297,9 @@ impl Upstream for McpServer {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(failure)) => Err(failure.of_request(|text| link.conceal(text))),
             Err(Unserved::Cancelled) => Err(UpstreamError::Cancelled),
-            Err(Unserved::Unreachable(reason)) => Err(UpstreamError::Unreachable(reason)),
+            Err(Unserved::Unreachable(reason)) => {
+                Err(UpstreamError::Unreachable(reason.to_string()))
+            }
         }
     }
 

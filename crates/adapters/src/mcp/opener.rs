@@ -21,6 +21,7 @@ use super::http::{Http, is_reserved};
 use super::notifications::{Incoming, Notifications};
 use super::stdio::{Shared, Stdio};
 use super::{Child, Reach, ServerSettings};
+use crate::error::ConnectError;
 use crate::launcher::Launcher;
 use crate::secrets::{KnownSecrets, Setting};
 use toolbooth_mcp::Era;
@@ -104,8 +105,11 @@ impl Opener {
     /// A new connection, whose notifications go to `notifications`.
     ///
     /// # Errors
-    /// Why there is none, for operators.
-    pub(super) async fn open(&self, notifications: &Notifications) -> Result<Connection, String> {
+    /// [`ConnectError`], for operators.
+    pub(super) async fn open(
+        &self,
+        notifications: &Notifications,
+    ) -> Result<Connection, ConnectError> {
         let secrets = self.secrets();
         let incoming = || Incoming {
             calls: Calls::new(secrets.clone()),
@@ -119,7 +123,7 @@ impl Opener {
                 match handshake::greet(&line, known, timeout).await {
                     Ok(greeted) => (line, greeted),
                     Err(Ungreeted::Final(reason)) => {
-                        return Err(format!("{reason}{}", self.starting_output()));
+                        return Err(ConnectError::Greeting(reason, self.starting_output()));
                     }
                     // Some servers end at a question that they do not know; they are asked again,
                     // in the words of the era before.
@@ -133,7 +137,7 @@ impl Opener {
                         };
                         let greeted = greeted.map_err(|error| match error {
                             Ungreeted::Final(reason) | Ungreeted::Confused(reason) => {
-                                format!("{reason}{}", self.starting_output())
+                                ConnectError::Greeting(reason, self.starting_output())
                             }
                         })?;
                         (line, greeted)
@@ -143,23 +147,25 @@ impl Opener {
             Reach::Http { url, headers } => {
                 let mut map = HeaderMap::new();
                 for (name, value) in headers {
-                    let name = HeaderName::from_str(name).map_err(|error| error.to_string())?;
+                    let name = HeaderName::from_str(name).map_err(ConnectError::HeaderName)?;
                     if is_reserved(&name) {
-                        return Err(format!("header `{name}` is the protocol's own"));
+                        return Err(ConnectError::ReservedHeader(name));
                     }
-                    let value = value.expose().map_err(|error| error.to_string())?;
+                    let value = value.expose()?;
                     let mut value = HeaderValue::from_str(&value)
-                        .map_err(|_| format!("the value of header `{name}` is not valid"))?;
+                        .map_err(|_| ConnectError::HeaderValue(name.clone()))?;
                     value.set_sensitive(true);
                     map.insert(name, value);
                 }
-                let url = url.expose().map_err(|error| error.to_string())?;
-                let http = Http::new(url, map).map_err(|error| error.to_string())?;
+                let url = url.expose()?;
+                let http = Http::new(url, map).map_err(ConnectError::Client)?;
                 let transport = Transport::Http(Arc::new(http));
                 let line = Line { transport, incoming: incoming() };
                 let greeted =
                     handshake::greet(&line, known, timeout).await.map_err(|error| match error {
-                        Ungreeted::Final(reason) | Ungreeted::Confused(reason) => reason,
+                        Ungreeted::Final(reason) | Ungreeted::Confused(reason) => {
+                            ConnectError::Greeting(reason, String::new())
+                        }
                     })?;
                 (line, greeted)
             }
@@ -168,9 +174,10 @@ impl Opener {
         Ok(Connection::new(Channel::new(line, greeting, speech), secrets))
     }
 
-    async fn start(&self, child: &Child, incoming: Incoming) -> Result<Line, String> {
+    async fn start(&self, child: &Child, incoming: Incoming) -> Result<Line, ConnectError> {
         let stdio = Stdio::spawn(child, &self.launcher, &self.refusals, incoming.clone()).await;
-        let stdio = stdio.map_err(|error| format!("`{}`: {error}", child.line.program()))?;
+        let program = || child.line.program().to_string();
+        let stdio = stdio.map_err(|source| ConnectError::Start { program: program(), source })?;
         *lock(&self.starting) = Some(Arc::clone(&stdio.shared));
         Ok(Line { transport: Transport::Stdio(stdio), incoming })
     }

@@ -16,18 +16,11 @@ use toolbooth_contracts::secret::{SecretLocation, names_a_secret};
 pub use given::given_secrets;
 pub use known::KnownSecrets;
 
+pub use crate::error::SecretError;
+use crate::error::SecretFault;
+
 /// Longest secret, in bytes.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
-
-/// Why a setting cannot be resolved; never a value.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the secret `{location}` cannot be used: {reason}")]
-pub struct SecretError {
-    /// The reference.
-    pub location: String,
-    /// Why.
-    pub reason: String,
-}
 
 /// A value for a child process or a request. What it stands for is looked up when it is used.
 #[derive(Clone, PartialEq, Eq)]
@@ -205,14 +198,15 @@ pub fn resolve(location: &SecretLocation) -> Result<SecretString, SecretError> {
 
 fn look_up(location: &SecretLocation) -> Result<SecretString, SecretError> {
     let error = |reason: String| SecretError { location: location.to_string(), reason };
+    let fault = |fault: SecretFault| error(fault.to_string());
     match location {
         SecretLocation::Env(name) => std::env::var(name)
             .ok()
             .filter(|value| !value.is_empty())
             .map(SecretString::from)
             .ok_or_else(|| error("the variable is not set".to_owned())),
-        SecretLocation::File(path) => from_file(Path::new(path)).map_err(error),
-        SecretLocation::Keyring { service, user } => from_keyring(service, user).map_err(error),
+        SecretLocation::File(path) => from_file(Path::new(path)).map_err(fault),
+        SecretLocation::Keyring { service, user } => from_keyring(service, user).map_err(fault),
     }
 }
 
@@ -240,46 +234,42 @@ pub fn resolve_key(location: &SecretLocation) -> Result<[u8; 32], SecretError> {
 const KEYRING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 #[cfg(feature = "keyring")]
-fn from_keyring(service: &str, user: &str) -> Result<SecretString, String> {
+fn from_keyring(service: &str, user: &str) -> Result<SecretString, SecretFault> {
     let (service, user) = (service.to_owned(), user.to_owned());
     let (tell, told) = std::sync::mpsc::sync_channel(1);
     let asking = std::thread::Builder::new().name("keyring".to_owned()).spawn(move || {
         let secret =
             keyring::v1::Entry::new(&service, &user).and_then(|entry| entry.get_password());
-        // The library's message names what was looked for, never what was found.
-        let _ = tell.send(secret.map(SecretString::from).map_err(|error| error.to_string()));
+        let secret = secret.map(SecretString::from);
+        let _ = tell.send(secret.map_err(|error| SecretFault::Keyring(error.to_string())));
     });
-    asking.map_err(|error| error.to_string())?;
-    told.recv_timeout(KEYRING_TIMEOUT).unwrap_or_else(|_| {
-        Err(format!("the key ring did not answer within {} s", KEYRING_TIMEOUT.as_secs()))
-    })
+    asking?;
+    told.recv_timeout(KEYRING_TIMEOUT)
+        .unwrap_or_else(|_| Err(SecretFault::KeyringLate(KEYRING_TIMEOUT.as_secs())))
 }
 
 #[cfg(not(feature = "keyring"))]
-fn from_keyring(_: &str, _: &str) -> Result<SecretString, String> {
-    Err("this build has no key ring (feature `keyring`); use `env:` or `file:`".to_owned())
+fn from_keyring(_: &str, _: &str) -> Result<SecretString, SecretFault> {
+    Err(SecretFault::NoKeyring)
 }
 
 /// Checks that a file belongs to whoever runs the gateway, or to root, and that nobody else reads it.
 ///
 /// # Errors
-/// Why it is not so, in words.
+/// [`SecretFault`]: why it is not so.
 #[cfg(unix)]
-pub fn check_private(file: &std::fs::File) -> Result<(), String> {
+pub fn check_private(file: &std::fs::File) -> Result<(), SecretFault> {
     use std::os::unix::fs::MetadataExt;
-    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err("it is no ordinary file".to_owned());
+        return Err(SecretFault::NotOrdinary);
     }
     if metadata.mode() & 0o077 != 0 {
-        return Err("others can read the file; make its mode 0600".to_owned());
+        return Err(SecretFault::ReadByOthers);
     }
     let own = rustix::process::geteuid().as_raw();
     if metadata.uid() != own && metadata.uid() != 0 {
-        return Err(format!(
-            "the file belongs to user {}; it must be this user's ({own}) or root's",
-            metadata.uid()
-        ));
+        return Err(SecretFault::OtherOwner { uid: metadata.uid(), own });
     }
     Ok(())
 }
@@ -289,20 +279,20 @@ pub fn check_private(file: &std::fs::File) -> Result<(), String> {
 /// # Errors
 /// None.
 #[cfg(not(unix))]
-pub fn check_private(_: &std::fs::File) -> Result<(), String> {
+pub fn check_private(_: &std::fs::File) -> Result<(), SecretFault> {
     Ok(())
 }
 
-fn from_file(path: &Path) -> Result<SecretString, String> {
+fn from_file(path: &Path) -> Result<SecretString, SecretFault> {
     use std::io::Read;
     // A pipe in its place must not hold up the call, so it is looked at before it is opened.
-    if !std::fs::metadata(path).map_err(|error| error.to_string())?.is_file() {
-        return Err("it is no ordinary file".to_owned());
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(SecretFault::NotOrdinary);
     }
-    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let file = std::fs::File::open(path)?;
     check_private(&file)?;
     let mut text = String::new();
-    file.take(SECRET_BYTES_MAX).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    file.take(SECRET_BYTES_MAX).read_to_string(&mut text)?;
     let kept = text.trim_end_matches(['\n', '\r']).len();
     text.truncate(kept);
     Ok(SecretString::from(text))

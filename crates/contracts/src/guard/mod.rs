@@ -117,13 +117,13 @@ impl Guard {
         if failed {
             return Err(report.findings);
         }
-        let contract = normalise::contract(&entry).map_err(|message| {
+        let contract = normalise::contract(&entry).map_err(|error| {
             let mut findings = std::mem::take(&mut report.findings);
             findings.push(ContractFinding {
                 severity: Severity::Error,
                 code: ContractCode::InvalidRoot,
                 path: "root".to_owned(),
-                message,
+                message: error.to_string(),
                 hint: None,
             });
             findings

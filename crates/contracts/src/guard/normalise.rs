@@ -9,7 +9,7 @@ use super::rules::whole;
 use crate::contract::{HANDLERS_RUNTIME, TIMEOUT_MS_DEFAULT, ToolContract};
 
 /// Canonical form of an entry that the rules have passed.
-pub(super) fn contract(entry: &Entry<'_>) -> Result<ToolContract, String> {
+pub(super) fn contract(entry: &Entry<'_>) -> serde_json::Result<ToolContract> {
     let mut out = Map::new();
     for field in fields::TOP {
         if let Some(value) = entry.get(field) {
@@ -53,7 +53,7 @@ pub(super) fn contract(entry: &Entry<'_>) -> Result<ToolContract, String> {
         let name = entry.get(fields::TOOL_ID).and_then(Value::as_str).unwrap_or_default();
         out.entry("execution").or_insert_with(|| dispatch_rule(name));
     }
-    serde_json::from_value(Value::Object(out)).map_err(|error| error.to_string())
+    serde_json::from_value(Value::Object(out))
 }
 
 /// The first part of a name is the handler domain, the rest joined with `_` is the handler.

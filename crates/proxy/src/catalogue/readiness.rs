@@ -109,7 +109,7 @@ impl Catalogue {
                 let profile = tool.contract().sandbox.as_ref()?;
                 let executor = self.executors.get(tool.adapter())?;
                 let reason = executor.satisfies_sandbox(tool.contract(), profile).err()?;
-                Some((tool.id().clone(), reason))
+                Some((tool.id().clone(), reason.to_string()))
             })
             .collect()
     }

@@ -233,7 +233,7 @@ fn ready(inner: &ProxyState, claimed: &ClaimedCall) -> Result<Arc<dyn Executor>,
         && profile.enforce == Enforce::Required
         && let Err(reason) = executor.satisfies_sandbox(contract, profile)
     {
-        return Err(cut(ErrorCode::SandboxUnavailable, Effect::NotStarted, &reason));
+        return Err(cut(ErrorCode::SandboxUnavailable, Effect::NotStarted, &reason.to_string()));
     }
     Ok(Arc::clone(executor))
 }

@@ -61,12 +61,9 @@ pub(super) fn guard(inner: &ProxyState, resolved: Resolved) -> Result<Guarded, R
     };
     match keys::natural(contract, arguments.tree()) {
         Ok(natural_key) => Ok(Guarded { found, access, arguments, natural_key, _stage: () }),
-        Err(field) => Err(Refused::new(found.entered.trail, ErrorCode::MissingIdempotencyKey)
-            .saying(format!(
-                "the argument `{field}` is this tool's idempotency key: it must be a text that is \
-                 not blank, a number or a boolean"
-            ))
-            .with("keyField", field)),
+        Err(missing) => Err(Refused::new(found.entered.trail, ErrorCode::MissingIdempotencyKey)
+            .saying(missing.to_string())
+            .with("keyField", missing.field)),
     }
 }
 

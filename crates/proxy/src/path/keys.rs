@@ -20,25 +20,33 @@ pub(super) struct Keys {
     pub(super) ignored: bool,
 }
 
+/// A keyed tool's key is missing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the argument `{field}` is this tool's idempotency key: it must be a text that is not blank, a \
+     number or a boolean"
+)]
+pub(super) struct NoKey {
+    /// The argument that is the key.
+    pub(super) field: String,
+}
+
 /// The canonical form of a keyed tool's key; `None` for other tools.
 ///
 /// # Errors
-/// The name of the key field, where it is absent, null, blank or not scalar.
-pub(super) fn natural(
-    contract: &ToolContract,
-    arguments: &Value,
-) -> Result<Option<String>, String> {
+/// [`NoKey`], where the field is absent, null, blank or not scalar.
+pub(super) fn natural(contract: &ToolContract, arguments: &Value) -> Result<Option<String>, NoKey> {
     let idempotency = &contract.idempotency;
     if idempotency.mode != IdempotencyMode::Keyed {
         return Ok(None);
     }
     let field = idempotency.key_field.clone().unwrap_or_default();
     match arguments.get(&field) {
-        Some(Value::String(text)) if text.trim().is_empty() => Err(field),
+        Some(Value::String(text)) if text.trim().is_empty() => Err(NoKey { field }),
         Some(key @ (Value::String(_) | Value::Number(_) | Value::Bool(_))) => {
             Ok(Some(canonical(key)))
         }
-        _ => Err(field),
+        _ => Err(NoKey { field }),
     }
 }
 

@@ -42,9 +42,11 @@ use crate::peer::PeerOwners;
 use accept::Serving;
 use body::Budget;
 
-/// Checks whether the records can be written; the error is a sentence.
-pub type Readiness =
-    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
+/// Checks whether the records can be written; gives why not, for operators.
+pub type Readiness = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Ready> + Send>> + Send + Sync>;
+
+/// Whether the records can be written.
+pub type Ready = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// The parts of the HTTP front door.
 #[derive(Clone)]

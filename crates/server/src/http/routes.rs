@@ -234,8 +234,8 @@ pub(super) async fn healthz() -> Response {
 pub(super) async fn readyz(State(door): State<HttpDoor>) -> Response {
     match (door.readiness)().await {
         Ok(()) => Json(json!({ "ok": true })).into_response(),
-        Err(reason) => {
-            tracing::warn!(reason, "not ready");
+        Err(error) => {
+            tracing::warn!(%error, "not ready");
             let title = "calls cannot be recorded at the moment".to_owned();
             Problem::new(503, "record-unavailable", title).into_response()
         }

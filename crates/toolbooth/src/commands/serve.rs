@@ -116,7 +116,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
         limits,
         readiness: Arc::new(move || {
             let reads = Arc::clone(&reads);
-            Box::pin(async move { reads.healthy().await.map_err(|error| error.to_string()) })
+            Box::pin(async move { Ok(reads.healthy().await?) })
         }),
     };
     let workers = runtime.frame.loaded.config.proxy.workers.unwrap_or(WORKERS);
@@ -453,7 +453,7 @@ async fn reload_registry(runtime: &Runtime) {
         Ok(Some((name, text))) => match file::load(&text, &name, guard) {
             Ok(read) => match loaded.admits(&read.tools) {
                 Ok(()) => read.tools,
-                Err(message) => return rejected(message).await,
+                Err(failure) => return rejected(failure.message).await,
             },
             Err(error) => return rejected(error.to_string()).await,
         },

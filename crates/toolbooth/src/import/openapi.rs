@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
+use toolbooth_adapters::OpenApiError;
 use toolbooth_contracts::json as gate;
 use toolbooth_registry::discovered::tool_id;
 
@@ -47,17 +48,17 @@ pub(crate) fn read(path: &Path, endpoint: &str) -> Result<Operations, Failure> {
         serde_saphyr::from_str::<Value>(&text)
             .map_err(|error| wrong(format!("the file is no YAML: {error}")))?
     };
-    operations(&document, endpoint).map_err(wrong)
+    operations(&document, endpoint).map_err(|error| wrong(error.to_string()))
 }
 
 /// The contracts of all operations.
-pub(crate) fn operations(document: &Value, endpoint: &str) -> Result<Operations, String> {
+pub(crate) fn operations(document: &Value, endpoint: &str) -> Result<Operations, OpenApiError> {
     let version = document.get("openapi").and_then(Value::as_str).unwrap_or_default();
     if !version.starts_with("3.") {
-        return Err("expected an OpenAPI document of version 3 (member `openapi`)".to_owned());
+        return Err(OpenApiError::Version);
     }
     let paths = document.get("paths").and_then(Value::as_object);
-    let paths = paths.ok_or("the document has no `paths`")?;
+    let paths = paths.ok_or(OpenApiError::NoPaths)?;
     let mut api = Api {
         document,
         // Version 3.0 has a dialect of its own; 3.1 is JSON Schema.

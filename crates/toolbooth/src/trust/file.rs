@@ -76,7 +76,7 @@ impl TrustFile {
             let hint = "mend it if you know what it says, or remove it and trust again";
             Failure::configuration(message).at(path.display().to_string()).hint(hint)
         };
-        secrets::check_private(&file).map_err(refuse)?;
+        secrets::check_private(&file).map_err(|fault| refuse(fault.to_string()))?;
         let mut text = Vec::new();
         file.take(BYTES_MAX + 1).read_to_end(&mut text).map_err(failed)?;
         if text.len() as u64 > BYTES_MAX {

@@ -102,22 +102,22 @@ impl Trusted {
     }
 
     /// Whether contracts that the registry file has now may be used: what does not count may change.
-    pub(crate) fn admits(&self, tools: &[RegisteredTool]) -> Result<(), String> {
+    pub(crate) fn admits(&self, tools: &[RegisteredTool]) -> Result<(), Failure> {
         if self.is_named {
             return Ok(());
         }
         let file = &self.file;
         let now = entries::of_tools(tools);
-        let kept = kept(file).map_err(|failure| failure.message)?.unwrap_or_default();
+        let kept = kept(file)?.unwrap_or_default();
         let is_tool = |change: &Change| is_of_registry(&change.name);
         let changes = entries::changes(&kept, &now);
         match changes.iter().find(|change| is_tool(change)) {
             None => Ok(()),
-            Some(change) => Err(format!(
+            Some(change) => Err(Failure::configuration(format!(
                 "`{}` is not as it was trusted; see `toolbooth trust {}`",
                 change.name,
                 file.display()
-            )),
+            ))),
         }
     }
 }
