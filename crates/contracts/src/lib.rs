@@ -30,6 +30,7 @@ pub mod schema_dialect;
 mod schema_graph;
 pub mod secret;
 pub mod trust;
+pub mod upstream;
 
 pub use arguments::{Arguments, GuardedArguments};
 pub use call::{CallContext, CallRequest, Caller, ToolCall, ToolName};

@@ -27,6 +27,7 @@ mod trail;
 mod view;
 mod view_cache;
 mod world;
+mod worlds;
 
 pub use argument_rules::ArgumentRules;
 pub use asynchronous::{AsyncCall, AsyncCalls, Submission};
@@ -50,4 +51,5 @@ pub use state::ProxyParts;
 pub use toolbooth_audit::reads::{LogFilter, ReceiptFilter};
 pub use view::{View, Visible, VisibleItem, declaration};
 pub use view_cache::ListingDigests;
-pub use world::{Judged, ToolState, World, WorldSettings, Worlds};
+pub use world::{Judged, ToolState, World, WorldSettings};
+pub use worlds::Worlds;

@@ -23,7 +23,7 @@ use crate::refusal_limits::RefusalLimits;
 use crate::requests::subscription_table::Subscriptions;
 use crate::requests::updates::Updates;
 use crate::requests::upstreams::Upstreams;
-use crate::world::Worlds;
+use crate::worlds::Worlds;
 
 /// What a proxy is made of; all of it is brought from outside.
 pub struct ProxyParts {

@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use toolbooth_contracts::contract::GATEWAY_RUNTIME;
 use toolbooth_contracts::coverage::CoverageState;
 use toolbooth_contracts::port::ItemKind;
@@ -369,35 +368,6 @@ pub struct Judged {
 /// An item as policy knows it.
 pub(crate) fn policy_item(item: &RegisteredItem) -> Item<'_> {
     Item { kind: item.kind(), server: item.server_id(), id: item.id() }
-}
-
-/// Where the world is published. Readers hold the one they took; a change makes a new one.
-#[derive(Debug)]
-pub struct Worlds(ArcSwap<World>);
-
-impl Worlds {
-    /// Publishes the first world.
-    #[must_use]
-    pub fn new(world: World) -> Arc<Self> {
-        Arc::new(Self(ArcSwap::from_pointee(world)))
-    }
-
-    /// The world as it is now.
-    #[must_use]
-    pub fn now(&self) -> Arc<World> {
-        self.0.load_full()
-    }
-
-    /// Whether a world is still the one that is published.
-    #[must_use]
-    pub fn is_now(&self, world: &Arc<World>) -> bool {
-        Arc::ptr_eq(&self.0.load(), world)
-    }
-
-    /// Publishes another world.
-    pub fn publish(&self, world: World) {
-        self.0.store(Arc::new(world));
-    }
 }
 
 #[cfg(test)]

@@ -3,29 +3,27 @@
 //!
 //! Path: 3, 7. Doc: execution.md#command-discovered
 
+mod discovery;
+mod error_text;
 mod template;
 
-use std::time::Duration;
-
 use async_trait::async_trait;
-use serde_json::{Map, Value, json};
 use toolbooth_contracts::contract::{OnSignal, ToolContract};
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::json::{JsonText, parse};
-use toolbooth_contracts::port::{
-    DiscoveredTool, ExecutionError, Listing, SandboxMismatch, SourceError, ToolSource,
-};
-use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
-use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
+use toolbooth_contracts::port::{ExecutionError, SandboxMismatch};
+use toolbooth_contracts::sandbox::SandboxProfile;
+use toolbooth_contracts::trust::TrustLevels;
 use toolbooth_contracts::{
     Conversation, Dispatch, Effect, ErrorCode, Executor, Outcome, Payload, ToolOutput,
 };
 
+pub use discovery::{CommandSource, CommandTools};
+pub use error_text::ErrorText;
 pub use template::CommandTemplate;
 
 use crate::command_line::CommandLine;
-use crate::error::StartError;
-use crate::error::{FillError, TemplateError};
+use crate::error::{FillError, StartError, TemplateError};
 use crate::launcher::Launcher;
 use crate::outcome::Ended;
 use crate::process::{self, Bounds};
@@ -37,17 +35,6 @@ pub const LISTING_BYTES_MAX: usize = 10 << 20;
 /// Bytes of a result.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
-/// What an agent sees of a command that fails.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ErrorText {
-    /// Exit code or signal, and standard output.
-    #[default]
-    Safe,
-    /// Standard error too.
-    Full,
-}
-
 /// A command line from configuration: a list, or a text that is split into POSIX words.
 ///
 /// # Errors
@@ -55,152 +42,6 @@ pub enum ErrorText {
 pub fn words(text: &str) -> Result<Vec<String>, TemplateError> {
     let words = shell_words::split(text)?;
     if words.is_empty() { Err(TemplateError::NoProgram) } else { Ok(words) }
-}
-
-/// A configured pair of commands.
-#[derive(Debug, Clone)]
-pub struct CommandTools {
-    /// The name in configuration.
-    pub name: String,
-    /// Lists the tools.
-    pub discover: CommandLine,
-    /// Runs one tool: its name comes last on the line.
-    pub call: CommandLine,
-    /// How long listing may take.
-    pub discover_timeout: Duration,
-    /// Bytes of a listing.
-    pub listing_bytes_max: usize,
-    /// What an agent sees of a failure.
-    pub error_text: ErrorText,
-    /// How they are contained, where a contract says nothing.
-    pub sandbox: Option<SandboxProfile>,
-    /// The trust level of the listing command.
-    pub trust: TrustLevel,
-}
-
-/// Asks the command for its tools.
-#[derive(Debug, Clone)]
-pub struct CommandSource {
-    id: String,
-    tools: CommandTools,
-    launcher: Launcher,
-}
-
-impl CommandSource {
-    /// The source `command:NAME`.
-    #[must_use]
-    pub fn new(tools: CommandTools, launcher: Launcher) -> Self {
-        Self { id: format!("command:{}", tools.name), tools, launcher }
-    }
-}
-
-#[async_trait]
-impl ToolSource for CommandSource {
-    fn name(&self) -> &str {
-        &self.id
-    }
-
-    fn timeout(&self) -> Duration {
-        // The command is killed at its own timeout; the catalogue's comes a little later.
-        self.tools.discover_timeout + Duration::from_secs(2)
-    }
-
-    async fn list(&self) -> Result<Listing, SourceError> {
-        let tools = &self.tools;
-        let shown = tools.discover.shown();
-        let error =
-            |what: String| SourceError(tools.discover.conceal(&format!("`{shown}` {what}")));
-        let (conversation, _cancel) = Conversation::detached();
-        // An operator wrote the command to be run; its answers are guarded like any other.
-        let profile = sandbox::of_call(tools.sandbox.as_ref(), tools.trust)
-            .map(|profile| SandboxProfile { enforce: Enforce::BestEffort, ..profile });
-        let bounds = Bounds {
-            profile: profile.as_ref(),
-            timeout: Some(tools.discover_timeout),
-            ..Bounds::free(tools.listing_bytes_max)
-        };
-        let run = process::run(&self.launcher, &tools.discover, Vec::new(), bounds, &conversation);
-        let finished = run.await.map_err(|cause| error(format!("is not run: {cause}")))?;
-        match &finished.ended {
-            Ended::Exit(0) => (),
-            Ended::Timeout("its time") | Ended::Cancelled => {
-                let ms = tools.discover_timeout.as_millis();
-                return Err(error(format!("did not answer within {ms} ms")));
-            }
-            Ended::OutputLimit(_) => {
-                let most = tools.listing_bytes_max;
-                return Err(error(format!("printed more than {most} bytes")));
-            }
-            ended => {
-                let stderr = first_line(&finished.stderr);
-                let why = finished.denials(&plain(&finished.stderr));
-                return Err(error(format!("{}{stderr}{why}", ended.described())));
-            }
-        }
-        let mut document = parse(&finished.stdout)
-            .map_err(|fault| error(format!("printed no JSON document: {fault}")))?;
-        tools
-            .discover
-            .clone()
-            .with_secrets_of(profile.as_ref())
-            .secrets()
-            .conceal_definition(&mut document);
-        listing(&document)
-            .ok_or_else(|| error("did not print a list of function declarations".to_owned()))
-    }
-
-    fn changes(&self) -> Option<async_channel::Receiver<()>> {
-        None
-    }
-}
-
-fn first_line(stderr: &[u8]) -> String {
-    plain(stderr).lines().next().map(|line| format!(": {line}")).unwrap_or_default()
-}
-
-/// The declarations in a document: a list of them, or of `{functionDeclarations: […]}`.
-fn listing(document: &Value) -> Option<Listing> {
-    let items = document.as_array()?;
-    let mut listing = Listing::default();
-    for (index, item) in items.iter().enumerate() {
-        let nested = item.get("functionDeclarations").or_else(|| item.get("function_declarations"));
-        match nested.and_then(Value::as_array) {
-            Some(inner) => {
-                for (at, item) in inner.iter().enumerate() {
-                    add(&mut listing, item, &format!("item {index}.{at}"));
-                }
-            }
-            None => add(&mut listing, item, &format!("item {index}")),
-        }
-    }
-    Some(listing)
-}
-
-fn add(listing: &mut Listing, item: &Value, place: &str) {
-    let name = item.get("name").and_then(Value::as_str).filter(|name| !name.trim().is_empty());
-    let Some(name) = name else {
-        listing.problems.push(format!("{place} is no declaration: it has no `name`"));
-        return;
-    };
-    // A name goes on a command line; one that looks like an option would be read as one.
-    if name.starts_with('-') || name.contains('\0') {
-        listing.problems.push(format!("{place} has a name that a command would read as an option"));
-        return;
-    }
-    let schema = item
-        .get("parametersJsonSchema")
-        .or_else(|| item.get("parameters"))
-        .cloned()
-        .unwrap_or_else(|| json!({ "type": "object" }));
-    listing.tools.push(DiscoveredTool {
-        name: name.to_owned(),
-        title: None,
-        description: item.get("description").and_then(Value::as_str).map(str::to_owned),
-        input_schema: schema,
-        output_schema: None,
-        annotations: None::<Map<String, Value>>,
-        extra: serde_json::Map::new(),
-    });
 }
 
 /// How a tool's command line is made.

@@ -28,7 +28,8 @@ use crate::executors::Executors;
 use crate::pins::{FirstUse, PinStore};
 use crate::view::View;
 use crate::view_cache::ViewCache;
-use crate::world::{World, Worlds};
+use crate::world::World;
+use crate::worlds::Worlds;
 use source::{Ticket, TrackedSource};
 
 /// Publishes worlds, and gives each caller its view of them.

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use toolbooth_contracts::port::Notice;
 
 use super::upstreams::Upstreams;
-use crate::world::Worlds;
+use crate::worlds::Worlds;
 
 /// Updates that may wait for one listener; further ones push out the oldest.
 const UPDATES_MAX: usize = 1_024;

@@ -10,8 +10,9 @@ use toolbooth_registry::Source;
 
 use super::{caller, text_argument};
 use crate::cli::Context;
-use crate::compose::{Frame, Runtime, say_assumptions};
+use crate::compose::Runtime;
 use crate::failure::{Failure, USAGE};
+use crate::offline::{OfflineGateway, say_assumptions};
 use crate::output::{self, Format};
 use crate::trust::Trusted;
 
@@ -27,7 +28,7 @@ pub(super) async fn call(
     let args = arguments(&text)?;
     say_assumptions(&loaded);
     let caller = caller(&loaded.config, &context.caller)?;
-    let frame = Frame::build(loaded).await?;
+    let frame = OfflineGateway::build(loaded).await?;
     find(&frame, std::iter::once(tool)).await;
     let runtime = Runtime::build(frame).await?;
     runtime.note_discovered().await;
@@ -123,7 +124,7 @@ fn arguments(text: &[u8]) -> Result<Box<RawValue>, Failure> {
 }
 
 /// Asks the sources that may have a tool; none where it is known without asking.
-async fn find<'t>(frame: &Frame, tools: impl Iterator<Item = &'t str>) {
+async fn find<'t>(frame: &OfflineGateway, tools: impl Iterator<Item = &'t str>) {
     let world = frame.worlds.now();
     let config = &frame.loaded.config;
     let (mut servers, mut everything) = (Vec::new(), false);
@@ -186,7 +187,7 @@ pub(super) async fn plan(
     check_plan(&plan, Limits::default().plan_steps_max).map_err(refused)?;
     say_assumptions(&loaded);
     let caller = caller(&loaded.config, caller_name)?;
-    let frame = Frame::build(loaded).await?;
+    let frame = OfflineGateway::build(loaded).await?;
     let steps = plan.steps.iter().flatten().map(|step| step.tool.as_str());
     let names: Vec<String> =
         steps.chain(plan.tools.iter().flatten().map(String::as_str)).map(str::to_owned).collect();

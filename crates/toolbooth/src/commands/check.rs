@@ -8,9 +8,9 @@ use toolbooth_contracts::json::line_column;
 use toolbooth_contracts::{Guard, Severity, ToolId};
 use toolbooth_registry::file::{self, FileFinding};
 
-use crate::compose::Frame;
 use crate::config::{self, Loaded};
 use crate::failure::Failure;
+use crate::offline::OfflineGateway;
 use crate::output::{self, Format};
 use crate::secret_shapes;
 use crate::trust::{Gate, Trusted};
@@ -91,7 +91,7 @@ pub(super) async fn check(
 
 /// Contracts that ask for less than the process that serves them has.
 async fn exceeding(loaded: Loaded, name: &str, text: &[u8]) -> Result<Vec<FileFinding>, Failure> {
-    let frame = Frame::build(Trusted::starting_nothing(loaded)).await?;
+    let frame = OfflineGateway::build(Trusted::starting_nothing(loaded)).await?;
     let finding = |(id, reason): (ToolId, String)| {
         let quoted = format!("\"{id}\"");
         let at = text.windows(quoted.len()).position(|part| part == quoted.as_bytes());

@@ -17,12 +17,12 @@ use toolbooth_registry::lock::Lock;
 use toolbooth_server::auth::Loopback;
 use toolbooth_server::peer::{PeerOwner, PeerOwners, SocketDiagnostics};
 
-use crate::compose::Frame;
 use crate::config::Loaded;
 use crate::door;
 use crate::executors;
 use crate::failure::Failure;
 use crate::import::containment::{Containment, folders};
+use crate::offline::OfflineGateway;
 use crate::output::{self, Format};
 use crate::trust::Trusted;
 
@@ -65,7 +65,7 @@ pub(super) async fn doctor(
             http(&loaded, &mut checks);
             store(&loaded, &mut checks).await;
             sandbox(&loaded, &mut checks).await;
-            match Frame::build(loaded).await {
+            match OfflineGateway::build(loaded).await {
                 Ok(frame) => sources(&frame, &mut checks).await,
                 Err(failure) => checks.push(of_failure("registry and policy", &failure)),
             }
@@ -272,7 +272,7 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
 }
 
 /// What the mode of the lock means for the tools of sources.
-fn lock(frame: &Frame, before: &Lock) -> Check {
+fn lock(frame: &OfflineGateway, before: &Lock) -> Check {
     if frame.catalogue.sources().next().is_none() {
         return ok("lock", "no tools that need one");
     }
@@ -351,7 +351,7 @@ fn write_hint(loaded: &Loaded, source: &str) -> Option<String> {
     Some(format!("it reads {first}; where it should write it: `{line}`"))
 }
 
-async fn sources(frame: &Frame, checks: &mut Vec<Check>) {
+async fn sources(frame: &OfflineGateway, checks: &mut Vec<Check>) {
     // Pins that the listings below would make are not kept.
     let before = frame.worlds.now().approvals().lock.clone();
     frame.catalogue.want_states().await;

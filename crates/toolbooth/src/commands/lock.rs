@@ -12,16 +12,18 @@ use toolbooth_proxy::SourceState;
 use toolbooth_registry::lock::{self, Change, Lock, LockFile, ToolDiff, show_text};
 use toolbooth_registry::{RegisteredTool, Source};
 
-use crate::compose::{Frame, Runtime, check_replicas, read_lock_file, say_assumptions};
+use crate::compose::Runtime;
 use crate::config::lock::LockMode;
 use crate::failure::{FAILED, Failure, OUT_OF_REACH};
+use crate::offline::{OfflineGateway, say_assumptions};
 use crate::output::{self, Format};
+use crate::settings::{check_replicas, read_lock_file};
 use crate::terminal;
 use crate::trust::Trusted;
 
 /// What the sources say now, against the lock file, or the pins where there is none.
 struct Compared {
-    frame: Frame,
+    frame: OfflineGateway,
     /// The mode, and the approved tools, as they were before the sources were asked.
     before: Lock,
     /// The approved tools that the sources are compared with.
@@ -33,7 +35,7 @@ struct Compared {
 impl Compared {
     async fn of(loaded: Trusted) -> Result<Self, Failure> {
         say_assumptions(&loaded);
-        let frame = Frame::build(loaded).await?;
+        let frame = OfflineGateway::build(loaded).await?;
         let before = frame.worlds.now().approvals().lock.clone();
         let lock = match &before {
             Lock::File(lock) | Lock::FirstUse(lock) => lock.clone(),

@@ -16,9 +16,9 @@ mod tools;
 mod trust;
 
 use crate::cli::{Audit, Cli, Command, LockAction, Receipts, Store};
-use crate::compose::{self, Frame};
 use crate::config::{self, LockUse};
 use crate::failure::Failure;
+use crate::offline::{self, OfflineGateway};
 use crate::trust::{Gate, Trusted, UNTRUSTED};
 
 /// Runs a command; `false` where the call or check failed.
@@ -112,9 +112,9 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
     }
 }
 
-async fn frame(loaded: Trusted) -> Result<Frame, Failure> {
-    compose::say_assumptions(&loaded);
-    Frame::build(loaded).await
+async fn frame(loaded: Trusted) -> Result<OfflineGateway, Failure> {
+    offline::say_assumptions(&loaded);
+    OfflineGateway::build(loaded).await
 }
 
 /// A caller that the command line names: the user of this machine, or one from `[callers]`.

@@ -12,8 +12,9 @@ use toolbooth_proxy::{Operations, ResolveError};
 
 use super::records::{nothing_yet, one, open, unreadable, whole};
 use crate::cli::{PruneWhat, Receipts, ResolvedAs};
-use crate::compose::{Frame, Runtime};
+use crate::compose::Runtime;
 use crate::failure::{FAILED, Failure};
+use crate::offline::OfflineGateway;
 use crate::output;
 use crate::retention;
 use crate::times::time;
@@ -70,7 +71,7 @@ pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool,
                     Some(value)
                 }
             };
-            let runtime = Runtime::build(Frame::build(loaded).await?).await?;
+            let runtime = Runtime::build(OfflineGateway::build(loaded).await?).await?;
             let operations = crate::records::operations(std::sync::Arc::clone(&runtime.reads))?;
             let succeeded = outcome == ResolvedAs::Succeeded;
             let resolved = runtime.proxy.resolve(&operations, &id, succeeded, result).await;
@@ -106,7 +107,7 @@ pub(super) async fn receipts(loaded: Trusted, command: Receipts) -> Result<bool,
                 return Err(Failure::usage("nothing says which records are old")
                     .hint("give `--before`, or say how long records are kept in `[retention]`"));
             }
-            let runtime = Runtime::build(Frame::build(loaded).await?).await?;
+            let runtime = Runtime::build(OfflineGateway::build(loaded).await?).await?;
             let pruned = prune(&runtime, wanted).await;
             runtime.shut_down().await?;
             let pruned = pruned?;

@@ -20,13 +20,15 @@ use toolbooth_server::mcp::serve_stdio;
 use toolbooth_server::peer::SocketDiagnostics;
 
 use super::receipts;
-use crate::compose::{self, Frame, Runtime, say_assumptions};
+use crate::compose::Runtime;
 use crate::config::{self, Loaded};
 use crate::door;
 use crate::failure::{Failure, OUT_OF_REACH};
+use crate::offline::{self, OfflineGateway, say_assumptions};
 use crate::output;
 use crate::registry_file;
 use crate::retention;
+use crate::settings;
 use crate::times::time;
 use crate::trust::{TrustFile, Trusted};
 
@@ -91,7 +93,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
     let limits = door::limits(&loaded.config.http)?;
     let authenticator = loaded.config.http.loopback;
     let mut signals = Signals::new()?;
-    let runtime = Arc::new(Runtime::build(Frame::build(loaded).await?).await?);
+    let runtime = Arc::new(Runtime::build(OfflineGateway::build(loaded).await?).await?);
     let listener = TcpListener::bind(address).await.map_err(|error| {
         Failure::new(OUT_OF_REACH, "cannot-listen", format!("cannot listen on {address}: {error}"))
             .hint("another program may have the port; `--http 127.0.0.1:0` picks a free one")
@@ -167,7 +169,7 @@ pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bo
         check_toolset(&loaded, name)?;
     }
     let mut signals = Signals::new()?;
-    let runtime = Arc::new(Runtime::build(Frame::build(loaded).await?).await?);
+    let runtime = Arc::new(Runtime::build(OfflineGateway::build(loaded).await?).await?);
     begin(&runtime).await;
     let tending = tokio::spawn(maintain(Arc::clone(&runtime)));
     let (served, signalled) = tokio::select! {
@@ -250,8 +252,8 @@ async fn begin(runtime: &Runtime) {
         tracing::warn!("some sources have not answered yet; their tools appear when they do");
     }
     runtime.note_discovered().await;
-    compose::remember_names(&runtime.frame);
-    compose::say_lock(&runtime.frame);
+    offline::remember_names(&runtime.frame);
+    offline::say_lock(&runtime.frame);
 }
 
 /// What goes on while the doors are open.
@@ -264,7 +266,7 @@ async fn maintain(runtime: Arc<Runtime>) {
             if let Err(failure) = runtime.maintain().await {
                 tracing::error!(reason = failure.message, "the store does not answer");
             }
-            compose::remember_names(&runtime.frame);
+            offline::remember_names(&runtime.frame);
         }
     };
     let signing = async {
@@ -337,7 +339,7 @@ async fn retain(runtime: &Runtime) {
 pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failure> {
     say_assumptions(&loaded);
     let mut signals = Signals::new()?;
-    let runtime = Arc::new(Runtime::build(Frame::build(loaded).await?).await?);
+    let runtime = Arc::new(Runtime::build(OfflineGateway::build(loaded).await?).await?);
     begin(&runtime).await;
     let tending = tokio::spawn(maintain(Arc::clone(&runtime)));
     let stopping = CancellationToken::new();
@@ -412,7 +414,7 @@ async fn watch_files(runtime: &Runtime) {
 /// before: taking the file away must not open what it closed.
 async fn reload_lock(runtime: &Runtime) {
     let loaded = &runtime.frame.loaded;
-    let read = |now: &Approvals| match compose::approvals(loaded) {
+    let read = |now: &Approvals| match settings::approvals(loaded) {
         Ok(approvals) if approvals.lock == now.lock => None,
         Ok(approvals) => match (&now.lock, &approvals.lock) {
             (Lock::File(_), Lock::FirstUse(_) | Lock::Missing | Lock::Off) => {

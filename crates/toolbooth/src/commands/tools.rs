@@ -14,19 +14,19 @@ use toolbooth_registry::{RegisteredTool, Source, coverage as report, file};
 
 use super::caller;
 use crate::cli::{CoverageFormat, Form};
-use crate::compose::{Frame, remember_names, say_first_uses};
 use crate::failure::{FAILED, Failure};
+use crate::offline::{OfflineGateway, remember_names, say_first_uses};
 use crate::output::{self, Format};
 
 /// Asks every source and works out the state of every tool.
-async fn everything(frame: &Frame) {
+async fn everything(frame: &OfflineGateway) {
     frame.catalogue.want_states().await;
     frame.catalogue.refresh_all().await;
     say_first_uses(frame);
 }
 
 pub(super) async fn list(
-    frame: Frame,
+    frame: OfflineGateway,
     caller_name: &str,
     limit: Option<usize>,
     after: Option<&str>,
@@ -86,7 +86,7 @@ fn row(visible: &Visible) -> Value {
 }
 
 pub(super) async fn show(
-    frame: Frame,
+    frame: OfflineGateway,
     name: &str,
     caller_name: &str,
     format: Format,
@@ -132,7 +132,7 @@ pub(super) async fn show(
 }
 
 pub(super) async fn search(
-    frame: Frame,
+    frame: OfflineGateway,
     query: &str,
     caller_name: &str,
     limit: usize,
@@ -157,7 +157,7 @@ pub(super) async fn search(
 }
 
 pub(super) async fn discover(
-    frame: Frame,
+    frame: OfflineGateway,
     wanted: &[String],
     write: bool,
     format: Format,
@@ -238,7 +238,7 @@ pub(super) async fn discover(
 
 /// Adds contracts to the registry file; those whose id is there already stay as they are.
 pub(super) fn write_contracts(
-    frame: &Frame,
+    frame: &OfflineGateway,
     contracts: &[&ToolContract],
 ) -> Result<(String, usize), Failure> {
     let (path, _) = frame.loaded.registry();
@@ -268,7 +268,7 @@ pub(super) fn write_contracts(
 }
 
 pub(super) async fn export(
-    frame: Frame,
+    frame: OfflineGateway,
     form: Form,
     strict: bool,
     caller_name: &str,
@@ -323,7 +323,7 @@ pub(super) async fn export(
 }
 
 pub(super) async fn coverage(
-    frame: Frame,
+    frame: OfflineGateway,
     check: Option<PathBuf>,
     probe: bool,
     format: Option<CoverageFormat>,

@@ -17,10 +17,11 @@ use toolbooth_registry::{Source, WireNames};
 use tracing::instrument::WithSubscriber;
 use tracing::subscriber::NoSubscriber;
 
-use crate::compose::{self, Frame};
 use crate::config::{Loaded, LockUse};
 use crate::executors;
 use crate::failure::Failure;
+use crate::offline::{self, OfflineGateway};
+use crate::settings;
 use crate::trust::Consent;
 
 /// How a source did in the trial.
@@ -61,7 +62,7 @@ pub(crate) struct Trial {
     pub(crate) attempts: BTreeMap<(&'static str, String), Attempt>,
     /// Names on the wire, as they were before.
     names: WireNames,
-    frame: Option<Frame>,
+    frame: Option<OfflineGateway>,
 }
 
 fn source(kind: &str, name: &str) -> Source {
@@ -79,7 +80,7 @@ pub(crate) async fn run(
     skipped: &BTreeMap<(&'static str, String), String>,
     consent: &Consent,
 ) -> Result<Trial, Failure> {
-    let wire_names = compose::wire_names(&loaded)?;
+    let wire_names = settings::wire_names(&loaded)?;
     let mut attempts = BTreeMap::new();
     let mut starts = |kind: &'static str, name: &String, enabled: Option<bool>| {
         if !sections.iter().any(|(own, section)| *own == kind && section == name) {
@@ -119,7 +120,7 @@ pub(crate) async fn run(
     };
     let mut tried = names("servers", loaded.config.servers.keys().collect());
     tried.extend(names("commands", loaded.config.commands.keys().collect()));
-    let frame = match Frame::build(consent.trusted(loaded)).await {
+    let frame = match OfflineGateway::build(consent.trusted(loaded)).await {
         Ok(frame) => frame,
         Err(failure) => {
             let failed = Attempt::Failed(failure.message);
@@ -182,7 +183,7 @@ pub(crate) fn untried(
 ) -> Result<Trial, Failure> {
     let attempt = Attempt::NotTried(reason.to_owned());
     let attempts = sections.iter().map(|section| (section.clone(), attempt.clone()));
-    let names = compose::wire_names(loaded)?;
+    let names = settings::wire_names(loaded)?;
     Ok(Trial { attempts: attempts.collect(), names, frame: None })
 }
 
@@ -218,7 +219,7 @@ impl Trial {
     /// Keeps the names on the wire that tools were given, once a client's file has them.
     pub(crate) fn remember_names(&self) {
         if let Some(frame) = &self.frame {
-            compose::remember_names(frame);
+            offline::remember_names(frame);
         }
     }
 

@@ -13,10 +13,10 @@ use toolbooth_registry::source_claims::SourceClaims;
 use toolbooth_registry::{file, suspicion};
 
 use crate::cli::Import;
-use crate::compose::Frame;
 use crate::config;
 use crate::failure::{FAILED, Failure};
 use crate::import::{Client, openapi};
+use crate::offline::OfflineGateway;
 use crate::output::{self, Format};
 use crate::trust::{Gate, Trusted};
 
@@ -55,7 +55,7 @@ async fn operations(
 ) -> Result<bool, Failure> {
     let operations = openapi::read(path, endpoint)?;
     let mut notices = operations.notices;
-    let frame = Frame::build(loaded).await?;
+    let frame = OfflineGateway::build(loaded).await?;
     let guard = frame.catalogue.guard();
     let mut contracts = Vec::new();
     for entry in &operations.contracts {

@@ -1,0 +1,167 @@
+//! Tools that a command lists.
+//!
+//! Path: 3. Doc: execution.md#command-discovered
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::{Map, Value, json};
+use toolbooth_contracts::Conversation;
+use toolbooth_contracts::json::parse;
+use toolbooth_contracts::port::{DiscoveredTool, Listing, SourceError, ToolSource};
+use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
+use toolbooth_contracts::trust::TrustLevel;
+
+use super::error_text::ErrorText;
+use crate::command_line::CommandLine;
+use crate::launcher::Launcher;
+use crate::outcome::Ended;
+use crate::process::{self, Bounds};
+use crate::sandbox;
+use crate::text::plain;
+
+/// A configured pair of commands.
+#[derive(Debug, Clone)]
+pub struct CommandTools {
+    /// The name in configuration.
+    pub name: String,
+    /// Lists the tools.
+    pub discover: CommandLine,
+    /// Runs one tool: its name comes last on the line.
+    pub call: CommandLine,
+    /// How long listing may take.
+    pub discover_timeout: Duration,
+    /// Bytes of a listing.
+    pub listing_bytes_max: usize,
+    /// What an agent sees of a failure.
+    pub error_text: ErrorText,
+    /// How they are contained, where a contract says nothing.
+    pub sandbox: Option<SandboxProfile>,
+    /// The trust level of the listing command.
+    pub trust: TrustLevel,
+}
+
+/// Asks the command for its tools.
+#[derive(Debug, Clone)]
+pub struct CommandSource {
+    id: String,
+    tools: CommandTools,
+    launcher: Launcher,
+}
+
+impl CommandSource {
+    /// The source `command:NAME`.
+    #[must_use]
+    pub fn new(tools: CommandTools, launcher: Launcher) -> Self {
+        Self { id: format!("command:{}", tools.name), tools, launcher }
+    }
+}
+
+#[async_trait]
+impl ToolSource for CommandSource {
+    fn name(&self) -> &str {
+        &self.id
+    }
+
+    fn timeout(&self) -> Duration {
+        // The command is killed at its own timeout; the catalogue's comes a little later.
+        self.tools.discover_timeout + Duration::from_secs(2)
+    }
+
+    async fn list(&self) -> Result<Listing, SourceError> {
+        let tools = &self.tools;
+        let shown = tools.discover.shown();
+        let error =
+            |what: String| SourceError(tools.discover.conceal(&format!("`{shown}` {what}")));
+        let (conversation, _cancel) = Conversation::detached();
+        // An operator wrote the command to be run; its answers are guarded like any other.
+        let profile = sandbox::of_call(tools.sandbox.as_ref(), tools.trust)
+            .map(|profile| SandboxProfile { enforce: Enforce::BestEffort, ..profile });
+        let bounds = Bounds {
+            profile: profile.as_ref(),
+            timeout: Some(tools.discover_timeout),
+            ..Bounds::free(tools.listing_bytes_max)
+        };
+        let run = process::run(&self.launcher, &tools.discover, Vec::new(), bounds, &conversation);
+        let finished = run.await.map_err(|cause| error(format!("is not run: {cause}")))?;
+        match &finished.ended {
+            Ended::Exit(0) => (),
+            Ended::Timeout("its time") | Ended::Cancelled => {
+                let ms = tools.discover_timeout.as_millis();
+                return Err(error(format!("did not answer within {ms} ms")));
+            }
+            Ended::OutputLimit(_) => {
+                let most = tools.listing_bytes_max;
+                return Err(error(format!("printed more than {most} bytes")));
+            }
+            ended => {
+                let stderr = first_line(&finished.stderr);
+                let why = finished.denials(&plain(&finished.stderr));
+                return Err(error(format!("{}{stderr}{why}", ended.described())));
+            }
+        }
+        let mut document = parse(&finished.stdout)
+            .map_err(|fault| error(format!("printed no JSON document: {fault}")))?;
+        tools
+            .discover
+            .clone()
+            .with_secrets_of(profile.as_ref())
+            .secrets()
+            .conceal_definition(&mut document);
+        listing(&document)
+            .ok_or_else(|| error("did not print a list of function declarations".to_owned()))
+    }
+
+    fn changes(&self) -> Option<async_channel::Receiver<()>> {
+        None
+    }
+}
+
+fn first_line(stderr: &[u8]) -> String {
+    plain(stderr).lines().next().map(|line| format!(": {line}")).unwrap_or_default()
+}
+
+/// The declarations in a document: a list of them, or of `{functionDeclarations: […]}`.
+fn listing(document: &Value) -> Option<Listing> {
+    let items = document.as_array()?;
+    let mut listing = Listing::default();
+    for (index, item) in items.iter().enumerate() {
+        let nested = item.get("functionDeclarations").or_else(|| item.get("function_declarations"));
+        match nested.and_then(Value::as_array) {
+            Some(inner) => {
+                for (at, item) in inner.iter().enumerate() {
+                    add(&mut listing, item, &format!("item {index}.{at}"));
+                }
+            }
+            None => add(&mut listing, item, &format!("item {index}")),
+        }
+    }
+    Some(listing)
+}
+
+fn add(listing: &mut Listing, item: &Value, place: &str) {
+    let name = item.get("name").and_then(Value::as_str).filter(|name| !name.trim().is_empty());
+    let Some(name) = name else {
+        listing.problems.push(format!("{place} is no declaration: it has no `name`"));
+        return;
+    };
+    // A name goes on a command line; one that looks like an option would be read as one.
+    if name.starts_with('-') || name.contains('\0') {
+        listing.problems.push(format!("{place} has a name that a command would read as an option"));
+        return;
+    }
+    let schema = item
+        .get("parametersJsonSchema")
+        .or_else(|| item.get("parameters"))
+        .cloned()
+        .unwrap_or_else(|| json!({ "type": "object" }));
+    listing.tools.push(DiscoveredTool {
+        name: name.to_owned(),
+        title: None,
+        description: item.get("description").and_then(Value::as_str).map(str::to_owned),
+        input_schema: schema,
+        output_schema: None,
+        annotations: None::<Map<String, Value>>,
+        extra: serde_json::Map::new(),
+    });
+}

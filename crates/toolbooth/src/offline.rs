@@ -1,0 +1,199 @@
+//! The gateway without a store: enough to list tools.
+//!
+//! Doc: configuration.md
+
+use std::sync::Arc;
+
+use toolbooth_adapters::launcher::Launcher;
+use toolbooth_contracts::{ExecutionLog, Guard, ToolId};
+use toolbooth_proxy::{
+    Catalogue, Executors, PinStore, UnkeptPins, Upstreams, World, WorldSettings, Worlds, own_tools,
+};
+use toolbooth_registry::lock::{Lock, locked_id};
+use toolbooth_registry::wire::GivenNames;
+use toolbooth_registry::{RegisteredTool, Source, file};
+use toolbooth_server::Listing;
+use toolbooth_store::sqlite::StoreFolder;
+
+use crate::config::{self, Loaded, LockUse};
+use crate::executors::Adapters;
+use crate::failure::Failure;
+use crate::settings::{
+    PROMPT_NAMES, WIRE_NAMES, approvals, authorizer, check_defaults, kept_names, remembered_names,
+    unmet, wire_names,
+};
+use crate::trust::Trusted;
+use crate::{executors, registry_file, retention, secret_shapes};
+
+/// The parts that stand without a store: enough to list tools.
+pub(crate) struct OfflineGateway {
+    pub(crate) loaded: Trusted,
+    pub(crate) worlds: Arc<Worlds>,
+    pub(crate) catalogue: Arc<Catalogue>,
+    /// Tools of other sources that the registry file has taken the place of.
+    pub(crate) replaced: Vec<(ToolId, Source)>,
+    /// Ways out that were refused to processes of many calls, by source.
+    pub(crate) refusals: Vec<(String, ExecutionLog)>,
+    pub(crate) executors: Executors,
+    pub(crate) upstreams: Upstreams,
+    /// What starts every child.
+    pub(crate) launcher: Launcher,
+}
+
+/// Says on standard error what is assumed where there is no configuration.
+pub(crate) fn say_assumptions(loaded: &Loaded) {
+    if loaded.file.is_none() {
+        let (registry, _) = loaded.registry();
+        let tools = if registry.is_file() {
+            format!("built-in tools and {}", config::REGISTRY)
+        } else {
+            "built-in tools".to_owned()
+        };
+        crate::note(&format!(
+            "no {} found: {tools}, records under {}",
+            config::FILE,
+            loaded.data.display()
+        ));
+    }
+}
+
+/// Says once what the mode of the lock means, where discovered tools are all accepted or all
+/// quarantined.
+pub(crate) fn say_lock(frame: &OfflineGateway) {
+    if frame.catalogue.sources().next().is_none() {
+        return;
+    }
+    match &frame.worlds.now().approvals().lock {
+        Lock::Off => crate::note(
+            "the lock is off: all discovered tools are accepted as their sources describe them",
+        ),
+        Lock::Missing => crate::note(&format!(
+            "there is no {}: all discovered tools are quarantined; `toolbooth lock` writes it",
+            frame.loaded.lock().display()
+        )),
+        Lock::File(_) | Lock::FirstUse(_) => (),
+    }
+}
+
+/// Says how many tools and items were pinned at first use.
+pub(crate) fn say_first_uses(frame: &OfflineGateway) {
+    for first in frame.catalogue.take_first_uses() {
+        let items =
+            first.tools.iter().filter(|pinned| locked_id(&pinned.tool_id).is_some()).count();
+        let tools = first.tools.len() - items;
+        let more = match items {
+            0 => String::new(),
+            items => format!(" and {items} prompt(s) and resource(s)"),
+        };
+        crate::note(&format!("{}: {tools} tool(s){more} pinned at first use", first.source));
+    }
+}
+
+impl OfflineGateway {
+    /// Everything that needs no store.
+    pub(crate) async fn build(mut loaded: Trusted) -> Result<Self, Failure> {
+        let read = loaded.take_read();
+        let config = &loaded.config;
+        let policy = authorizer(config)?;
+        check_defaults(config)?;
+        config::toolsets::check_servers(config)?;
+        config.sandbox.check()?;
+        retention::retained(&loaded)?;
+        let guard = Guard::new(secret_shapes::shapes());
+        let mut world = World::new(policy).with_settings(WorldSettings {
+            approvals: approvals(&loaded)?,
+            names: wire_names(&loaded)?,
+            prompt_names: kept_names(&loaded, PROMPT_NAMES)?,
+            uris: config::toolsets::uris(config)?,
+            toolsets: config::toolsets::toolsets(config)?,
+            unmet: unmet(config),
+        });
+        let launcher = executors::launcher(&loaded)?;
+        let (adapters, mut entries) = Adapters::build(&loaded, &launcher)?;
+        let searching = config.mcp.listing == Listing::Search;
+        entries.extend(own_tools(config.results.shorten(), searching));
+        let tools: Result<Vec<RegisteredTool>, _> = entries
+            .iter()
+            .map(|entry| RegisteredTool::from_entry(entry, Source::Builtin, &guard))
+            .collect();
+        let tools = tools.map_err(|findings| {
+            Failure::configuration(format!("a built-in tool is not a contract: {findings:?}"))
+        })?;
+        world.replace_source(&Source::Builtin, tools);
+        let mut replaced = Vec::new();
+        if let Some((name, text)) = loaded.registry_text()? {
+            let tools = match read {
+                Some(tools) => tools,
+                None => {
+                    file::load(&text, &name, &guard)
+                        .map_err(|error| registry_file::rejected(&error))?
+                        .tools
+                }
+            };
+            replaced = world.replace_source(&Source::File, tools).replaced;
+            for (id, source) in &replaced {
+                tracing::warn!(tool.id = %id, was = %source, now = "file", "a tool is replaced");
+            }
+        }
+        let known: Vec<&str> = world.registry().iter().map(|tool| tool.id().as_str()).collect();
+        config::toolsets::check_tools(config, &known)?;
+        let Adapters { executors, sources, upstreams, refusals } = adapters;
+        let worlds = Worlds::new(world.with_names());
+        let pins: Arc<dyn PinStore> = match loaded.lock_use {
+            LockUse::Pin => Arc::new(loaded.pins()),
+            LockUse::Look | LockUse::Write => Arc::new(UnkeptPins),
+        };
+        let catalogue = Catalogue::new(Arc::clone(&worlds), executors.clone(), guard, sources);
+        let catalogue = Arc::new(catalogue.with_pins(pins));
+        catalogue.restore_locked().await;
+        Ok(Self { loaded, worlds, catalogue, replaced, refusals, executors, upstreams, launcher })
+    }
+
+    /// The hosts that a source was refused.
+    pub(crate) fn refused_hosts(&self, source: &Source) -> Vec<String> {
+        let name = source.to_string();
+        let own = self.refusals.iter().filter(|(own, _)| *own == name);
+        let refused = own.flat_map(|(_, log)| log.egress());
+        let mut hosts: Vec<String> =
+            refused.map(|refusal| format!("{}:{}", refusal.host, refusal.port)).collect();
+        hosts.dedup();
+        hosts
+    }
+
+    /// Ends what was opened for discovery, where no gateway is built.
+    pub(crate) async fn close(&self) {
+        self.executors.close().await;
+    }
+}
+
+/// Keeps the names on the wire, so that no name is ever given to another tool or prompt.
+pub(crate) fn remember_names(frame: &OfflineGateway) {
+    let world = frame.worlds.now();
+    remember(frame, WIRE_NAMES, world.names().given());
+    // Without prompts there is nothing to keep.
+    if !world.prompt_names().given().is_empty() {
+        remember(frame, PROMPT_NAMES, world.prompt_names().given());
+    }
+}
+
+fn remember(frame: &OfflineGateway, file: &str, names: &GivenNames) {
+    if *names == remembered_names(&frame.loaded, file) {
+        return;
+    }
+    // Names that are given out are kept, also where nothing was recorded yet.
+    if let Err(error) = StoreFolder::create(&frame.loaded.data) {
+        tracing::warn!(%error, "the names on the wire cannot be kept");
+        return;
+    }
+    let path = frame.loaded.data.join(file);
+    let draft = path.with_extension("draft");
+    let text = serde_json::to_vec_pretty(names).unwrap_or_default();
+    let written = std::fs::write(&draft, text).and_then(|()| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&draft, PermissionsExt::from_mode(0o600))?;
+        std::fs::rename(&draft, &path)
+    });
+    if let Err(error) = written {
+        tracing::warn!(%error, "the names on the wire cannot be kept");
+    }
+}

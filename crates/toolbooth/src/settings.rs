@@ -1,0 +1,261 @@
+//! What a configuration means for the parts of a gateway: policy, bounds, what is kept, approvals, names.
+//!
+//! Doc: configuration.md
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use toolbooth_contracts::ToolPattern;
+use toolbooth_contracts::agent_log::LogLevel;
+use toolbooth_contracts::contract::GATEWAY_RUNTIME;
+use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, Whitelist};
+use toolbooth_proxy::{Limits, PayloadRetention, READ_RESULT, Results};
+use toolbooth_registry::WireNames;
+use toolbooth_registry::lock::{Approvals, Lock, LockFile};
+use toolbooth_registry::wire::{GivenNames, Naming, Prefix};
+
+use crate::config::lock::LockMode;
+use crate::config::{Config, Loaded, LockUse};
+use crate::failure::Failure;
+
+/// The file that remembers names on the wire.
+pub(crate) const WIRE_NAMES: &str = "wire-names.json";
+
+/// The file that remembers the names of prompts on the wire.
+pub(crate) const PROMPT_NAMES: &str = "prompt-names.json";
+
+/// Settings of discovered tools that no contract could have.
+pub(crate) fn check_defaults(config: &Config) -> Result<(), Failure> {
+    let named = |kind: &str, name: &str| format!("{kind}.{name}");
+    let reserved = [
+        ("servers", config.servers.contains_key(GATEWAY_RUNTIME)),
+        ("runtimes", config.runtimes.contains_key(GATEWAY_RUNTIME)),
+    ];
+    if let Some((kind, _)) = reserved.into_iter().find(|(_, there)| *there) {
+        let message = format!("`{GATEWAY_RUNTIME}` is the gateway's own name");
+        return Err(Failure::configuration(message)
+            .at(named(kind, GATEWAY_RUNTIME))
+            .hint("give it another name"));
+    }
+    let mut all = vec![("discovery.defaults".to_owned(), &config.discovery.defaults)];
+    for (name, server) in &config.servers {
+        all.push((format!("{}.defaults", named("servers", name)), &server.defaults));
+        for (tool, own) in &server.overrides {
+            all.push((format!("{}.overrides.{tool}", named("servers", name)), own));
+        }
+    }
+    for (name, pair) in &config.commands {
+        all.push((format!("{}.defaults", named("commands", name)), &pair.defaults));
+        for (tool, own) in &pair.overrides {
+            all.push((format!("{}.overrides.{tool}", named("commands", name)), own));
+        }
+    }
+    for (place, defaults) in all {
+        let wrong = |message: String| Err(Failure::configuration(message).at(place.clone()));
+        if defaults.timeout_ms == Some(0) {
+            return wrong("`timeout_ms` must be more than 0".to_owned());
+        }
+        if defaults.trust_level.as_deref().is_some_and(|level| level.trim().is_empty()) {
+            return wrong("`trust_level` must not be blank".to_owned());
+        }
+        for permission in defaults.permissions.iter().flatten() {
+            if Grant::parse(permission).is_err() || permission.contains('*') {
+                return wrong(format!("`{permission}` is no permission such as `read:files`"));
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn authorizer(config: &Config) -> Result<Authorizer, Failure> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let flags =
+        FeatureFlags { mcp_tools: config.flags.mcp_tools, tools_policy: config.flags.tools_policy }
+            .overridden(variable)
+            .map_err(|error| Failure::configuration(error.to_string()))?;
+    let whitelist = match variable("TOOL_WHITELIST").filter(|list| !list.is_empty()) {
+        Some(list) => Whitelist::parse(&list)
+            .map_err(|error| Failure::configuration(error.to_string()))
+            .map_err(|failure| failure.at("the variable TOOL_WHITELIST"))?,
+        None => config.policy.whitelist.clone().map_or_else(Whitelist::all, Whitelist::only),
+    };
+    let mut callers = BTreeMap::new();
+    for (name, caller) in &config.callers {
+        let grants = caller
+            .grants
+            .iter()
+            .map(|grant| Grant::parse(grant))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| {
+                Failure::configuration(error.to_string()).at(format!("callers.{name}.grants"))
+            })?;
+        let rights = CallerRights {
+            matches: caller.matches.clone(),
+            tools: caller.tools.clone(),
+            deny: caller.deny.clone(),
+            grants,
+            operate: caller.operate,
+        };
+        callers.insert(name.clone(), rights);
+    }
+    Ok(Authorizer::new(flags)
+        .with_whitelist(whitelist)
+        .with_callers(callers)
+        .with_approval_by_trust(config.trust.approval.clone()))
+}
+
+pub(crate) fn limits(config: &Config) -> Limits {
+    let standard = Limits::default();
+    let proxy = &config.proxy;
+    Limits {
+        in_flight_max: proxy.in_flight_max.unwrap_or(standard.in_flight_max),
+        argument_bytes_max: proxy.argument_bytes_max.unwrap_or(standard.argument_bytes_max),
+        result_bytes_max: proxy.result_bytes_max.unwrap_or(standard.result_bytes_max),
+        output: proxy.output,
+        input_patience: proxy
+            .input_patience_ms
+            .map_or(standard.input_patience, Duration::from_millis),
+        progress_cap: proxy.progress_cap_ms.map(Duration::from_millis),
+        queued_max: proxy.queued_max.unwrap_or(standard.queued_max),
+        ..standard
+    }
+}
+
+/// What is kept of payloads.
+pub(crate) fn retention(config: &Config) -> PayloadRetention {
+    let logs = config.audit.tools.iter().map(|(tool, level)| (tool.clone(), *level));
+    let receipts = &config.receipts;
+    let kept = receipts.tools.iter().map(|(tool, own)| (tool.clone(), *own));
+    // What a read gives stands in the receipt that it reads.
+    let read = ToolPattern::try_from(READ_RESULT.to_owned()).ok();
+    let logs = logs.chain(read.clone().map(|read| (read, LogLevel::Digest)));
+    let kept = kept.chain(read.map(|read| (read, Results::Digest)));
+    let shown = config.results.tools.iter().map(|(tool, bytes)| (tool.clone(), *bytes));
+    let inline_bytes = config.results.inline_bytes();
+    let proxy = &config.proxy;
+    let intents = proxy.intents.iter().map(|(tool, own)| (tool.clone(), *own));
+    PayloadRetention::default()
+        .with_log(config.audit.log, logs.collect())
+        .with_results(receipts.results, kept.collect())
+        .with_inline_bytes(inline_bytes, shown.collect())
+        .with_intent(proxy.intent, intents.collect())
+}
+
+/// Permissions whose requirement is not there.
+pub(crate) fn unmet(config: &Config) -> BTreeMap<String, String> {
+    let there = |requirement: &str| match requirement.split_once('.') {
+        Some(("servers", name)) => {
+            config.servers.get(name).is_some_and(|server| server.enabled != Some(false))
+        }
+        Some(("runtimes", name)) => config.runtimes.contains_key(name),
+        Some(("commands", name)) => {
+            config.commands.get(name).is_some_and(|pair| pair.enabled != Some(false))
+        }
+        Some(("endpoints", name)) => config.endpoints.contains_key(name),
+        _ => requirement == "builtin.web_search" && config.builtin.web_search.endpoint.is_some(),
+    };
+    config
+        .permissions
+        .iter()
+        .filter(|(_, permission)| !there(&permission.requires))
+        .map(|(name, permission)| (name.clone(), permission.requires.clone()))
+        .collect()
+}
+
+/// By what discovered tools are judged: the lock, and two settings.
+pub(crate) fn approvals(loaded: &Loaded) -> Result<Approvals, Failure> {
+    let discovery = &loaded.config.discovery;
+    Ok(Approvals {
+        lock: read_lock(loaded)?,
+        new_tools: discovery.new_tools,
+        suspicious: discovery.suspicious,
+    })
+}
+
+/// Reads the lock file, or the pins, as the mode says. One that cannot be read approves nothing,
+/// so nothing starts with it.
+pub(crate) fn read_lock(loaded: &Loaded) -> Result<Lock, Failure> {
+    match loaded.lock_mode() {
+        LockMode::Off => Ok(Lock::Off),
+        LockMode::File => match read_lock_file(loaded)? {
+            Some(lock) => Ok(Lock::File(lock)),
+            None if loaded.requires_lock() && loaded.lock_use != LockUse::Write => {
+                Err(Failure::configuration("the lock file is not there")
+                    .at(loaded.lock().display().to_string())
+                    .hint("`toolbooth lock` writes it"))
+            }
+            None => Ok(Lock::Missing),
+        },
+        LockMode::FirstUse => {
+            if loaded.lock_use != LockUse::Write {
+                check_replicas(loaded)?;
+            }
+            Ok(Lock::FirstUse(loaded.pins().read()?.unwrap_or_else(LockFile::empty)))
+        }
+    }
+}
+
+/// Refuses first-use pins for a store that replicas share: each replica would pin what its own
+/// first listing says.
+pub(crate) fn check_replicas(loaded: &Loaded) -> Result<(), Failure> {
+    if loaded.config.store.url.is_none() {
+        return Ok(());
+    }
+    let written = if loaded.config.lock.mode().is_some() { "" } else { ", the default," };
+    Err(Failure::configuration(format!(
+        "`[lock] mode = \"first-use\"`{written} does not work with `[store] url`: each replica \
+         would pin its own first listing"
+    ))
+    .at("lock.mode")
+    .hint(
+        "write `[lock]` with `mode = \"file\"`, and give every replica the file that `toolbooth \
+         lock` writes; or write `mode = \"off\"` to accept tools as their sources describe them",
+    ))
+}
+
+/// Reads the lock file; `None` where there is none.
+pub(crate) fn read_lock_file(loaded: &Loaded) -> Result<Option<LockFile>, Failure> {
+    let path = loaded.lock();
+    let shown = path.display().to_string();
+    match crate::files::read(&path) {
+        Ok(text) => LockFile::parse(&text).map(Some).map_err(|error| {
+            let place = error
+                .place
+                .map_or(shown.clone(), |(line, column)| format!("{shown}:{line}:{column}"));
+            Failure::new(crate::failure::USAGE, "invalid-lock", error.message).at(place).hint(
+                "get the file back from version control, or remove it and run `toolbooth lock`",
+            )
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::configuration(format!("the lock file cannot be read: {error}"))
+            .at(shown)
+            .hint("`toolbooth lock` writes it")),
+    }
+}
+
+/// The names on the wire that were given so far, and how further ones are made.
+pub(crate) fn wire_names(loaded: &Loaded) -> Result<WireNames, Failure> {
+    kept_names(loaded, WIRE_NAMES)
+}
+
+/// The names that a file keeps, and how further ones are made.
+pub(crate) fn kept_names(loaded: &Loaded, file: &str) -> Result<WireNames, Failure> {
+    let config = &loaded.config;
+    let (naming, prefix) = (config.mcp.names, config.mcp.prefix);
+    if naming == Naming::Native && prefix != Prefix::Always {
+        return Err(Failure::configuration("`prefix` is about short names; ids stay as they are")
+            .at("mcp.prefix")
+            .hint("take `prefix` or `names = \"native\"` out"));
+    }
+    Ok(WireNames::new(naming, prefix, remembered_names(loaded, file)))
+}
+
+pub(crate) fn remembered_names(loaded: &Loaded, file: &str) -> GivenNames {
+    let path = loaded.data.join(file);
+    // At first start there is none.
+    let Ok(text) = crate::files::read(&path) else { return GivenNames::default() };
+    GivenNames::read(&text).unwrap_or_else(|| {
+        tracing::warn!("the names on the wire are given anew, their file cannot be read");
+        GivenNames::default()
+    })
+}
