@@ -9,9 +9,10 @@ use serde_json::Value;
 use crate::run::{build_program, cargo, repository, run, target};
 
 /// The crates, lowest first.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 11] = [
     "toolbooth-contracts",
     "toolbooth-launcher",
+    "toolbooth-mcp",
     "toolbooth-registry",
     "toolbooth-policy",
     "toolbooth-audit",

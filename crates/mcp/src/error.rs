@@ -15,6 +15,16 @@ pub enum AnnotationError {
     /// Two properties have the same.
     #[error("`x-mcp-header` of property `{0}` is another property's too")]
     Taken(String),
+    /// There are more than a request can have headers, or one lies too deep.
+    #[error(
+        "`x-mcp-header` stands on more than {headers} properties, or deeper than {levels} levels"
+    )]
+    TooMany {
+        /// The most headers.
+        headers: usize,
+        /// The most levels.
+        levels: usize,
+    },
     /// Its property is no string, integer or boolean.
     #[error("`x-mcp-header` of property `{0}`, which is no string, integer or boolean")]
     Kind(String),

@@ -20,7 +20,7 @@ use crate::error::AnnotationError;
 
 /// The keyword by which a schema asks for a header.
 const KEYWORD: &str = "x-mcp-header";
-/// Headers of one call, and how deep properties are looked through for them.
+/// Most headers of one call, and how deep their properties may be.
 const PARAMS_MAX: usize = 64;
 const DEPTH_MAX: usize = 16;
 
@@ -90,14 +90,10 @@ impl Annotated<'_> {
 /// Whether a schema has a property whose argument is repeated in a header.
 #[must_use]
 pub fn is_annotated(schema: &Value) -> bool {
-    fn below(schema: &Value, depth: usize) -> bool {
-        let properties = schema.get("properties").and_then(Value::as_object);
-        depth < DEPTH_MAX
-            && properties.is_some_and(|properties| {
-                properties.values().any(|own| own.get(KEYWORD).is_some() || below(own, depth + 1))
-            })
-    }
-    below(schema, 0)
+    let properties = schema.get("properties").and_then(Value::as_object);
+    properties.is_some_and(|properties| {
+        properties.values().any(|own| own.get(KEYWORD).is_some() || is_annotated(own))
+    })
 }
 
 /// The properties whose arguments are repeated in headers: those that are reached by `properties` alone.
@@ -107,9 +103,6 @@ pub fn annotated(schema: &Value) -> Vec<Annotated<'_>> {
         let required = schema.get("required").and_then(Value::as_array);
         let properties = schema.get("properties").and_then(Value::as_object);
         for (name, schema) in properties.into_iter().flatten() {
-            if path.len() >= DEPTH_MAX || out.len() >= PARAMS_MAX {
-                return;
-            }
             path.push(name);
             if let Some(keyword) = schema.get(KEYWORD) {
                 let is_required = required.is_some_and(|names| names.iter().any(|own| own == name));
@@ -137,6 +130,9 @@ pub fn check(schema: &Value) -> Result<(), AnnotationError> {
     let mut seen = HashSet::new();
     for Annotated { path, schema, keyword, .. } in annotated(schema) {
         let property = path.join(".");
+        if path.len() > DEPTH_MAX || seen.len() >= PARAMS_MAX {
+            return Err(AnnotationError::TooMany { headers: PARAMS_MAX, levels: DEPTH_MAX });
+        }
         let Some(name) = keyword.as_str() else { return Err(AnnotationError::NoText(property)) };
         if !is_token(name) {
             return Err(AnnotationError::NoName(property));
@@ -210,6 +206,12 @@ mod tests {
             let error = check(&schema).unwrap_err().to_string();
             assert!(error.contains(told), "{error}");
         }
+        let many: Map<String, Value> = (0..=PARAMS_MAX)
+            .map(|n| (format!("p{n}"), json!({"type": "string", "x-mcp-header": format!("P{n}")})))
+            .collect();
+        let many = json!({ "properties": many });
+        assert!(check(&many).unwrap_err().to_string().contains("more than 64"));
+        assert_eq!(annotated(&many).len(), PARAMS_MAX + 1, "all are compared at the door");
         let default = property(json!({"default": {"x-mcp-header": 1}}));
         assert_eq!(check(&default), Ok(()));
         assert!(!is_annotated(&default));
@@ -222,6 +224,7 @@ mod tests {
             "deep": {"properties": {"n": {"type": "integer", "x-mcp-header": "N"}}},
         }});
         assert!(is_annotated(&schema));
+        assert_eq!(check(&schema), Ok(()));
         let found = annotated(&schema);
         let told: Vec<_> = found.iter().map(|one| (one.path.join("."), one.is_required)).collect();
         assert_eq!(told, [("a".to_owned(), true), ("deep.n".to_owned(), false)]);

@@ -107,6 +107,15 @@ pub struct Access {
     missing: Vec<String>,
 }
 
+impl Access {
+    /// Whether the caller has every permission that the tool needs; what is missing is told when the call
+    /// is authorized.
+    #[must_use]
+    pub fn has_permissions(&self) -> bool {
+        self.missing.is_empty()
+    }
+}
+
 /// What a call takes from limits, inside the claim's transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Charges {

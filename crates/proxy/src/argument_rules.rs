@@ -6,7 +6,7 @@ use toolbooth_contracts::result::ArgumentError;
 use toolbooth_contracts::{Arguments, ToolContract};
 
 /// What a front door checks or changes of arguments, as its protocol has it. The path asks it in stage 4,
-/// after the gate and before the schema, and only for a tool that the caller may know.
+/// after the gate and before the schema, and only where the caller has the permissions of the tool.
 pub trait ArgumentRules: Send + Sync {
     /// The arguments that are judged, recorded and handed to the tool.
     ///

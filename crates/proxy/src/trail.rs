@@ -12,7 +12,7 @@ use toolbooth_audit::ledger::{Moment, Refusal};
 use toolbooth_audit::redact;
 use toolbooth_contracts::agent_log::{AgentLog, LogLevel};
 use toolbooth_contracts::event::{AuditEventKind, DecisionNote, EventBody};
-use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX, parse_all_faults};
+use toolbooth_contracts::json::{JsonText, WRAPPED_DEPTH_MAX, parse_with_doubles};
 use toolbooth_contracts::{
     Arguments, CallContext, Caller, ContentBlock, Effect, ErrorCode, Status, payload,
 };
@@ -167,8 +167,8 @@ impl CallTrail {
             // What the gate refuses is logged as far as it can be read: as mere text the names of
             // its secrets could not be told.
             Input::Raw(raw) => {
-                let read = parse_all_faults(raw.get().as_bytes(), &mut |_, _, _| ()).ok();
-                read.and_then(|(tree, _)| redact::tree(&tree, shapes).ok())
+                let read = parse_with_doubles(raw.get()).ok();
+                read.and_then(|tree| redact::tree(&tree, shapes).ok())
             }
         };
         // A record wraps a few levels around it, and must be readable all the same.

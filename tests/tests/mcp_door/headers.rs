@@ -169,6 +169,16 @@ fn annotated_parameters_agree_with_their_headers() {
         let (status, answer) = tried(&gateway, "os_open", arguments, &changed);
         assert_eq!((status, code(&answer)), (400, -32_020), "{of}: {answer}");
     }
+    // What takes events only is told by the status too.
+    let events = ("Accept", Some("text/event-stream"));
+    let wrong = [right[0], ("Mcp-Param-Count", Some("4")), right[2], events];
+    let (status, answer) = tried(&gateway, "os_open", &all, &wrong);
+    assert_eq!((status, code(&answer)), (400, -32_020), "{answer}");
+    // A call that is refused so is recorded.
+    let (logs, _) = place.json(&["logs", "query", "--code", "invalid-args"]);
+    let tools: Vec<&Value> =
+        logs["logs"].as_array().unwrap().iter().map(|log| &log["toolName"]).collect();
+    assert_eq!(tools, vec![&json!("os.open"); 8]);
     let (status, answer) = tried(
         &gateway,
         "os_open",

@@ -29,6 +29,9 @@ pub use text::JsonText;
 /// Nesting deeper than this is refused.
 pub const DEPTH_MAX: usize = 128;
 
+/// Faults that one reading goes on after.
+pub const FAULTS_MAX: usize = 1_000;
+
 /// Keys that `serde_json` uses internally; a document that spells them is refused, because it
 /// would be read as another value than it is.
 const PRIVATE_PREFIX: &str = "$serde_json::private::";
@@ -175,6 +178,15 @@ pub(crate) fn parse_text(reader: &mut Reader<'_>) -> Result<Value, JsonFault> {
     Ok(value)
 }
 
+/// As [`parse`], but a key may stand twice in one object, and its last value counts: for looking at what
+/// was refused, and not for use.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_with_doubles(text: &str) -> Result<Value, JsonFault> {
+    parse_text(&mut Reader::new(text).with_doubles())
+}
+
 /// Called for each member and element: the way to it, the offset of its key (or of its value in
 /// an array), and the offset of its value.
 pub type Observer<'o> = dyn FnMut(&[Step], usize, usize) + 'o;
@@ -191,7 +203,7 @@ pub fn parse_observed(text: &[u8], observer: &mut Observer<'_>) -> Result<Value,
 }
 
 /// As [`parse_observed`], but goes on after faults that leave the rest readable (duplicate keys,
-/// numbers out of range, lone surrogates, reserved keys), and gives all of them. The value is for
+/// numbers out of range, lone surrogates, reserved keys), at most [`FAULTS_MAX`], and gives them. The value is for
 /// looking at, not for use, when there are any.
 ///
 /// # Errors

@@ -31,6 +31,8 @@ pub struct Reader<'t> {
     deepest: usize,
     pub(super) blanks: bool,
     pub(super) line_breaks: bool,
+    /// Whether a key may stand twice in one object; the last one counts.
+    doubles: bool,
     /// Where faults go that leave the rest readable; `None` = the first one ends the reading.
     pub(super) soft: Option<Vec<JsonFault>>,
 }
@@ -78,6 +80,7 @@ impl<'t> Reader<'t> {
             deepest: 0,
             blanks: false,
             line_breaks: false,
+            doubles: false,
             soft: None,
         }
     }
@@ -93,6 +96,13 @@ impl<'t> Reader<'t> {
     #[must_use]
     pub fn tolerant(self) -> Self {
         Self { soft: Some(Vec::new()), ..self }
+    }
+
+    /// The same, for which a key may stand twice in one object, as most readers have it: for looking at
+    /// what was refused.
+    #[must_use]
+    pub fn with_doubles(self) -> Self {
+        Self { doubles: true, ..self }
     }
 
     /// A reader of bytes.
@@ -176,7 +186,7 @@ impl<'t> Reader<'t> {
                 let fault = self.fault(JsonFaultKind::ReservedKey, key_at, RESERVED_KEY);
                 self.pass_or(fault)?;
             }
-            if !keys.insert(key.clone()) {
+            if !self.doubles && !keys.insert(key.clone()) {
                 let message =
                     format!("the key `{}` stands twice in one object", key.escape_debug());
                 let fault = self.fault(JsonFaultKind::DuplicateKey, key_at, message);

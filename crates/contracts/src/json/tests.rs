@@ -1,3 +1,5 @@
+use serde_json::json;
+
 use super::*;
 
 #[test]
@@ -70,4 +72,16 @@ proptest::proptest! {
             proptest::prop_assert_eq!(theirs, value);
         }
     }
+}
+
+#[test]
+fn doubled_keys_cost_nothing_where_they_may_stand() {
+    assert_eq!(parse_with_doubles(r#"{"a":1,"a":{"b":2}}"#).unwrap(), json!({"a": {"b": 2}}));
+    for refused in [r#"{"a":1e400}"#, r#"{"a":"\ud800"}"#, "{"] {
+        assert!(parse_with_doubles(refused).is_err(), "{refused}");
+    }
+    // Each fault names the whole way to it, so that their number has to be bounded.
+    let text = format!(r#"{{"{}":{{{}"":1}}}}"#, "k".repeat(10_000), r#""":1,"#.repeat(5_000));
+    let faults = parse_all_faults(text.as_bytes(), &mut |_, _, _| ()).unwrap_err();
+    assert_eq!(faults.len(), FAULTS_MAX + 1);
 }

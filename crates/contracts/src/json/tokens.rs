@@ -37,11 +37,11 @@ impl<'t> Reader<'t> {
 
     pub(super) fn pass_or(&mut self, fault: JsonFault) -> Result<(), JsonFault> {
         match &mut self.soft {
-            Some(soft) => {
+            Some(soft) if soft.len() < super::FAULTS_MAX => {
                 soft.push(fault);
                 Ok(())
             }
-            None => Err(fault),
+            _ => Err(fault),
         }
     }
 

@@ -46,7 +46,8 @@ impl Catalogue {
             return because(CoverageState::NotConfigured, format!("`{setting}` is missing"));
         }
         // The gateway's own tools need nothing.
-        if matches!(tool.adapter(), AdapterId::Local(id) if id == GATEWAY_RUNTIME) {
+        let is_own = matches!(tool.adapter(), AdapterId::Local(id) if id == GATEWAY_RUNTIME);
+        if is_own && *tool.source() == Source::Builtin {
             return ToolState { state: CoverageState::Real, reason: None };
         }
         let Some(executor) = self.executors.get(tool.adapter()) else {

@@ -42,7 +42,9 @@ pub(super) fn guard(inner: &ProxyState, resolved: Resolved) -> Result<Guarded, R
             return Err(invalid_arguments(found.entered.trail, &[reason.to_error()]));
         }
     };
-    let ruled = match found.entered.asked.rules.take() {
+    // What the door says of a tool is for those who may call it; who may not is told so by the policy.
+    let rules = found.entered.asked.rules.take().filter(|_| access.has_permissions());
+    let ruled = match rules {
         Some(rules) => rules.apply(contract, arguments.clone()),
         None => Ok(arguments.clone()),
     };

@@ -235,7 +235,7 @@ pub(super) async fn readyz(State(door): State<HttpDoor>) -> Response {
     match (door.readiness)().await {
         Ok(()) => Json(json!({ "ok": true })).into_response(),
         Err(error) => {
-            tracing::warn!(%error, "not ready");
+            tracing::warn!(reason = %error, "not ready");
             let title = "calls cannot be recorded at the moment".to_owned();
             Problem::new(503, "record-unavailable", title).into_response()
         }

@@ -120,8 +120,10 @@ pub(super) async fn reply(
             first = outgoing.recv() => match first {
                 Some(Outgoing::Answer(Answer { message, error })) => {
                     drop(guard.map(DropGuard::disarm));
-                    return if accepted.json {
-                        document(status(era, error), message)
+                    let status = status(era, error);
+                    // A stream of events has a status of its own, and could not say so.
+                    return if accepted.json || status != StatusCode::OK {
+                        document(status, message)
                     } else {
                         events(Stream::ended(event(&message)))
                     };

@@ -7,7 +7,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, Error as _, MapAccess, Unexpected, Visitor};
 use toolbooth_contracts::secret::SecretLocation;
 
 /// A value that may be a secret.
@@ -33,7 +33,14 @@ impl<'de> Deserialize<'de> for Setting {
                 Ok(Setting::Text(text.to_owned()))
             }
             fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Setting, A::Error> {
-                KeptSetting::deserialize(MapAccessDeserializer::new(members)).map(Setting::Kept)
+                let kept = KeptSetting::deserialize(MapAccessDeserializer::new(members));
+                kept.map(Setting::Kept).map_err(|error| match error.to_string() {
+                    // A date comes as a table of the library's own.
+                    told if told.contains("__toml_private") => {
+                        A::Error::invalid_type(Unexpected::Other("date"), &self)
+                    }
+                    _ => error,
+                })
             }
         }
         from.deserialize_any(Visit)
@@ -71,6 +78,8 @@ mod tests {
         assert_eq!(wrong("{ secret_ref = \"env:A\", mask = false }"), None);
         let told = wrong("{ secret_ref = \"env:A\", masked = false }").unwrap();
         assert!(told.contains("masked"), "{told}");
+        let told = wrong("2026-01-01").unwrap();
+        assert!(told.contains("a text, or a table") && !told.contains("private"), "{told}");
         let told = wrong("7").unwrap();
         assert!(told.contains("a text, or a table"), "{told}");
     }
