@@ -10,8 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::json;
 use toolbooth_audit::memory::MemoryLedger;
-use toolbooth_contracts::contract::{AdapterId, ToolContract};
-use toolbooth_contracts::coverage::Readiness;
+use toolbooth_contracts::contract::{AdapterId, GATEWAY_RUNTIME, ToolContract};
+use toolbooth_contracts::coverage::{CoverageState, Readiness};
 use toolbooth_contracts::port::{DiscoveredTool, Listing, SourceError, ToolSource};
 use toolbooth_contracts::{
     CallRequest, Caller, Conversation, Dispatch, ErrorCode, Executor, Guard, Outcome, ToolCall,
@@ -22,9 +22,9 @@ use toolbooth_proxy::{
     Catalogue, Clock, Executors, FirstListing, Limits, PinError, PinStore, Pinned, ProxyParts,
     SourceEntry, SystemClock, SystemIds, ToolProxy, UnkeptPins, World, Worlds,
 };
-use toolbooth_registry::Source;
 use toolbooth_registry::discovered::SourcePolicy;
 use toolbooth_registry::lock::{Approvals, Lock, LockFile};
+use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
 /// A server whose words are set by the test.
 struct Talker {
@@ -326,4 +326,28 @@ async fn pinned_tools_are_known_before_their_source_answers() {
     fixture.catalogue.approve_by(first_use(seen)).await;
     fixture.catalogue.restore_locked().await;
     assert!(fixture.catalogue.unknown_sources().is_empty());
+}
+
+#[tokio::test]
+async fn a_tool_of_the_file_is_no_tool_of_the_gateway() {
+    let catalogue = |source: Source| {
+        let entry = json!({
+            "name": "house.clean", "execution": {"localRuntimeId": GATEWAY_RUNTIME},
+            "input_schema": {"type": "object"}, "output_schema": {}, "sandbox": {"enforce": "required"}
+        });
+        let tool = RegisteredTool::from_entry(&entry, source, &Guard::default()).unwrap();
+        let mut registry = ToolRegistry::default();
+        let _ = registry.register(tool);
+        let flags = FeatureFlags { mcp_tools: true, tools_policy: true };
+        let world = World::new(Authorizer::new(flags)).with_registry(registry);
+        let runtime = AdapterId::Local(GATEWAY_RUNTIME.into());
+        let executors = Executors::default().with(runtime, Arc::new(Answers));
+        Catalogue::new(Worlds::new(world), executors, Guard::default(), Vec::new())
+    };
+    let own = catalogue(Source::Builtin).coverage(false).await;
+    assert_eq!((own.tools[0].state, &own.tools[0].reason), (CoverageState::Real, &None));
+    let declared = catalogue(Source::File).coverage(false).await;
+    assert_eq!(declared.tools[0].state, CoverageState::NotConfigured);
+    let reason = declared.tools[0].reason.as_deref().unwrap();
+    assert!(reason.contains("its sandbox is required"), "{reason}");
 }

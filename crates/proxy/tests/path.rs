@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -26,17 +27,18 @@ use toolbooth_contracts::event::{AuditEvent, AuditEventKind, EventBody};
 use toolbooth_contracts::json::JsonText;
 use toolbooth_contracts::port::{ExecutionError, InputNeeded};
 use toolbooth_contracts::receipt::Receipt;
+use toolbooth_contracts::result::ArgumentError;
 use toolbooth_contracts::{
-    CallRequest, Caller, ContentBlock, Conversation, Dispatch, Effect, ErrorCode, Executor, Guard,
-    Outcome, Payload, Status, ToolCall, ToolOutput, ToolResult,
+    Arguments, CallRequest, Caller, ContentBlock, Conversation, Dispatch, Effect, ErrorCode,
+    Executor, Guard, Outcome, Payload, Status, ToolCall, ToolOutput, ToolResult,
 };
 use toolbooth_policy::{
     Authorizer, CallerRights, EngineError, FeatureFlags, PolicyEngine, Question, ToolStatus,
     Verdict, Whitelist,
 };
 use toolbooth_proxy::{
-    Clock, Executors, IdSource, Intent, Limits, OutputRule, PayloadRetention, ProxyParts,
-    SystemClock, SystemIds, ToolProxy, World, Worlds,
+    ArgumentRules, Clock, Executors, IdSource, Intent, Limits, OutputRule, PayloadRetention,
+    ProxyParts, SystemClock, SystemIds, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
@@ -310,6 +312,41 @@ async fn denied_and_invalid_calls_never_reach_an_executor() {
     refused(none, Authorizer::new(on()), good(), C::RateLimited).await;
     refused(entry(), Authorizer::new(on()).with_engine(Arc::new(Broken)), good(), C::PolicyDenied)
         .await;
+}
+
+/// The rules of a door that refuses every call, and counts how often it was asked.
+#[derive(Default)]
+struct RefusesAll(AtomicUsize);
+
+impl ArgumentRules for RefusesAll {
+    fn apply(&self, _: &ToolContract, _: Arguments) -> Result<Arguments, ArgumentError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Err(ArgumentError {
+            path: "/n".into(),
+            keyword: "door".into(),
+            message: "the door refuses".into(),
+        })
+    }
+}
+
+#[tokio::test]
+async fn the_door_is_asked_of_the_arguments_only_for_a_caller_with_the_permissions() {
+    use ErrorCode as C;
+    let without = CallerRights { grants: vec![], ..CallerRights::everything() };
+    for (rights, code, asked) in
+        [(without, C::PolicyDenied, 0), (CallerRights::everything(), C::InvalidArgs, 1)]
+    {
+        let ledger = memory();
+        let policy = Authorizer::new(on()).with_callers(BTreeMap::from([("l".into(), rights)]));
+        let parts = parts(world(&entry(), policy), Arc::clone(&ledger) as _, untouched());
+        let rules = Arc::new(RefusesAll::default());
+        let call = ToolCall::new(request(r#"{"n":1}"#, None), Caller::local());
+        let (conversation, _cancel) = Conversation::detached();
+        let told = Arc::clone(&rules) as Arc<dyn ArgumentRules>;
+        let result = ToolProxy::new(parts).call_shown(call, conversation, Some(told)).await;
+        assert_eq!(rules.0.load(Ordering::SeqCst), asked, "{code}");
+        holds(&ledger, &result, code).await;
+    }
 }
 
 struct Broken;
