@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::run::{build_program, cargo, repository, run, target};
 
 /// The crates, lowest first.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "toolbooth-contracts",
     "toolbooth-launcher",
     "toolbooth-mcp",
@@ -17,6 +17,7 @@ const CRATES: [&str; 11] = [
     "toolbooth-policy",
     "toolbooth-audit",
     "toolbooth-adapters",
+    "toolbooth-import",
     "toolbooth-store",
     "toolbooth-proxy",
     "toolbooth-server",

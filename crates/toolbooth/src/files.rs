@@ -15,6 +15,14 @@ pub(crate) fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     std::fs::read(path)
 }
 
+/// As [`read`], of a file that has `bytes_max` bytes at most.
+pub(crate) fn read_within(path: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
+    if std::fs::metadata(path)?.len() > bytes_max {
+        return Err(std::io::Error::other(format!("it has more than {bytes_max} bytes")));
+    }
+    read(path)
+}
+
 /// Replaces a file: a new one with the mode of the old is written beside it, made durable, and
 /// takes its name. What the name leads to is replaced, if it is a link.
 pub(crate) fn replace(path: &Path, text: &[u8]) -> std::io::Result<()> {

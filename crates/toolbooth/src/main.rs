@@ -10,6 +10,7 @@ mod failure;
 mod files;
 mod import;
 mod offline;
+mod openapi_file;
 mod output;
 mod pins;
 mod records;

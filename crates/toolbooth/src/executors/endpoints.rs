@@ -21,9 +21,10 @@ use toolbooth_contracts::contract::AdapterId;
 use super::{Adapters, settings};
 use crate::config::{self, Loaded};
 use crate::failure::Failure;
+use crate::{files, openapi_file};
 
-/// Largest OpenAPI document, in bytes.
-const DOCUMENT_BYTES_MAX: u64 = 32 << 20;
+/// Largest file of certificate authorities, in bytes.
+const AUTHORITIES_BYTES_MAX: u64 = 32 << 20;
 
 /// Adds an executor for each endpoint. The tools of an endpoint whose URL has a variable that is
 /// not set are registered, and not configured.
@@ -72,7 +73,7 @@ fn settings_of(
                 return Err(wrong(&message));
             }
             let path = loaded.path(file);
-            let document = document(&path)?;
+            let document = openapi_file::read(&path, Failure::configuration)?;
             let operations = Operations::read(&document, base);
             Plan::Operations(Box::new(operations.map_err(|error| wrong(&error))?))
         }
@@ -89,7 +90,7 @@ fn settings_of(
         return Err(wrong(&format!("`redirects` is at most {REDIRECTS_MAX}")));
     }
     let idempotency_header = said.idempotency_header.as_deref().map(http::HeaderName::from_str);
-    let authorities = said.ca_file.as_ref().map(|file| ordinary(&loaded.path(file)));
+    let authorities = said.ca_file.as_ref().map(|file| authorities(&loaded.path(file)));
     Ok(Ok(EndpointSettings {
         name: name.to_owned(),
         plan,
@@ -109,29 +110,10 @@ fn settings_of(
     }))
 }
 
-fn refused(path: &Path, message: &str) -> Failure {
-    Failure::configuration(message).at(path.display().to_string())
-}
-
-/// The bytes of an ordinary file that is not too large.
-fn ordinary(path: &Path) -> Result<Vec<u8>, Failure> {
-    let unreadable =
-        |error: std::io::Error| refused(path, &format!("the file cannot be read: {error}"));
-    let data = std::fs::metadata(path).map_err(unreadable)?;
-    if data.len() > DOCUMENT_BYTES_MAX {
-        return Err(refused(path, "the file is too large"));
-    }
-    crate::files::read(path).map_err(unreadable)
-}
-
-/// An OpenAPI document, JSON or YAML.
-fn document(path: &Path) -> Result<serde_json::Value, Failure> {
-    let text = ordinary(path)?;
-    if text.trim_ascii_start().starts_with(b"{") {
-        return toolbooth_contracts::json::parse(&text)
-            .map_err(|fault| refused(path, &format!("the file is no JSON: {fault}")));
-    }
-    let text = String::from_utf8(text).map_err(|_| refused(path, "the file is not UTF-8"))?;
-    serde_saphyr::from_str(&text)
-        .map_err(|error| refused(path, &format!("the file is no YAML: {error}")))
+/// A file of certificate authorities (PEM).
+fn authorities(path: &Path) -> Result<Vec<u8>, Failure> {
+    files::read_within(path, AUTHORITIES_BYTES_MAX).map_err(|error| {
+        let message = format!("the file cannot be read: {error}");
+        Failure::configuration(message).at(path.display().to_string())
+    })
 }

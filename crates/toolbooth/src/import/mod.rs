@@ -1,17 +1,29 @@
-//! Takes over what other programs know: MCP clients' servers, and OpenAPI operations.
+//! Takes over MCP clients' servers: their settings into the configuration, and Toolbooth into their files.
 //!
 //! Doc: importing.md
 
-pub(crate) mod allowed;
-mod clients;
 pub(crate) mod containment;
-mod draft;
 mod install;
-pub(crate) mod openapi;
 pub(crate) mod secrets;
 pub(crate) mod trial;
-mod values;
 
-pub(crate) use clients::{Client, read};
-pub(crate) use draft::{Section, into_configuration};
-pub(crate) use install::{Backup, Installed, Replaced, install, undo};
+use toolbooth_import::{Extended, ImportError, Sections};
+
+use crate::failure::Failure;
+
+pub(crate) use install::{Backup, Installed, install, undo};
+
+/// The configuration with further sections. What is written must be read again.
+pub(crate) fn into_configuration(text: &str, sections: &Sections) -> Result<Extended, Failure> {
+    let extended = toolbooth_import::into_configuration(text, sections).map_err(|error| {
+        let failure = Failure::configuration(error.to_string());
+        match error {
+            ImportError::NoConfiguration => {
+                failure.hint("`toolbooth doctor` says where; nothing was written")
+            }
+            _ => failure,
+        }
+    })?;
+    crate::config::parse(&extended.text, "the imported configuration", Vec::new())?;
+    Ok(extended)
+}

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use secrecy::ExposeSecret;
+use toolbooth_import::{Literal, Sections, not_copied};
 use toolbooth_store::sqlite::StoreFolder;
 
-use super::draft::{Literal, Section, not_copied};
 use crate::config::{Loaded, Setting};
 use crate::executors::folder_name;
 use crate::failure::{Failure, OUT_OF_REACH};
@@ -36,8 +36,6 @@ pub(crate) enum SecretPlace {
     /// The key ring of the operating system.
     Keyring,
 }
-
-type Sections = BTreeMap<(&'static str, String), Section>;
 
 /// The literals of the sections that are added, with the section's name.
 fn literals<'s>(

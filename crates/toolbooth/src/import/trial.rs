@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use toolbooth_import::permissions::ListedTool;
 use toolbooth_policy::ToolStatus;
 use toolbooth_proxy::SourceState;
 use toolbooth_registry::wire::WireCandidate;
@@ -43,17 +44,6 @@ impl Attempt {
             Self::Failed(reason) | Self::NotTried(reason) => Some(reason),
         }
     }
-}
-
-/// A tool that a server listed.
-#[derive(Debug, Clone)]
-pub(crate) struct ListedTool {
-    /// Its name at its server.
-    pub(crate) name: String,
-    /// Its name on the wire; `None` in quarantine.
-    pub(crate) wire_name: Option<String>,
-    /// The name that it would have on the wire in any case.
-    pub(crate) expected_name: String,
 }
 
 /// What came of trying.

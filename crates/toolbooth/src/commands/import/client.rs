@@ -2,19 +2,25 @@
 //!
 //! Doc: importing.md#clients, importing.md#install
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use toolbooth_import::permissions::{self, Exchange, GATEWAY, Switched};
+use toolbooth_import::servers::{self as clients, Imported};
+use toolbooth_import::{Client, Extended, Replaced};
 
 use super::report::{self, Kept, Report};
 use super::{Places, questions};
 use crate::cli::ClientArgs;
 use crate::config;
-use crate::failure::{FAILED, Failure};
-use crate::import::allowed::{self, Exchange, GATEWAY, Switched};
+use crate::failure::{FAILED, Failure, chain};
 use crate::import::secrets::{self, Moved};
 use crate::import::trial::{self, Trial};
-use crate::import::{self, Client, Installed, Replaced};
-use crate::terminal;
+use crate::import::{self, Installed};
 use crate::trust::{Consent, Gate, Judged};
+use crate::{secret_shapes, terminal};
+
+/// Largest file of a client that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Brings a client's file back.
 pub(super) fn undo(
@@ -22,7 +28,7 @@ pub(super) fn undo(
     arguments: ClientArgs,
     places: Places<'_>,
 ) -> Result<bool, Failure> {
-    let path = client.file(arguments.file)?;
+    let path = file(client, arguments.file)?;
     let undone = import::undo(client, &path)?;
     // Where the configuration cannot be read, nothing can be said of it.
     let target = config::place(places.configuration)?;
@@ -41,8 +47,8 @@ pub(super) async fn servers(
     gate: &Gate,
 ) -> Result<bool, Failure> {
     let ClientArgs { file, install, dry_run, no_try, yes, force, secrets, shown, .. } = arguments;
-    let path = client.file(file)?;
-    let mut imported = import::read(client, &path)?;
+    let path = self::file(client, file)?;
+    let mut imported = imported(client, &path)?;
     let target = config::place(places.configuration)?;
     let before = read(&target)?;
     if imported.sections.is_empty() {
@@ -55,13 +61,13 @@ pub(super) async fn servers(
     let at = |failure: Failure| {
         if failure.path.is_some() { failure } else { failure.at(target.display().to_string()) }
     };
-    let disabled = allowed::disabled(client, &path);
+    let disabled = permissions::disabled(client, &path);
     for (name, _) in &disabled {
         if let Some(section) = imported.sections.get_mut(&("servers", name.clone())) {
             section.set("enabled", false);
         }
     }
-    let (text, added, kept) =
+    let Extended { text, added, kept } =
         import::into_configuration(&before, &imported.sections).map_err(at)?;
     let draft = config::draft(&text, &target, places.data)?;
     let data = draft.data.clone();
@@ -83,7 +89,7 @@ pub(super) async fn servers(
     notices.extend(told);
     let names: Vec<(&'static str, String)> = sections.keys().cloned().collect();
     let tried = async {
-        let (text, ..) = import::into_configuration(&before, sections).map_err(at)?;
+        let text = import::into_configuration(&before, sections).map_err(at)?.text;
         let draft = config::draft(&text, &target, places.data)?;
         if dry_run {
             return trial::untried(&draft, &names, "`--dry-run` starts no server");
@@ -144,6 +150,29 @@ pub(super) async fn servers(
     Ok(true)
 }
 
+/// The client's file, named or found.
+fn file(client: Client, named: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    if let Some(path) = named {
+        return Ok(path);
+    }
+    let places = client.places();
+    places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+        let looked: Vec<String> = places.iter().map(|path| path.display().to_string()).collect();
+        Failure::usage("no configuration of this client was found")
+            .hint(format!("name the file; looked at {}", looked.join(", ")))
+    })
+}
+
+/// The servers of a client's file.
+fn imported(client: Client, path: &Path) -> Result<Imported, Failure> {
+    let wrong = |message: String| Failure::usage(message).at(path.display().to_string());
+    let text = crate::files::read_within(path, FILE_BYTES_MAX)
+        .map_err(|error| wrong(format!("the file cannot be read: {error}")))?;
+    let text = String::from_utf8(text).map_err(|_| wrong("the file is not UTF-8".to_owned()))?;
+    let shapes = secret_shapes::shapes();
+    clients::read(client, path, &text, &shapes).map_err(|error| wrong(chain(&error)))
+}
+
 fn read(target: &Path) -> Result<String, Failure> {
     match std::fs::read_to_string(target) {
         Ok(text) => Ok(text),
@@ -181,9 +210,9 @@ fn write(target: &Path, before: &str, text: &str) -> Result<(), Failure> {
 /// Servers of which the client refuses more than single tools, each with the sentence.
 fn refused(client: Client, path: &Path, servers: &[String]) -> Vec<(String, String)> {
     let mut refused = Vec::new();
-    for file in allowed::files(client, path) {
+    for file in permissions::files(client, path) {
         let text = std::fs::read_to_string(&file.path).unwrap_or_default();
-        for (server, entry) in allowed::wide_refusals(&text, &file, servers) {
+        for (server, entry) in permissions::wide_refusals(&text, &file, servers) {
             let place = file.path.display();
             let why =
                 format!("the client refuses more than one of its tools (`{entry}` in {place})");

@@ -9,14 +9,15 @@ mod report;
 use std::path::Path;
 
 use serde_json::json;
+use toolbooth_import::{Client, openapi};
 use toolbooth_registry::source_claims::SourceClaims;
 use toolbooth_registry::{file, suspicion};
 
 use crate::cli::Import;
 use crate::config;
 use crate::failure::{FAILED, Failure};
-use crate::import::{Client, openapi};
 use crate::offline::OfflineGateway;
+use crate::openapi_file;
 use crate::output::{self, Format};
 use crate::trust::{Gate, Trusted};
 
@@ -53,7 +54,9 @@ async fn operations(
     write: bool,
     format: Format,
 ) -> Result<bool, Failure> {
-    let operations = openapi::read(path, endpoint)?;
+    let document = openapi_file::read(path, Failure::usage)?;
+    let operations = openapi::operations(&document, endpoint)
+        .map_err(|error| Failure::usage(error.to_string()).at(path.display().to_string()))?;
     let mut notices = operations.notices;
     let frame = OfflineGateway::build(loaded).await?;
     let guard = frame.catalogue.guard();

@@ -7,14 +7,12 @@ use std::path::PathBuf;
 
 use toolbooth_adapters::mcp::Reach;
 use toolbooth_contracts::sandbox::{Enforce, SandboxProfile};
+use toolbooth_import::{Section, Sections};
 
 use crate::config::Loaded;
 use crate::failure::Failure;
-use crate::import::Section;
 use crate::import::containment::{Containment, Folder, container_lines, container_runner, folders};
 use crate::{executors, terminal};
-
-type Sections = BTreeMap<(&'static str, String), Section>;
 
 /// A server that is added, with what it lacks.
 struct Contained {

@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use toolbooth_import::permissions::{Change, Switched};
 
-use crate::import::allowed::{Change, Switched};
 use crate::import::trial::{Attempt, Trial};
 use crate::import::{Backup, Installed};
 use crate::output::{self, Format};

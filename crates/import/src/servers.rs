@@ -1,101 +1,46 @@
-//! The configurations of MCP clients, each in its own shape.
+//! Servers in the configurations of MCP clients, each client with a shape of its own.
 //!
 //! Doc: importing.md#clients
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
+use jsonc_parser::ParseOptions;
 use serde_json::{Map, Value};
 use toolbooth_adapters::secrets::with_placeholders;
+use toolbooth_contracts::secret::SecretShapes;
 
-use super::draft::{Keeper, Section, variable};
-use crate::failure::Failure;
-use crate::secret_shapes;
-
-/// Largest file that is read, in bytes.
-const FILE_BYTES_MAX: u64 = 64 << 20;
-
-/// A client whose configuration is understood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Client {
-    /// `.mcp.json`, `~/.claude.json`, `claude_desktop_config.json`.
-    Claude,
-    /// `.gemini/settings.json`.
-    Gemini,
-    /// `.cursor/mcp.json`.
-    Cursor,
-    /// `.vscode/mcp.json`, with comments.
-    Vscode,
-    /// `~/.codex/config.toml`.
-    Codex,
-}
-
-impl Client {
-    /// The places that are looked at, in this order, where no file is named.
-    fn places(self) -> Vec<PathBuf> {
-        let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-        match self {
-            Self::Claude => vec![PathBuf::from(".mcp.json"), home.join(".claude.json")],
-            Self::Gemini => {
-                vec![PathBuf::from(".gemini/settings.json"), home.join(".gemini/settings.json")]
-            }
-            Self::Cursor => {
-                vec![PathBuf::from(".cursor/mcp.json"), home.join(".cursor/mcp.json")]
-            }
-            Self::Vscode => vec![PathBuf::from(".vscode/mcp.json")],
-            Self::Codex => {
-                vec![PathBuf::from(".codex/config.toml"), home.join(".codex/config.toml")]
-            }
-        }
-    }
-
-    /// The file, named or found.
-    pub(crate) fn file(self, named: Option<PathBuf>) -> Result<PathBuf, Failure> {
-        if let Some(path) = named {
-            return Ok(path);
-        }
-        let places = self.places();
-        places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
-            let looked: Vec<String> =
-                places.iter().map(|path| path.display().to_string()).collect();
-            Failure::usage("no configuration of this client was found")
-                .hint(format!("name the file; looked at {}", looked.join(", ")))
-        })
-    }
-
-    /// The member of the file that holds its servers.
-    pub(super) fn member(self) -> &'static str {
-        match self {
-            Self::Vscode => "servers",
-            Self::Codex => "mcp_servers",
-            _ => "mcpServers",
-        }
-    }
-}
+use crate::client::Client;
+use crate::error::ImportError;
+use crate::keeper::{Keeper, variable};
+use crate::section::{Section, Sections};
 
 /// What was found in a client's configuration.
 #[derive(Debug, Default)]
-pub(crate) struct Imported {
+pub struct Imported {
     /// Sections to be written, by kind and name.
-    pub(crate) sections: BTreeMap<(&'static str, String), Section>,
+    pub sections: Sections,
     /// The names of all servers in the client's file but this gateway.
-    pub(crate) servers: Vec<String>,
+    pub servers: Vec<String>,
     /// What an operator should know.
-    pub(crate) notices: Vec<String>,
+    pub notices: Vec<String>,
 }
 
-/// Reads a client's configuration.
-pub(crate) fn read(client: Client, path: &Path) -> Result<Imported, Failure> {
-    let document = document(client, path)?;
+/// Reads the text of a client's configuration. `path` is where it stands: relative paths in it are
+/// relative to that. Secrets are known by `shapes`.
+///
+/// # Errors
+/// [`ImportError::NoToml`], [`ImportError::NoJson`].
+pub fn read(
+    client: Client,
+    path: &Path,
+    text: &str,
+    shapes: &SecretShapes,
+) -> Result<Imported, ImportError> {
+    let document = document(client, text)?;
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let mut reading = Reading {
-        client,
-        base: base(client, &whole),
-        shapes: secret_shapes::shapes(),
-        imported: Imported::default(),
-    };
+    let mut reading =
+        Reading { client, base: base(client, &whole), shapes, imported: Imported::default() };
     let mut servers: Vec<&Map<String, Value>> = Vec::new();
     servers.extend(document.get(client.member()).and_then(Value::as_object));
     if client == Client::Claude {
@@ -125,24 +70,14 @@ pub(crate) fn read(client: Client, path: &Path) -> Result<Imported, Failure> {
 }
 
 /// The file as a document, comments and all.
-fn document(client: Client, path: &Path) -> Result<Value, Failure> {
-    let place = path.display().to_string();
-    let wrong = |message: String| Failure::usage(message).at(place.clone());
-    let size = std::fs::metadata(path)
-        .map_err(|error| wrong(format!("the file cannot be read: {error}")))?;
-    if size.len() > FILE_BYTES_MAX {
-        return Err(wrong("the file is too large for a configuration".to_owned()));
-    }
-    let text = crate::files::read(path)
-        .map_err(|error| wrong(format!("the file cannot be read: {error}")))?;
-    let text = String::from_utf8(text).map_err(|_| wrong("the file is not UTF-8".to_owned()))?;
+fn document(client: Client, text: &str) -> Result<Value, ImportError> {
     if client == Client::Codex {
-        let table: toml::Table = toml::from_str(&text)
-            .map_err(|error| wrong(format!("the file is no TOML: {}", error.message())))?;
-        return serde_json::to_value(table).map_err(|error| wrong(error.to_string()));
+        let table: toml::Table = toml::from_str(text)
+            .map_err(|error| ImportError::NoToml(error.message().to_owned()))?;
+        return serde_json::to_value(table).map_err(|error| ImportError::NoToml(error.to_string()));
     }
-    jsonc_parser::parse_to_serde_value::<Value>(&text, &jsonc_parser::ParseOptions::default())
-        .map_err(|error| wrong(format!("the file is no JSON: {error}")))
+    jsonc_parser::parse_to_serde_value::<Value>(text, &ParseOptions::default())
+        .map_err(ImportError::NoJson)
 }
 
 /// The folder that relative paths of a client's file are relative to; none for files that belong
@@ -160,10 +95,10 @@ fn base(client: Client, path: &Path) -> Option<PathBuf> {
     }
 }
 
-struct Reading {
+struct Reading<'s> {
     client: Client,
     base: Option<PathBuf>,
-    shapes: toolbooth_contracts::secret::SecretShapes,
+    shapes: &'s SecretShapes,
     imported: Imported,
 }
 
@@ -200,7 +135,7 @@ fn millis(seconds: &Value) -> Option<i64> {
     Some((seconds * 1000.0) as i64)
 }
 
-impl Reading {
+impl Reading<'_> {
     fn notice(&mut self, text: String) {
         self.imported.notices.push(text);
     }
@@ -269,7 +204,7 @@ impl Reading {
                         let command = self.text(name, &command);
                         let notices = &mut self.imported.notices;
                         let mut keeper =
-                            Keeper { server: name, folder: None, shapes: &self.shapes, notices };
+                            Keeper { server: name, folder: None, shapes: self.shapes, notices };
                         section.set("command", keeper.worded("command", &command));
                     }
                 },
@@ -353,7 +288,7 @@ impl Reading {
         let mut keeper = Keeper {
             server: name,
             folder: folder.as_deref(),
-            shapes: &self.shapes,
+            shapes: self.shapes,
             notices: &mut self.imported.notices,
         };
         if !arguments.is_empty() {
@@ -414,7 +349,7 @@ impl Reading {
                 let mut section = Section::default();
                 let notices = &mut self.imported.notices;
                 let mut keeper =
-                    Keeper { server: "gemini", folder: None, shapes: &self.shapes, notices };
+                    Keeper { server: "gemini", folder: None, shapes: self.shapes, notices };
                 section.set("discover_command", keeper.worded("discover_command", &discovery));
                 // One path of a program, which is called with the tool's name.
                 section.list("call_command", [call]);

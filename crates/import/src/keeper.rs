@@ -1,143 +1,37 @@
-//! Servers and commands as they are written into `toolbooth.toml`.
+//! Keeps literal secrets of imported settings out of the configuration.
 //!
 //! Doc: importing.md#secrets
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::Path;
 
 use secrecy::SecretString;
-use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, Value, value};
 use toolbooth_adapters::secrets::with_placeholders;
 use toolbooth_contracts::secret::{SecretShapes, names_a_secret};
 
-use super::values::{self, Worth};
-use crate::failure::Failure;
-
-/// A section to be written.
-#[derive(Debug, Default)]
-pub(crate) struct Section {
-    table: Table,
-    comments: Vec<String>,
-    /// Values of the client's file that are kept elsewhere.
-    pub(crate) literals: Vec<Literal>,
-}
-
-/// A value of a client's file that is kept elsewhere.
-#[derive(Debug)]
-pub(crate) struct Literal {
-    /// `env` or `headers`.
-    pub(crate) kind: &'static str,
-    /// The variable or header that it is the value of.
-    pub(crate) name: String,
-    /// The variable that is referred to where a secret is kept nowhere else.
-    pub(crate) variable: String,
-    pub(crate) value: SecretString,
-    /// Whether it is a secret: hidden in answers, and never copied into the configuration.
-    pub(crate) is_secret: bool,
-}
-
-impl Section {
-    pub(crate) fn set(&mut self, key: &str, what: impl Into<Value>) {
-        self.table.insert(key, value(what));
-    }
-
-    pub(super) fn list(&mut self, key: &str, items: impl IntoIterator<Item = String>) {
-        self.table.insert(key, value(items.into_iter().collect::<Array>()));
-    }
-
-    pub(super) fn map(&mut self, kind: &'static str, members: Vec<(String, Kept)>) {
-        let mut out = InlineTable::new();
-        for (name, kept) in members {
-            let kept = match kept {
-                Kept::Text(text) => Value::from(text),
-                Kept::Ordinary(text) => {
-                    let value = SecretString::from(text.clone());
-                    let (name, variable) = (name.clone(), String::new());
-                    self.literals.push(Literal { kind, name, variable, value, is_secret: false });
-                    Value::from(text)
-                }
-                Kept::Secret { variable, value } => {
-                    let reference = reference(&format!("env:{variable}"), true);
-                    let name = name.clone();
-                    self.literals.push(Literal { kind, name, variable, value, is_secret: true });
-                    reference
-                }
-            };
-            out.insert(&name, kept);
-        }
-        self.table.insert(kind, value(out));
-    }
-
-    /// Refers to another place for a value.
-    pub(crate) fn refer(&mut self, kind: &str, name: &str, location: &str, is_secret: bool) {
-        let map = self.table.get_mut(kind).and_then(Item::as_inline_table_mut);
-        if let Some(map) = map {
-            map.insert(name, reference(location, is_secret));
-        }
-    }
-
-    /// Adds a line of comment at the beginning of the section.
-    pub(crate) fn comment(&mut self, line: &str) {
-        // A control character would end the comment, and what follows would count.
-        let plain = line.chars().flat_map(|c| {
-            let shown = if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-            shown.chars().collect::<Vec<_>>()
-        });
-        self.comments.push(plain.collect());
-    }
-
-    /// The section as it is written.
-    fn written(&self) -> Table {
-        let mut table = self.table.clone();
-        let first = table.iter().next().map(|(key, _)| key.to_owned());
-        if let Some(mut key) = first.as_deref().and_then(|key| table.key_mut(key)) {
-            let lines = self.comments.iter().map(|line| format!("# {line}\n"));
-            key.leaf_decor_mut().set_prefix(lines.collect::<String>());
-        }
-        table
-    }
-}
-
-fn reference(location: &str, is_secret: bool) -> Value {
-    let mut reference = InlineTable::new();
-    reference.insert("secret_ref", Value::from(location));
-    if !is_secret {
-        reference.insert("mask", Value::from(false));
-    }
-    Value::from(reference)
-}
-
-/// A setting as it is kept.
-#[derive(Debug)]
-pub(super) enum Kept {
-    /// In the configuration.
-    Text(String),
-    /// Elsewhere, where there is a place for it; it is no secret.
-    Ordinary(String),
-    /// Elsewhere in any case.
-    Secret { variable: String, value: SecretString },
-}
+use crate::section::Kept;
+use crate::values::{self, Worth};
 
 /// Keeps secrets out of what is written. A literal one is never copied.
-pub(super) struct Keeper<'k> {
+pub(crate) struct Keeper<'k> {
     /// The server whose settings these are.
-    pub(super) server: &'k str,
+    pub(crate) server: &'k str,
     /// Where the program runs.
-    pub(super) folder: Option<&'k Path>,
-    pub(super) shapes: &'k SecretShapes,
-    pub(super) notices: &'k mut Vec<String>,
+    pub(crate) folder: Option<&'k Path>,
+    pub(crate) shapes: &'k SecretShapes,
+    pub(crate) notices: &'k mut Vec<String>,
 }
 
 /// The notice of a literal secret that is taken from a variable.
-pub(super) fn not_copied(server: &str, place: &str, variable: &str) -> String {
+#[must_use]
+pub fn not_copied(server: &str, place: &str, variable: &str) -> String {
     format!(
         "servers.{server}: {place} holds a literal secret, which was not copied; set the variable {variable} for Toolbooth"
     )
 }
 
 /// A name of a variable: upper case, digits and `_`.
-pub(super) fn variable(parts: &[&str]) -> String {
+pub(crate) fn variable(parts: &[&str]) -> String {
     let mut out = String::new();
     for character in parts.join("_").chars() {
         let upper = character.to_ascii_uppercase();
@@ -188,7 +82,7 @@ impl Keeper<'_> {
     }
 
     /// A variable or a header.
-    pub(super) fn named(&mut self, kind: &str, name: &str, text: String) -> Kept {
+    pub(crate) fn named(&mut self, kind: &str, name: &str, text: String) -> Kept {
         if text.is_empty() || Self::is_placeholder(&text) {
             return Kept::Text(text);
         }
@@ -220,7 +114,7 @@ impl Keeper<'_> {
     /// The arguments of a command: those after a flag that names a secret, those that say
     /// `NAME=value` or `Name: value` with such a name, and those that look like one, are taken from
     /// variables.
-    pub(super) fn arguments(&mut self, arguments: Vec<String>) -> Vec<String> {
+    pub(crate) fn arguments(&mut self, arguments: Vec<String>) -> Vec<String> {
         let mut flag: Option<String> = None;
         let mut out = Vec::with_capacity(arguments.len());
         for (index, argument) in arguments.into_iter().enumerate() {
@@ -243,7 +137,7 @@ impl Keeper<'_> {
 
     /// A text of words, some of which may be `NAME=value`, `--name=value`, `Name: value`, or
     /// follow a flag.
-    pub(super) fn worded(&mut self, place: &str, text: &str) -> String {
+    pub(crate) fn worded(&mut self, place: &str, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
         let mut before: Option<String> = None;
@@ -310,7 +204,7 @@ impl Keeper<'_> {
     }
 
     /// A URL: a secret in its query or its user-info is taken from a variable.
-    pub(super) fn url(&mut self, url: String) -> String {
+    pub(crate) fn url(&mut self, url: String) -> String {
         if !url.contains("${") && values::has_secret_path(&url) {
             let variable = variable(&[self.server, "url"]);
             self.told("url", &variable);
@@ -338,40 +232,6 @@ impl Keeper<'_> {
         }
         out
     }
-}
-
-/// The configuration with further sections; those that are there already stay as they are, and
-/// are named in what comes back, after the sections that were added.
-pub(crate) fn into_configuration(
-    text: &str,
-    sections: &BTreeMap<(&'static str, String), Section>,
-) -> Result<(String, Vec<String>, Vec<String>), Failure> {
-    let mut document: DocumentMut = text.parse().map_err(|_| {
-        Failure::configuration("the configuration is no TOML")
-            .hint("`toolbooth doctor` says where; nothing was written")
-    })?;
-    let (mut added, mut kept) = (Vec::new(), Vec::new());
-    for ((kind, name), section) in sections {
-        let shown = format!("{kind}.{name}");
-        let group = document.entry(kind).or_insert_with(|| {
-            let mut group = Table::new();
-            group.set_implicit(true);
-            Item::Table(group)
-        });
-        let Some(group) = group.as_table_like_mut() else {
-            return Err(Failure::configuration(format!("`{kind}` is no section")));
-        };
-        if group.contains_key(name) {
-            kept.push(shown);
-            continue;
-        }
-        group.insert(name, Item::Table(section.written()));
-        added.push(shown);
-    }
-    let text = document.to_string();
-    // What is written must be read again.
-    crate::config::parse(&text, "the imported configuration", Vec::new())?;
-    Ok((text, added, kept))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ const MIXED_DIGITS_MAX: usize = 4;
 
 /// What a value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Worth {
+pub(crate) enum Worth {
     /// A path that exists, a number, a boolean, or a URL without credentials.
     Harmless,
     /// Words: not for everybody, and no secret by their looks.
@@ -116,7 +116,7 @@ fn may_say_so(name: &str) -> bool {
 
 /// Whether the value of an argument's flag, or of a name within a text or a URL, is a secret: texts that
 /// become variables must be worth it.
-pub(super) fn is_secret(name: &str, text: &str, shapes: &SecretShapes) -> bool {
+pub(crate) fn is_secret(name: &str, text: &str, shapes: &SecretShapes) -> bool {
     let name = name.trim_start_matches('-');
     let ends_weakly = words(name).last().is_some_and(|last| WEAK.contains(&last.as_str()));
     let is_harmless = is_boolean(text) || exists(text, None);
@@ -126,12 +126,12 @@ pub(super) fn is_secret(name: &str, text: &str, shapes: &SecretShapes) -> bool {
 }
 
 /// Whether the path of a URL holds something that only some may know.
-pub(super) fn has_secret_path(text: &str) -> bool {
+pub(crate) fn has_secret_path(text: &str) -> bool {
     url(text).is_some_and(|url| url.path().split('/').any(|part| !is_words(part)))
 }
 
 /// What the value of a variable is. `folder` is where the program runs, for relative paths.
-pub(super) fn worth(name: &str, text: &str, shapes: &SecretShapes, folder: Option<&Path>) -> Worth {
+pub(crate) fn worth(name: &str, text: &str, shapes: &SecretShapes, folder: Option<&Path>) -> Worth {
     let has_shape = || {
         // Some services are known by the name alone, and their keys look like anything.
         shapes.recognise(text).is_some() || shapes.recognise(&format!("{name}={text}")).is_some()
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn values_are_told_by_name_and_looks() {
-        let shapes = crate::secret_shapes::shapes();
+        let shapes = SecretShapes::with([toolbooth_adapters::secret_rules::shapes()]);
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("there"), "").unwrap();
         let there = folder.path().join("there").display().to_string();

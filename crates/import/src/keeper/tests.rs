@@ -2,7 +2,9 @@ use super::*;
 
 #[test]
 fn secrets_are_kept_out_wherever_they_stand() {
-    let shapes = crate::secret_shapes::shapes();
+    let shapes = toolbooth_contracts::secret::SecretShapes::with([
+        toolbooth_adapters::secret_rules::shapes(),
+    ]);
     let mut notices = Vec::new();
     let mut keeper =
         Keeper { server: "my-mail", folder: None, shapes: &shapes, notices: &mut notices };

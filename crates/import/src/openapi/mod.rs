@@ -3,17 +3,17 @@
 //! Doc: importing.md#openapi
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
+use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
-use toolbooth_adapters::OpenApiError;
 use toolbooth_contracts::json as gate;
 use toolbooth_registry::discovered::tool_id;
 
-use crate::failure::Failure;
+mod definitions;
 
-/// Largest document that is read, in bytes.
-const FILE_BYTES_MAX: u64 = 32 << 20;
+use crate::error::ImportError;
+use definitions::Definitions;
+
 /// Methods of operations, in the order in which they are taken.
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 /// Longest chain of references that is followed.
@@ -21,44 +21,40 @@ const REFERENCES_MAX: usize = 32;
 
 /// Contracts, and what could not be said in them.
 #[derive(Debug, Default)]
-pub(crate) struct Operations {
-    pub(crate) contracts: Vec<Value>,
-    pub(crate) notices: Vec<String>,
+pub struct Operations {
+    /// Contracts as the registry file has them.
+    pub contracts: Vec<Value>,
+    /// What an operator should know.
+    pub notices: Vec<String>,
 }
 
-/// Reads a document, JSON or YAML, and makes a contract of each operation. `endpoint` is the name
-/// under which the service is configured.
-pub(crate) fn read(path: &Path, endpoint: &str) -> Result<Operations, Failure> {
-    let place = path.display().to_string();
-    let wrong = |message: String| Failure::usage(message).at(place.clone());
-    let unreadable = |error: std::io::Error| wrong(format!("the file cannot be read: {error}"));
-    if std::fs::metadata(path).map_err(unreadable)?.len() > FILE_BYTES_MAX {
-        return Err(wrong("the file is too large".to_owned()));
+/// A document that is JSON or YAML.
+///
+/// # Errors
+/// [`ImportError::JsonAt`], [`ImportError::NoUtf8`], [`ImportError::NoYaml`].
+pub fn document(text: &[u8]) -> Result<Value, ImportError> {
+    if text.trim_ascii_start().starts_with(b"{") {
+        return gate::parse(text).map_err(|fault| {
+            let (line, column) = gate::line_column(text, fault.offset);
+            ImportError::JsonAt { line, column, message: fault.message }
+        });
     }
-    let text = std::fs::read(path).map_err(unreadable)?;
-    let document = if text.trim_ascii_start().starts_with(b"{") {
-        gate::parse(&text).map_err(|fault| {
-            let (line, column) = gate::line_column(&text, fault.offset);
-            Failure::usage(format!("the file is no JSON: {}", fault.message))
-                .at(format!("{place}:{line}:{column}"))
-        })?
-    } else {
-        let text =
-            String::from_utf8(text).map_err(|_| wrong("the file is not UTF-8".to_owned()))?;
-        serde_saphyr::from_str::<Value>(&text)
-            .map_err(|error| wrong(format!("the file is no YAML: {error}")))?
-    };
-    operations(&document, endpoint).map_err(|error| wrong(error.to_string()))
+    let text = std::str::from_utf8(text).map_err(|_| ImportError::NoUtf8)?;
+    serde_saphyr::from_str::<Value>(text).map_err(|error| ImportError::NoYaml(error.to_string()))
 }
 
-/// The contracts of all operations.
-pub(crate) fn operations(document: &Value, endpoint: &str) -> Result<Operations, OpenApiError> {
+/// The contracts of all operations of a document. `endpoint` is the name under which the service is
+/// configured.
+///
+/// # Errors
+/// [`ImportError::OpenApiVersion`], [`ImportError::NoPaths`].
+pub fn operations(document: &Value, endpoint: &str) -> Result<Operations, ImportError> {
     let version = document.get("openapi").and_then(Value::as_str).unwrap_or_default();
     if !version.starts_with("3.") {
-        return Err(OpenApiError::Version);
+        return Err(ImportError::OpenApiVersion);
     }
     let paths = document.get("paths").and_then(Value::as_object);
-    let paths = paths.ok_or(OpenApiError::NoPaths)?;
+    let paths = paths.ok_or(ImportError::NoPaths)?;
     let mut api = Api {
         document,
         // Version 3.0 has a dialect of its own; 3.1 is JSON Schema.
@@ -119,7 +115,7 @@ impl<'d> Api<'d> {
             *number += 1;
             id = tool_id(&format!("{base}_{number}"));
         }
-        let mut schemas = Schemas::default();
+        let mut definitions = Definitions::default();
         let (mut properties, mut required) = (Map::new(), Vec::new());
         let shared = item.get("parameters").and_then(Value::as_array).into_iter().flatten();
         let mine = operation.get("parameters").and_then(Value::as_array).into_iter().flatten();
@@ -140,7 +136,7 @@ impl<'d> Api<'d> {
                 media.and_then(|media| media.values().next()).and_then(|one| one.get("schema"))
             });
             let mut schema =
-                schema.map_or_else(|| json!({}), |schema| self.schema(schema, &mut schemas));
+                schema.map_or_else(|| json!({}), |schema| self.schema(schema, &mut definitions));
             let described = parameter.get("description").and_then(Value::as_str);
             if let (Some(text), Some(members)) = (described, schema.as_object_mut()) {
                 members.entry("description").or_insert_with(|| json!(text));
@@ -166,7 +162,7 @@ impl<'d> Api<'d> {
         if let Some(body) = operation.get("requestBody").map(|body| self.followed(body)) {
             match json_content(body) {
                 Some(schema) => {
-                    let schema = self.schema(schema, &mut schemas);
+                    let schema = self.schema(schema, &mut definitions);
                     // A body stands under a name of its own, so that no parameter is hidden.
                     let name = if properties.contains_key("body") { "requestBody" } else { "body" };
                     properties.insert(name.to_owned(), schema);
@@ -185,8 +181,8 @@ impl<'d> Api<'d> {
         if let (false, Some(members)) = (required.is_empty(), input.as_object_mut()) {
             members.insert("required".to_owned(), Value::Array(required));
         }
-        self.definitions(&mut schemas);
-        schemas.attach(&mut input);
+        self.definitions(&mut definitions);
+        definitions.attach(&mut input);
         let safe = matches!(method, "get" | "head" | "options" | "trace");
         let verb = if safe { "read" } else { "write" };
         let mut contract = json!({
@@ -226,26 +222,28 @@ impl<'d> Api<'d> {
         });
         let schema = success.map(|response| self.followed(response)).and_then(json_content);
         let Some(schema) = schema else { return json!({}) };
-        let mut schemas = Schemas::default();
-        let mut out = self.schema(schema, &mut schemas);
-        self.definitions(&mut schemas);
+        let mut definitions = Definitions::default();
+        let mut out = self.schema(schema, &mut definitions);
+        self.definitions(&mut definitions);
         if out.is_object() {
-            schemas.attach(&mut out);
+            definitions.attach(&mut out);
         }
         out
     }
 
     /// A schema that stands alone: references lead into `$defs`, and what version 3.0 says in its
     /// own way is said in draft 2020-12.
-    fn schema(&self, schema: &'d Value, schemas: &mut Schemas) -> Value {
+    fn schema(&self, schema: &'d Value, definitions: &mut Definitions) -> Value {
         match schema {
-            Value::Array(items) => items.iter().map(|item| self.schema(item, schemas)).collect(),
+            Value::Array(items) => {
+                items.iter().map(|item| self.schema(item, definitions)).collect()
+            }
             Value::Object(members) => {
                 let mut out = Map::new();
                 for (key, value) in members {
                     match (key.as_str(), value) {
                         ("$ref", Value::String(to)) => {
-                            out.insert(key.clone(), self.reference(to, schemas));
+                            out.insert(key.clone(), self.reference(to, definitions));
                         }
                         // Only OpenAPI knows them.
                         ("discriminator" | "xml" | "externalDocs", _) => (),
@@ -264,17 +262,19 @@ impl<'d> Api<'d> {
                             out.insert(key.clone(), value.clone());
                         }
                         (
-                            "properties" | "patternProperties" | "$defs" | "dependentSchemas",
+                            "properties" | "patternProperties" | "$defs" | "dependentDefinitions",
                             Value::Object(inner),
                         ) => {
                             let inner: Map<String, Value> = inner
                                 .iter()
-                                .map(|(name, schema)| (name.clone(), self.schema(schema, schemas)))
+                                .map(|(name, schema)| {
+                                    (name.clone(), self.schema(schema, definitions))
+                                })
                                 .collect();
                             out.insert(key.clone(), Value::Object(inner));
                         }
                         (_, value) => {
-                            out.insert(key.clone(), self.schema(value, schemas));
+                            out.insert(key.clone(), self.schema(value, definitions));
                         }
                     }
                 }
@@ -287,85 +287,23 @@ impl<'d> Api<'d> {
         }
     }
 
-    fn reference(&self, to: &str, schemas: &mut Schemas) -> Value {
-        let pointer = to.strip_prefix('#').map(decoded);
-        let Some(pointer) = pointer.filter(|own| self.document.pointer(own).is_some()) else {
+    fn reference(&self, to: &str, definitions: &mut Definitions) -> Value {
+        let pointer =
+            to.strip_prefix('#').map(|fragment| percent_decode_str(fragment).decode_utf8_lossy());
+        let Some(pointer) = pointer.filter(|own| self.document.pointer(own.as_ref()).is_some())
+        else {
             // The guard says that it leaves the document.
             return json!(to);
         };
-        json!(format!("#/$defs/{}", schemas.name_of(&pointer)))
+        json!(format!("#/$defs/{}", definitions.name_of(&pointer)))
     }
 
     /// Says what was referred to, one after the other: a chain may be longer than a stack is deep.
-    fn definitions(&self, schemas: &mut Schemas) {
-        while let Some((name, pointer)) = schemas.open.pop() {
+    fn definitions(&self, definitions: &mut Definitions) {
+        while let Some((name, pointer)) = definitions.open.pop() {
             let target = self.document.pointer(&pointer).unwrap_or(&Value::Null);
-            let schema = self.schema(target, schemas);
-            schemas.definitions.insert(name, schema);
-        }
-    }
-}
-
-/// A fragment with its `%XX` written out.
-fn decoded(fragment: &str) -> String {
-    let bytes = fragment.as_bytes();
-    let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
-    while let Some(byte) = bytes.get(at) {
-        let hex = fragment.get(at + 1..at + 3).filter(|_| *byte == b'%');
-        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(decoded) => {
-                out.push(decoded);
-                at += 3;
-            }
-            None => {
-                out.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
-}
-
-/// Definitions that a schema refers to.
-#[derive(Default)]
-struct Schemas {
-    definitions: BTreeMap<String, Value>,
-    /// The name of each place that is referred to.
-    names: BTreeMap<String, String>,
-    taken: BTreeSet<String>,
-    /// Names with the places that they stand for, still to be said.
-    open: Vec<(String, String)>,
-}
-
-impl Schemas {
-    /// The name of what stands at a place; places of the same last word get numbers.
-    fn name_of(&mut self, pointer: &str) -> String {
-        if let Some(name) = self.names.get(pointer) {
-            return name.clone();
-        }
-        let word: String = pointer
-            .rsplit('/')
-            .next()
-            .unwrap_or_default()
-            .chars()
-            .map(
-                |c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' },
-            )
-            .collect();
-        let mut name = word.clone();
-        if !self.taken.insert(name.clone()) {
-            name = format!("{word}_{}", self.names.len());
-            self.taken.insert(name.clone());
-        }
-        self.names.insert(pointer.to_owned(), name.clone());
-        self.open.push((name.clone(), pointer.to_owned()));
-        name
-    }
-
-    fn attach(self, schema: &mut Value) {
-        if let (false, Some(members)) = (self.definitions.is_empty(), schema.as_object_mut()) {
-            let definitions: Map<String, Value> = self.definitions.into_iter().collect();
-            members.insert("$defs".to_owned(), Value::Object(definitions));
+            let schema = self.schema(target, definitions);
+            definitions.definitions.insert(name, schema);
         }
     }
 }

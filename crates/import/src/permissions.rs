@@ -13,44 +13,61 @@ use toolbooth_registry::WireNames;
 use toolbooth_registry::discovered::tool_id;
 use toolbooth_registry::wire::WireCandidate;
 
-use super::Client;
-use super::trial::ListedTool;
+use crate::client::Client;
+use crate::error::ImportError;
 
 /// The beginning of a permission for the tools of a server.
 const MCP: &str = "mcp__";
 /// The server that a client knows Toolbooth as.
-pub(crate) const GATEWAY: &str = "toolbooth";
+pub const GATEWAY: &str = "toolbooth";
 /// Settings of Claude for a project, from its folder.
 const PROJECT_SETTINGS: [&str; 2] = [".claude/settings.json", ".claude/settings.local.json"];
 
+/// A tool that a server listed.
+#[derive(Debug, Clone)]
+pub struct ListedTool {
+    /// Its name at its server.
+    pub name: String,
+    /// Its name on the wire; `None` in quarantine.
+    pub wire_name: Option<String>,
+    /// The name that it would have on the wire in any case.
+    pub expected_name: String,
+}
+
 /// A server that a client gives up for Toolbooth, with the tools that it listed.
 #[derive(Debug, Clone)]
-pub(crate) struct Switched {
-    pub(crate) name: String,
-    pub(crate) tools: Vec<ListedTool>,
+pub struct Switched {
+    /// Its name.
+    pub name: String,
+    /// The tools that it listed.
+    pub tools: Vec<ListedTool>,
 }
 
 /// A file with permissions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PermissionFile {
-    pub(crate) path: PathBuf,
+pub struct PermissionFile {
+    /// Where it stands.
+    pub path: PathBuf,
     /// The entries may be about servers of other projects too: they stay beside the new ones.
-    pub(crate) is_shared: bool,
+    pub is_shared: bool,
     /// Only the list of this project counts, in the file for all projects.
-    pub(crate) project: Option<PathBuf>,
+    pub project: Option<PathBuf>,
 }
 
 /// An entry that was carried over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Change {
+pub struct Change {
     /// `allow`, `ask` or `deny`.
-    pub(crate) list: &'static str,
-    pub(crate) old: String,
-    pub(crate) new: Vec<String>,
+    pub list: &'static str,
+    /// The entry before.
+    pub old: String,
+    /// The entries that stand for it now.
+    pub new: Vec<String>,
 }
 
 /// The files in which a client may have permissions for the servers of `file`.
-pub(crate) fn files(client: Client, file: &Path) -> Vec<PermissionFile> {
+#[must_use]
+pub fn files(client: Client, file: &Path) -> Vec<PermissionFile> {
     if client != Client::Claude {
         return Vec::new();
     }
@@ -107,13 +124,13 @@ fn projects(file: &Path) -> Vec<PathBuf> {
     projects
 }
 
-fn parse(text: &str) -> Result<CstRootNode, String> {
-    CstRootNode::parse(text, &ParseOptions::default())
-        .map_err(|error| format!("the file is no JSON: {error}"))
+fn parse(text: &str) -> Result<CstRootNode, ImportError> {
+    CstRootNode::parse(text, &ParseOptions::default()).map_err(ImportError::NoJson)
 }
 
 /// Servers of `.mcp.json` that Claude does not start, with the file that says so.
-pub(crate) fn disabled(client: Client, file: &Path) -> Vec<(String, PathBuf)> {
+#[must_use]
+pub fn disabled(client: Client, file: &Path) -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
     for own in files(client, file) {
         let text = std::fs::read_to_string(&own.path).unwrap_or_default();
@@ -201,7 +218,8 @@ fn server_of<'s, 'e>(
 
 /// Refusals of a file that are about more than one tool, with the server: another name cannot say
 /// the same of tools that are not there yet.
-pub(crate) fn wide_refusals(
+#[must_use]
+pub fn wide_refusals(
     text: &str,
     file: &PermissionFile,
     servers: &[String],
@@ -257,20 +275,24 @@ fn renamed(
 
 /// The servers that a client gives up.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Exchange<'e> {
-    pub(crate) switched: &'e [Switched],
+pub struct Exchange<'e> {
+    /// They, with their tools.
+    pub switched: &'e [Switched],
     /// All servers of the client.
-    pub(crate) all: &'e [String],
+    pub all: &'e [String],
     /// Names on the wire, for tools that were not listed.
-    pub(crate) names: &'e WireNames,
+    pub names: &'e WireNames,
 }
 
 /// The text of a file with the entries of these servers carried over, and what was changed.
-pub(crate) fn carried_over(
+///
+/// # Errors
+/// [`ImportError::NoJson`].
+pub fn carried_over(
     text: &str,
     file: &PermissionFile,
     Exchange { switched, all, names }: Exchange<'_>,
-) -> Result<(String, Vec<Change>), String> {
+) -> Result<(String, Vec<Change>), ImportError> {
     let root = parse(text)?;
     let mut changes = Vec::new();
     let Some(object) = root.object_value() else { return Ok((text.to_owned(), changes)) };
@@ -311,77 +333,4 @@ pub(crate) fn carried_over(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tool(name: &str, passes: bool) -> ListedTool {
-        let expected = format!("hub_{name}");
-        let wire_name = passes.then(|| expected.clone());
-        ListedTool { name: name.to_owned(), wire_name, expected_name: expected }
-    }
-
-    fn hub() -> Vec<Switched> {
-        let tools = vec![tool("make", true), tool("drop", true), tool("odd", false)];
-        vec![Switched { name: "hub".to_owned(), tools }]
-    }
-
-    fn carried(text: &str, is_shared: bool, all: &[&str]) -> (String, Vec<Change>) {
-        let all: Vec<String> = all.iter().map(|name| (*name).to_owned()).collect();
-        let names = WireNames::default();
-        let exchange = Exchange { switched: &hub(), all: &all, names: &names };
-        carried_over(text, &file(is_shared), exchange).unwrap()
-    }
-
-    fn file(is_shared: bool) -> PermissionFile {
-        PermissionFile { path: PathBuf::from("settings.json"), is_shared, project: None }
-    }
-
-    const TEXT: &str = "{\n  // mine\n  \"permissions\": {\n    \"allow\": [\"Bash(ls:*)\", \"mcp__hub\", \"mcp__hub2__x\"],\n    \"deny\": [\"mcp__hub__odd\", \"mcp__hub__gone\"]\n  },\n  \"model\":   \"m\"\n}\n";
-
-    #[test]
-    fn entries_become_those_of_single_tools_and_the_rest_stays() {
-        let (text, changes) = carried(TEXT, false, &["hub", "hub2"]);
-        let expected = TEXT
-            .replace("\"mcp__hub\",", "\"mcp__toolbooth__hub_make\", \"mcp__toolbooth__hub_drop\",")
-            .replace("mcp__hub__odd", "mcp__toolbooth__hub_odd")
-            .replace("mcp__hub__gone", "mcp__toolbooth__hub_gone");
-        assert_eq!(text, expected);
-        assert_eq!(changes.len(), 3, "{changes:?}");
-        assert!(!text.contains("\"mcp__toolbooth\""));
-    }
-
-    #[test]
-    fn a_shared_file_keeps_its_entries() {
-        let (text, _) = carried(TEXT, true, &["hub"]);
-        for kept in ["\"mcp__hub\"", "\"mcp__hub__odd\"", "\"mcp__toolbooth__hub_odd\""] {
-            assert!(text.contains(kept), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_is_not_passed_on_is_not_allowed() {
-        let text = r#"{"permissions": {"allow": ["mcp__hub__odd", "mcp__hub__dr*"]}}"#;
-        let (text, _) = carried(text, false, &["hub"]);
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(value["permissions"]["allow"], serde_json::json!(["mcp__toolbooth__hub_drop"]));
-    }
-
-    #[test]
-    fn names_follow_the_configuration() {
-        use toolbooth_registry::wire::{GivenNames, Naming, Prefix};
-        let names = WireNames::new(Naming::Short, Prefix::Never, GivenNames::default());
-        let all = ["hub".to_owned()];
-        let exchange = Exchange { switched: &hub(), all: &all, names: &names };
-        let (text, _) = carried_over(TEXT, &file(false), exchange).unwrap();
-        assert!(text.contains("\"mcp__toolbooth__gone\""), "{text}");
-    }
-
-    #[test]
-    fn refusals_of_whole_servers_are_found() {
-        let text = r#"{"permissions": {"deny": ["mcp__hub", "mcp__a-b__*", "mcp__c__x"]}}"#;
-        let servers = ["hub", "a-b", "c"].map(str::to_owned);
-        let found = wide_refusals(text, &file(false), &servers);
-        let names: Vec<&str> = found.iter().map(|(server, _)| server.as_str()).collect();
-        assert_eq!(names, ["hub", "a-b"]);
-    }
-}
+mod tests;

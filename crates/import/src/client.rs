@@ -1,0 +1,50 @@
+//! MCP clients, and where their configuration is.
+//!
+//! Doc: importing.md#clients
+
+use std::path::PathBuf;
+
+/// A client whose configuration is understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Client {
+    /// `.mcp.json`, `~/.claude.json`, `claude_desktop_config.json`.
+    Claude,
+    /// `.gemini/settings.json`.
+    Gemini,
+    /// `.cursor/mcp.json`.
+    Cursor,
+    /// `.vscode/mcp.json`, with comments.
+    Vscode,
+    /// `~/.codex/config.toml`.
+    Codex,
+}
+
+impl Client {
+    /// The places that are looked at, in this order, where no file is named.
+    #[must_use]
+    pub fn places(self) -> Vec<PathBuf> {
+        let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+        match self {
+            Self::Claude => vec![PathBuf::from(".mcp.json"), home.join(".claude.json")],
+            Self::Gemini => {
+                vec![PathBuf::from(".gemini/settings.json"), home.join(".gemini/settings.json")]
+            }
+            Self::Cursor => {
+                vec![PathBuf::from(".cursor/mcp.json"), home.join(".cursor/mcp.json")]
+            }
+            Self::Vscode => vec![PathBuf::from(".vscode/mcp.json")],
+            Self::Codex => {
+                vec![PathBuf::from(".codex/config.toml"), home.join(".codex/config.toml")]
+            }
+        }
+    }
+
+    /// The member of the file that holds its servers.
+    pub(crate) fn member(self) -> &'static str {
+        match self {
+            Self::Vscode => "servers",
+            Self::Codex => "mcp_servers",
+            _ => "mcpServers",
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! OpenAPI documents in files, JSON or YAML.
+//!
+//! Doc: importing.md#openapi
+
+use std::path::Path;
+
+use serde_json::Value;
+use toolbooth_import::{ImportError, openapi};
+
+use crate::failure::{Failure, chain};
+use crate::files;
+
+/// Largest document that is read, in bytes.
+const BYTES_MAX: u64 = 32 << 20;
+
+/// Reads a document; `failure` makes a failure of what is wrong with it.
+pub(crate) fn read(path: &Path, failure: impl Fn(String) -> Failure) -> Result<Value, Failure> {
+    let text = files::read_within(path, BYTES_MAX).map_err(|error| {
+        failure(format!("the file cannot be read: {error}")).at(path.display().to_string())
+    })?;
+    openapi::document(&text).map_err(|error| {
+        let place = match error {
+            ImportError::JsonAt { line, column, .. } => {
+                format!("{}:{line}:{column}", path.display())
+            }
+            _ => path.display().to_string(),
+        };
+        failure(chain(&error)).at(place)
+    })
+}
