@@ -44,10 +44,23 @@ pub fn set_up(name: &str) -> Option<PathBuf> {
     if path.exists() {
         return Some(path);
     }
-    let said = format!("SKIPPED: {} is not there; run `cargo xtask test`", path.display());
-    assert!(std::env::var_os("CI").is_none(), "{said}");
-    println!("{said}");
+    skip(&format!("{} is not there; run `cargo xtask test`", path.display()));
     None
+}
+
+/// Reports that a test leaves something out, because this machine lacks `what`.
+///
+/// # Panics
+/// In CI, whose machine has everything.
+pub fn skip(what: &str) {
+    assert!(std::env::var_os("CI").is_none(), "CI must not skip anything: {what}");
+    println!("SKIPPED: {what}");
+}
+
+/// Whether this process runs as root.
+pub fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
 /// The search path of programs, with the system's folders first: where `python3` is a shim, each of

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 
 use serde_json::{Value, json};
 use toolbooth_tests::waiting::CEILING;
-use toolbooth_tests::{Gateway, Place};
+use toolbooth_tests::{Gateway, Place, is_root, skip};
 
 const CALL: &str = r#"{"toolId":"calculator","args":{"expression":"6*7"}}"#;
 
@@ -344,9 +344,8 @@ fn connections_fit_the_limit_of_open_files() {
 
 /// Makes a call with curl as another user. Without root, prints a notice and returns `None`.
 fn call_as_stranger(gateway: &Gateway) -> Option<Answer> {
-    let own = Command::new("id").arg("-u").output().unwrap().stdout;
-    if own.trim_ascii() != b"0" {
-        println!("SKIPPED: only root can run a client as another user");
+    if !is_root() {
+        skip("root");
         return None;
     }
     let url = format!("http://{}/v1/calls", gateway.address);

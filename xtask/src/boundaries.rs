@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::finding::Finding;
 use crate::packages::{self, Licences};
 use crate::run::{metadata, repository, rust_files};
+use crate::tables::{self, TABLES, names_path};
 
 /// The rules in `boundaries.toml`.
 #[derive(Debug, Deserialize)]
@@ -228,31 +229,27 @@ fn edges(rules: &Rules, metadata: &Value) -> Vec<Finding> {
     findings
 }
 
-/// The variants that a table of `code.rs` or `event.rs` defines: `    Name "written"`.
-fn variants(text: &str) -> Vec<&str> {
-    let name = |line: &'_ str| -> Option<usize> {
-        let (name, rest) = line.strip_prefix("    ")?.split_once(' ')?;
-        let is_name = name.starts_with(|c: char| c.is_ascii_uppercase());
-        (is_name && rest.starts_with('"')).then_some(name.len())
-    };
-    text.lines().filter_map(|line| line.get(4..4 + name(line)?)).collect()
-}
-
 /// Error codes and event kinds that no code gives and that are not listed as reserved, and the
 /// reverse.
 fn reserved(sources: &[Source]) -> Vec<Finding> {
-    const FOLDER: &str = "crates/contracts/src/";
     let text = |file: &str| {
-        let path = format!("{FOLDER}{file}");
+        let path = format!("{}{file}", tables::FOLDER);
         sources.iter().find(|source| source.path == path).map_or("", |source| &source.text)
     };
-    let own = ["code.rs", "event.rs", "reserved.rs"].map(|file| format!("{FOLDER}{file}"));
+    let mut own: Vec<String> =
+        TABLES.iter().map(|(file, _)| format!("{}{file}", tables::FOLDER)).collect();
+    own.push(format!("{}{}", tables::FOLDER, tables::RESERVED));
     let users: Vec<&str> =
         sources.iter().filter(|source| !own.contains(&source.path)).map(without_tests).collect();
-    let list = text("reserved.rs");
+    let list = text(tables::RESERVED);
     let mut findings = Vec::new();
-    for (table, kind) in [("code.rs", "ErrorCode"), ("event.rs", "AuditEventKind")] {
-        for name in variants(text(table)) {
+    for (table, kind) in TABLES {
+        let rows = tables::rows(text(table));
+        if rows.is_empty() && !list.is_empty() {
+            let (reason, remedy) = ("its rows are checked", "name its file in xtask/src/tables.rs");
+            findings.push(finding("empty table", kind.to_owned(), reason, remedy.to_owned()));
+        }
+        for name in rows.iter().map(|row| row.name) {
             let path = format!("{kind}::{name}");
             // A code also gives the kind of its event.
             let of_code = kind == "AuditEventKind"
@@ -269,16 +266,6 @@ fn reserved(sources: &[Source]) -> Vec<Finding> {
         }
     }
     findings
-}
-
-/// Whether a text names a path such as `Kind::Name`, whole.
-fn names_path(text: &str, path: &str) -> bool {
-    text.match_indices(path).any(|(at, _)| {
-        let after = text.get(at + path.len()..).and_then(|rest| rest.chars().next());
-        let before = text.get(..at).and_then(|head| head.chars().next_back());
-        let part = |c: char| c.is_alphanumeric() || c == '_';
-        !after.is_some_and(part) && !before.is_some_and(part)
-    })
 }
 
 /// Dependencies that no line of their crate's code names.
@@ -539,7 +526,7 @@ remedy = "move it to adapters"
         };
         let found = |reserved_list: &str, user: &str| {
             let code = source("code.rs", "    One \"one\" Denied 403 Some(Event::Third), \"s\";\n");
-            let event = source("event.rs", "    Second \"SECOND\";\n    Third \"THIRD\";\n");
+            let event = source("event_kind.rs", "    Second \"SECOND\";\n    Third \"THIRD\";\n");
             let all = [code, event, source("reserved.rs", reserved_list), source("a.rs", user)];
             let findings = reserved(&all);
             findings.iter().map(|f| format!("{}: {}", f.rule, f.place)).collect::<Vec<_>>()

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::boundaries::{self, Rules};
 use crate::run::{metadata, repository, rust_files};
+use crate::tables;
 
 const STAGES: [(&str, &str); 10] = [
     ("receive", "a request from the wire, a caller from authentication"),
@@ -257,10 +258,7 @@ fn render(all: &Everything) -> Result<String> {
             line.split(' ').map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" | ")
         )?;
     }
-    out.push_str("\nReserved, and given by no part of this version: ");
-    let reserved: Vec<String> =
-        reserved()?.into_iter().map(|written| format!("`{written}`")).collect();
-    writeln!(out, "{}.", reserved.join(", "))?;
+    events_and_reserved(&mut out)?;
     out.push_str("\n## Decisions\n\n");
     for (link, title) in pages_of("decisions")? {
         writeln!(out, "- [{title}]({link})")?;
@@ -315,26 +313,31 @@ pub fn run(check: bool) -> Result<()> {
     Ok(())
 }
 
-/// The codes and event kinds that are reserved, as they are written.
-fn reserved() -> Result<Vec<String>> {
-    let text = |file: &str| -> Result<String> {
-        let path = repository().join("crates/contracts/src").join(file);
-        Ok(std::fs::read_to_string(path)?)
-    };
-    let list = text("reserved.rs")?;
-    let mut found = Vec::new();
-    for (table, kind) in [("code.rs", "ErrorCode"), ("event.rs", "AuditEventKind")] {
-        for line in text(table)?.lines() {
-            let mut parts = line.trim_start().split(' ');
-            let (Some(name), Some(written)) = (parts.next(), parts.next()) else { continue };
-            let listed =
-                [",", "]"].iter().any(|end| list.contains(&format!("{kind}::{name}{end}")));
-            if written.starts_with('"') && listed {
-                found.push(written.trim_matches(|c| c == '"' || c == ';').to_owned());
+/// A table of `contracts` and the list of its reserved rows, as texts.
+fn table_and_reserved(file: &str) -> Result<(String, String)> {
+    let folder = repository().join(tables::FOLDER);
+    Ok((
+        std::fs::read_to_string(folder.join(file))?,
+        std::fs::read_to_string(folder.join(tables::RESERVED))?,
+    ))
+}
+
+/// The kinds of audit events that this version writes, with their meaning, and what is reserved.
+fn events_and_reserved(out: &mut String) -> Result<()> {
+    let mut reserved = Vec::new();
+    out.push_str("\n## Audit events\n\n| kind | meaning |\n| --- | --- |\n");
+    for (file, kind) in tables::TABLES {
+        let (table, list) = table_and_reserved(file)?;
+        for row in tables::rows(&table) {
+            if tables::names_path(&list, &format!("{kind}::{}", row.name)) {
+                reserved.push(format!("`{}`", row.written));
+            } else if kind == "AuditEventKind" {
+                writeln!(out, "| `{}` | {} |", row.written, row.meaning)?;
             }
         }
     }
-    Ok(found)
+    writeln!(out, "\nReserved, and given by no part of this version: {}.", reserved.join(", "))?;
+    Ok(())
 }
 
 #[cfg(test)]

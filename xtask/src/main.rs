@@ -15,6 +15,7 @@ mod smoke;
 mod sources;
 mod steps;
 mod supervise;
+mod tables;
 mod testing;
 
 use std::process::ExitCode;

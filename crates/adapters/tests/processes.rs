@@ -233,7 +233,7 @@ async fn each_limit_has_its_word_and_its_code() {
         let error = match execute(&executor, call).await {
             Err(error) => error,
             Ok(_) if word == "memory-limit" && !has_cgroup().await => {
-                eprintln!("SKIPPED: memory of several processes: no cgroup");
+                eprintln!("SKIPPED: memory-cgroup, for the memory of several processes");
                 continue;
             }
             Ok(output) => panic!("{script}: {output:?}"),

@@ -61,7 +61,7 @@ impl Report {
             println!("{seconds:8.1} s  {name}");
         }
         for (name, what) in self.skipped.iter().take(SKIPPED_MAX) {
-            println!("SKIPPED in {name}: {what}");
+            println!("SKIPPED {name} ({what})");
         }
         if self.skipped.len() > SKIPPED_MAX {
             println!("SKIPPED in {} tests", self.skipped.len());

@@ -26,15 +26,13 @@ fn files_are_read_only_where_nobody_else_can() {
 #[cfg(unix)]
 #[test]
 fn a_file_of_somebody_else_is_refused() {
-    let Ok(status) = std::process::Command::new("chown").arg("--version").output() else {
-        return;
-    };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret");
     std::fs::write(&path, "hunter2").unwrap();
     let given = std::process::Command::new("chown").arg("65534").arg(&path).status();
-    if !status.status.success() || !given.is_ok_and(|given| given.success()) {
-        println!("SKIPPED: this user cannot give files away");
+    if !given.is_ok_and(|given| given.success()) {
+        assert!(std::env::var_os("CI").is_none(), "CI runs this as root");
+        println!("SKIPPED: root, to give files away");
         return;
     }
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);

@@ -22,6 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use toolbooth_contracts::ErrorCode;
 
 use super::body::{AnswerBody, Budget, Held, LimitedBody};
 use super::connections::{Activity, IdleConnections};
@@ -185,8 +186,8 @@ fn answer(
 }
 
 fn no_room() -> Problem {
-    let title = "too many connections are open; try again later".to_owned();
-    Problem { retry_after_ms: Some(1_000), ..Problem::new(503, "overloaded", title) }
+    let title = "too many connections are open; try again later";
+    Problem { retry_after_ms: Some(1_000), ..Problem::new(ErrorCode::Overloaded, title) }
 }
 
 /// Answers 503 and leaves the client up to [`REFUSAL`] to read it.

@@ -11,7 +11,9 @@ use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 
-use super::Problem;
+use toolbooth_contracts::ErrorCode;
+
+use super::{Problem, ProblemCode};
 
 pub(super) async fn as_json(request: Request, next: Next) -> Response {
     let response = next.run(request).await;
@@ -22,7 +24,8 @@ pub(super) async fn as_json(request: Request, next: Next) -> Response {
     }
     let allow = response.headers().get(ALLOW).cloned();
     let (code, title) = described(status);
-    let mut problem = Problem::new(status.as_u16(), code, title.to_owned()).into_response();
+    let problem = Problem { status: status.as_u16(), ..Problem::new(code, title) };
+    let mut problem = problem.into_response();
     if let Some(allow) = allow {
         problem.headers_mut().insert(ALLOW, allow);
     }
@@ -38,21 +41,26 @@ fn has_document(headers: &HeaderMap) -> bool {
 
 /// A code and a title for each status. The text of the original is dropped, because it may name
 /// Rust types.
-fn described(status: StatusCode) -> (&'static str, &'static str) {
+fn described(status: StatusCode) -> (ProblemCode, &'static str) {
     match status.as_u16() {
-        403 => ("foreign-origin", "the request does not name this machine"),
-        404 => ("not-found", "there is nothing at this path, or no such session"),
-        405 => ("method-not-allowed", "this path does not take this method"),
+        403 => (ProblemCode::FOREIGN_ORIGIN, "the request does not name this machine"),
+        404 => (ProblemCode::NOT_FOUND, "there is nothing at this path, or no such session"),
+        405 => (ProblemCode::METHOD_NOT_ALLOWED, "this path does not take this method"),
         406 => (
-            "not-acceptable",
+            ProblemCode::NOT_ACCEPTABLE,
             "a client must accept both application/json and text/event-stream (for GET the latter)",
         ),
-        413 => ("too-large", "the request's body is too large"),
-        415 => ("unsupported-media-type", "the body must be sent as application/json"),
-        409 | 410 | 422 => ("conflict", "the request does not fit the session's state"),
-        400..=499 => ("invalid-request", "the request or one of its headers is malformed"),
-        503 => ("overloaded", "the request cannot be served at the moment; try again later"),
-        _ => ("internal", "the request failed within the gateway"),
+        413 => (ProblemCode::TOO_LARGE, "the request's body is too large"),
+        415 => (ProblemCode::UNSUPPORTED_MEDIA_TYPE, "the body must be sent as application/json"),
+        409 | 410 | 422 => (ProblemCode::CONFLICT, "the request does not fit the session's state"),
+        400..=499 => {
+            (ProblemCode::INVALID_REQUEST, "the request or one of its headers is malformed")
+        }
+        503 => (
+            ErrorCode::Overloaded.into(),
+            "the request cannot be served at the moment; try again later",
+        ),
+        _ => (ProblemCode::INTERNAL, "the request failed within the gateway"),
     }
 }
 

@@ -15,9 +15,10 @@ use http::header::CONTENT_TYPE;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep_until};
+use toolbooth_contracts::ErrorCode;
 
 use super::connections::{Activity, InProgress};
-use super::{BODY_BYTES_MAX, Limits, Problem};
+use super::{BODY_BYTES_MAX, Limits, Problem, ProblemCode};
 
 /// When a client may try again after the budget was used up, in milliseconds.
 const RETRY_AFTER_MS: u64 = 1_000;
@@ -98,14 +99,14 @@ pub(super) enum BodyError {
 
 impl BodyError {
     fn problem(&self) -> Problem {
-        let (status, code) = match self {
-            Self::TooLarge => (413, "too-large"),
-            Self::OverBudget => (503, "overloaded"),
-            Self::Timeout => (408, "request-timeout"),
-            Self::Malformed(_) => (400, "invalid-request"),
+        let code = match self {
+            Self::TooLarge => ProblemCode::TOO_LARGE,
+            Self::OverBudget => ErrorCode::Overloaded.into(),
+            Self::Timeout => ProblemCode::REQUEST_TIMEOUT,
+            Self::Malformed(_) => ProblemCode::INVALID_REQUEST,
         };
         let retry_after_ms = matches!(self, Self::OverBudget).then_some(RETRY_AFTER_MS);
-        Problem { retry_after_ms, ..Problem::new(status, code, self.to_string()) }
+        Problem { retry_after_ms, ..Problem::new(code, self.to_string()) }
     }
 }
 
@@ -227,8 +228,8 @@ impl HttpBody for AnswerBody {
 /// The problem to answer with: 400, 408, 413, 415 or 503.
 pub(crate) async fn read_json(headers: &HeaderMap, body: Body) -> Result<Bytes, Box<Problem>> {
     if !is_json(headers) {
-        let title = "the body must be sent with `content-type: application/json`".to_owned();
-        return Err(Box::new(Problem::new(415, "unsupported-media-type", title)));
+        let title = "the body must be sent with `content-type: application/json`";
+        return Err(Box::new(Problem::new(ProblemCode::UNSUPPORTED_MEDIA_TYPE, title)));
     }
     read(body).await
 }
@@ -269,7 +270,7 @@ fn problem_of(error: axum::Error) -> Problem {
         }
         Err(error) => {
             tracing::debug!(%error, "a request's body is not read");
-            Problem::new(400, "invalid-request", "the request's body cannot be read".to_owned())
+            Problem::new(ProblemCode::INVALID_REQUEST, "the request's body cannot be read")
         }
     }
 }

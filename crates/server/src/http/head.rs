@@ -12,7 +12,7 @@ use http::header::{HOST, HeaderName, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, Uri};
 
-use super::Problem;
+use super::{Problem, ProblemCode};
 use crate::auth::Connection;
 
 pub(super) async fn guard(
@@ -28,8 +28,8 @@ pub(super) async fn guard(
 
 /// The problem of a request with this head at the door on `port`; `None` if it is accepted.
 fn refusal(uri: &Uri, headers: &HeaderMap, port: u16) -> Option<Problem> {
-    let malformed = |title: &str| Some(Problem::new(400, "invalid-request", title.to_owned()));
-    let foreign = |title: &str| Some(Problem::new(403, "foreign-origin", title.to_owned()));
+    let malformed = |title: &str| Some(Problem::new(ProblemCode::INVALID_REQUEST, title));
+    let foreign = |title: &str| Some(Problem::new(ProblemCode::FOREIGN_ORIGIN, title));
     // An authority in the target would override the header `Host` (RFC 9112, 3.2.2).
     if uri.scheme().is_some() || uri.authority().is_some() {
         return malformed("the request's target must be a path, without a scheme or a host");

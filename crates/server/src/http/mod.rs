@@ -10,6 +10,7 @@ mod head;
 mod limits;
 mod line_ends;
 mod problem;
+mod problem_code;
 mod records;
 mod routes;
 mod stream;
@@ -34,6 +35,7 @@ pub use limits::{
     BODY_BYTES_MAX, CONNECTIONS_MAX, DESCRIPTORS_RESERVED, Limits, connections_fitting,
 };
 pub use problem::Problem;
+pub use problem_code::ProblemCode;
 
 use crate::Gateway;
 use crate::auth::{Authenticator, Connection};
@@ -131,7 +133,7 @@ async fn authenticate(
         Err(error) => {
             // Not a warning: any client that reaches the port could fill the log.
             tracing::debug!(%error, "a request was not authenticated");
-            let problem = Problem::new(401, "not-authenticated", error.to_string());
+            let problem = Problem::new(ProblemCode::NOT_AUTHENTICATED, error.to_string());
             // Further requests on this connection would fail as well; closing it frees its place.
             ([(CONNECTION, "close")], problem).into_response()
         }

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use toolbooth_contracts::{ErrorCode, ToolResult};
 
+use super::ProblemCode;
+
 const PROBLEM_JSON: &str = "application/problem+json";
 
 /// A problem document.
@@ -44,12 +46,13 @@ pub struct Problem {
 impl Problem {
     /// A problem that is not the result of a call.
     #[must_use]
-    pub fn new(status: u16, code: &str, title: String) -> Self {
+    pub fn new(code: impl Into<ProblemCode>, title: impl Into<String>) -> Self {
+        let ProblemCode { name, status } = code.into();
         Self {
-            kind: format!("urn:toolbooth:problem:{code}"),
-            title,
+            kind: format!("urn:toolbooth:problem:{name}"),
+            title: title.into(),
             status,
-            code: code.to_owned(),
+            code: name.to_owned(),
             call_id: None,
             receipt_id: None,
             details: Map::new(),
@@ -61,9 +64,9 @@ impl Problem {
     /// The answer where the store does not answer.
     pub(super) fn unavailable(error: &dyn std::fmt::Display) -> Response {
         tracing::warn!(%error, "the store does not answer");
-        let title = "the records do not answer at the moment; ask again".to_owned();
-        let code = ErrorCode::RecordUnavailable.as_str();
-        Self { retry_after_ms: Some(1_000), ..Self::new(503, code, title) }.into_response()
+        let title = "the records do not answer at the moment; ask again";
+        let problem = Self::new(ErrorCode::RecordUnavailable, title);
+        Self { retry_after_ms: Some(1_000), ..problem }.into_response()
     }
 
     /// The problem of a failed call; `None` if the call succeeded.
@@ -78,14 +81,16 @@ impl Problem {
         }
         // The guard's size limit is the one code with a status of its own.
         let too_large = error.code == ErrorCode::InvalidArgs && details.contains_key("bytesMax");
-        let status = if too_large { 413 } else { error.code.http_status() };
+        let problem = Self::new(error.code, error.message.clone());
+        let status = if too_large { ProblemCode::TOO_LARGE.status } else { problem.status };
         Some(Self {
+            status,
             call_id: Some(result.call_id.clone()),
             receipt_id: result.receipt_id.clone(),
             details,
             warnings: result.warnings.clone(),
             retry_after_ms: result.retry_after_ms,
-            ..Self::new(status, error.code.as_str(), error.message.clone())
+            ..problem
         })
     }
 }

@@ -11,7 +11,7 @@ use toolbooth_contracts::Caller;
 use toolbooth_contracts::receipt::ClaimState;
 use toolbooth_proxy::{LogFilter, Operations, OperationsError, ReceiptFilter};
 
-use super::{HttpDoor, Problem};
+use super::{HttpDoor, Problem, ProblemCode};
 
 /// Records of one page, unless the request sets `limit`.
 const PAGE_DEFAULT: usize = 100;
@@ -26,20 +26,22 @@ fn operations(door: &HttpDoor, caller: &Caller) -> Result<Operations, Response> 
 pub(super) fn refused(error: &OperationsError) -> Response {
     match error {
         OperationsError::Denied(denial) => {
-            Problem::new(403, denial.code.as_str(), denial.reason.clone()).into_response()
+            Problem::new(denial.code, denial.reason.clone()).into_response()
         }
-        other => Problem::new(404, "not-found", other.to_string()).into_response(),
+        other => Problem::new(ProblemCode::NOT_FOUND, other.to_string()).into_response(),
     }
 }
 
 fn bad(title: impl Into<String>) -> Response {
-    Problem::new(400, "invalid-request", title.into()).into_response()
+    Problem::new(ProblemCode::INVALID_REQUEST, title.into()).into_response()
 }
 
 fn one(found: Option<impl Serialize>, what: &str) -> Response {
     match found {
         Some(found) => Json(found).into_response(),
-        None => Problem::new(404, "not-found", format!("there is no such {what}")).into_response(),
+        None => {
+            Problem::new(ProblemCode::NOT_FOUND, format!("there is no such {what}")).into_response()
+        }
     }
 }
 

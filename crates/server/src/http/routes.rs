@@ -14,7 +14,7 @@ use toolbooth_contracts::conversation::CancelHandle;
 use toolbooth_contracts::{CallRequest, Caller, Conversation, ErrorCode, ToolCall};
 use toolbooth_proxy::Submission;
 
-use super::{HttpDoor, Problem, read_json};
+use super::{HttpDoor, Problem, ProblemCode, read_json};
 
 /// Tools of one page, unless the request sets `limit`.
 const PAGE_DEFAULT: usize = 500;
@@ -35,7 +35,7 @@ pub(super) async fn call(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let bad = |title: String| Problem::new(400, "invalid-request", title).into_response();
+    let bad = |title: String| Problem::new(ProblemCode::INVALID_REQUEST, title).into_response();
     let bytes = match read_json(&headers, body).await {
         Ok(bytes) => bytes,
         Err(problem) => return problem.into_response(),
@@ -94,15 +94,15 @@ async fn submit(door: &HttpDoor, request: CallRequest, caller: &Caller) -> Respo
             (StatusCode::ACCEPTED, headers, Json(call)).into_response()
         }
         Ok(Submission::BadId(message)) => {
-            Problem::new(400, ErrorCode::InvalidArgs.as_str(), message).into_response()
+            Problem::new(ErrorCode::InvalidArgs, message).into_response()
         }
         Ok(Submission::Conflict) => {
             let title = "another call with this id was handed over before".to_owned();
-            Problem::new(422, ErrorCode::IdempotencyConflict.as_str(), title).into_response()
+            Problem::new(ErrorCode::IdempotencyConflict, title).into_response()
         }
         Ok(Submission::Full) => {
             let title = "too many calls wait; try again later".to_owned();
-            Problem::new(503, ErrorCode::Overloaded.as_str(), title).into_response()
+            Problem::new(ErrorCode::Overloaded, title).into_response()
         }
         Err(error) => Problem::unavailable(&error),
     }
@@ -117,8 +117,8 @@ fn encoded(id: &str) -> String {
 }
 
 fn no_such_call() -> Response {
-    let title = "there is no such asynchronous call".to_owned();
-    Problem::new(404, "not-found", title).into_response()
+    let title = "there is no such asynchronous call";
+    Problem::new(ProblemCode::NOT_FOUND, title).into_response()
 }
 
 /// Serves the state of an asynchronous call of this caller, with its result once it has ended.
@@ -144,8 +144,8 @@ pub(super) async fn cancel(
         Ok(true) => StatusCode::ACCEPTED.into_response(),
         Ok(false) => match door.gateway.calls.get(&caller, &id).await {
             Ok(Some(_)) => {
-                let title = "the call has ended already".to_owned();
-                Problem::new(409, "already-ended", title).into_response()
+                let title = "the call has ended already";
+                Problem::new(ProblemCode::ALREADY_ENDED, title).into_response()
             }
             Ok(None) => no_such_call(),
             Err(error) => Problem::unavailable(&error),
@@ -169,8 +169,8 @@ pub(super) async fn tools(
     page: Result<Query<Page>, QueryRejection>,
 ) -> Response {
     let Ok(Query(page)) = page else {
-        let title = "the query takes `q`, `cursor` (text) and `limit` (a number)".to_owned();
-        return Problem::new(400, "invalid-request", title).into_response();
+        let title = "the query takes `q`, `cursor` (text) and `limit` (a number)";
+        return Problem::new(ProblemCode::INVALID_REQUEST, title).into_response();
     };
     let limit = page.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE_MAX);
     let cursor = page.cursor.as_deref().filter(|cursor| !cursor.is_empty());
@@ -179,8 +179,8 @@ pub(super) async fn tools(
         Some(query) => {
             let searching = tokio::task::spawn_blocking(move || view.search(&query, limit));
             let Ok(found) = searching.await else {
-                let title = "the search failed".to_owned();
-                return Problem::new(500, "internal", title).into_response();
+                let title = "the search failed";
+                return Problem::new(ProblemCode::INTERNAL, title).into_response();
             };
             (found, None)
         }
@@ -237,16 +237,16 @@ pub(super) async fn readyz(State(door): State<HttpDoor>) -> Response {
         Err(error) => {
             tracing::warn!(reason = %error, "not ready");
             let title = "calls cannot be recorded at the moment".to_owned();
-            Problem::new(503, "record-unavailable", title).into_response()
+            Problem::new(ErrorCode::RecordUnavailable, title).into_response()
         }
     }
 }
 
 pub(super) async fn method_not_allowed() -> Response {
-    let title = "this path does not take this method".to_owned();
-    Problem::new(405, "method-not-allowed", title).into_response()
+    let title = "this path does not take this method";
+    Problem::new(ProblemCode::METHOD_NOT_ALLOWED, title).into_response()
 }
 
 pub(super) async fn not_found() -> Response {
-    Problem::new(404, "not-found", "there is nothing at this path".to_owned()).into_response()
+    Problem::new(ProblemCode::NOT_FOUND, "there is nothing at this path").into_response()
 }

@@ -21,7 +21,7 @@ use tokio::time::{Sleep, sleep};
 use super::connections::Activity;
 use super::limits::HEAD_BYTES_MAX;
 use super::line_ends::LineEnds;
-use super::{BODY_BYTES_MAX, Limits, Problem};
+use super::{BODY_BYTES_MAX, Limits, Problem, ProblemCode};
 
 /// The fewest bytes that a client must take within the write deadline.
 const PROGRESS_BYTES_MIN: usize = 16 << 10;
@@ -81,7 +81,8 @@ impl DeadlineStream {
         ready!(timer.as_mut().poll(context));
         let title = "the request's head was not complete in time".to_owned();
         // Nothing else is being written while no request is in progress.
-        let _ = self.stream.try_write(&Problem::new(408, "request-timeout", title).as_message());
+        let _ =
+            self.stream.try_write(&Problem::new(ProblemCode::REQUEST_TIMEOUT, title).as_message());
         Poll::Ready(ErrorKind::TimedOut.into())
     }
 
@@ -145,9 +146,9 @@ fn refusal(head: &[u8]) -> Problem {
     if head.starts_with(b"HTTP/1.1 431") {
         let title =
             format!("a request's head has at most {HEAD_BYTES_MAX} bytes and 100 header lines");
-        return Problem::new(431, "head-too-large", title);
+        return Problem::new(ProblemCode::HEAD_TOO_LARGE, title);
     }
-    Problem::new(400, "invalid-request", "the request is not HTTP/1.1".to_owned())
+    Problem::new(ProblemCode::INVALID_REQUEST, "the request is not HTTP/1.1")
 }
 
 impl AsyncRead for DeadlineStream {
