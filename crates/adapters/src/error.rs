@@ -6,6 +6,8 @@
 #[cfg(feature = "net-guard")]
 use std::net::{IpAddr, SocketAddr};
 
+use toolbooth_contracts::causes::with_causes;
+
 /// Why a command was not run: nothing has happened.
 #[cfg(feature = "process")]
 #[derive(Debug, thiserror::Error)]
@@ -130,7 +132,7 @@ pub(crate) enum ConnectError {
     ReservedHeader(http::HeaderName),
     #[error("the value of header `{0}` is not valid")]
     HeaderValue(http::HeaderName),
-    #[error("{}", chain(.0))]
+    #[error("{}", with_causes(.0))]
     Client(#[source] reqwest::Error),
 }
 
@@ -423,19 +425,4 @@ impl AddressError {
     pub(crate) fn of_name(self, name: &str) -> Self {
         Self::OfName { name: name.to_owned(), reason: Box::new(self) }
     }
-}
-
-/// An error and all that it comes from, for operators.
-#[cfg(any(feature = "endpoint", feature = "mcp"))]
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut told = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let sentence = inner.to_string();
-        if !told.contains(&sentence) {
-            told = format!("{told}: {sentence}");
-        }
-        cause = inner.source();
-    }
-    told
 }

@@ -6,6 +6,8 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use toolbooth_contracts::causes::with_causes;
+
 /// A row of the store that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, thiserror::Error)]
 #[error("table `{table}`, row {row} cannot be read: {reason}")]
@@ -88,13 +90,6 @@ impl LedgerError {
 
     /// The store is not available because of an error, which is told with what it comes from.
     pub fn unavailable_by(error: impl Error + Send + Sync + 'static) -> Self {
-        let mut reason = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            reason.push_str(": ");
-            reason.push_str(&cause.to_string());
-            source = cause.source();
-        }
-        Self::Unavailable { reason, source: Some(Cause(Arc::new(error))) }
+        Self::Unavailable { reason: with_causes(&error), source: Some(Cause(Arc::new(error))) }
     }
 }

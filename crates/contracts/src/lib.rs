@@ -4,6 +4,7 @@ pub mod agent_log;
 pub mod approval;
 pub mod arguments;
 pub mod call;
+pub mod causes;
 pub mod code;
 pub mod contract;
 pub mod conversation;

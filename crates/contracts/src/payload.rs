@@ -240,13 +240,6 @@ pub fn size(content: &[ContentBlock], structured: Option<&JsonText>) -> usize {
     list + blocks + structured.map_or(0, JsonText::bytes)
 }
 
-/// What `result` means in receipt fields and in the references of plans: the structured content, else
-/// the first text block read as JSON.
-#[must_use]
-pub fn as_data(structured: Option<&JsonText>, content: &[ContentBlock]) -> Option<Value> {
-    structured.map(JsonText::tree).or_else(|| text_as_data(content))
-}
-
 /// What `result` means where there is no structured content: the first text block
 /// read as JSON.
 #[must_use]

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::code::{Effect, ErrorCode, Status};
 use crate::json::JsonText;
-use crate::payload::{ContentBlock, as_data};
+use crate::payload::ContentBlock;
 
 /// Why a call did not succeed, as the agent may see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -78,13 +78,4 @@ pub struct ToolResult {
     /// The executor alone, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execute_ms: Option<f64>,
-}
-
-impl ToolResult {
-    /// `structuredContent`, else the first text block read as JSON: what `result` means in
-    /// receipt fields and in the references of plans.
-    #[must_use]
-    pub fn as_data(&self) -> Option<Value> {
-        as_data(self.structured_content.as_ref(), &self.content)
-    }
 }

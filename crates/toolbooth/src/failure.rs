@@ -86,14 +86,3 @@ impl Failure {
         out
     }
 }
-
-/// The message of an error with those of its causes.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut out = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        out = format!("{out}: {cause}");
-        source = cause.source();
-    }
-    out
-}

@@ -5,9 +5,10 @@
 use std::path::Path;
 
 use serde_json::Value;
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_import::{ImportError, openapi};
 
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::files;
 
 /// Largest document that is read, in bytes.
@@ -25,6 +26,6 @@ pub(crate) fn read(path: &Path, failure: impl Fn(String) -> Failure) -> Result<V
             }
             _ => path.display().to_string(),
         };
-        failure(chain(&error)).at(place)
+        failure(with_causes(&error)).at(place)
     })
 }

@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_proxy::{FirstListing, PinError, PinStore, Pinned};
 use toolbooth_registry::lock::LockFile;
 use toolbooth_store::sqlite::StoreFolder;
 
-use crate::failure::{Failure, OUT_OF_REACH, USAGE, chain};
+use crate::failure::{Failure, OUT_OF_REACH, USAGE};
 
 /// The pins, in the format of the lock file.
 pub(crate) const PINS: &str = "tools.pins.json";
@@ -74,7 +75,8 @@ impl PinFile {
         must_exist: bool,
         change: impl FnOnce(&mut LockFile) -> T,
     ) -> Result<(LockFile, T), Failure> {
-        StoreFolder::create(&self.folder).map_err(|error| self.cannot_write(&chain(&error)))?;
+        StoreFolder::create(&self.folder)
+            .map_err(|error| self.cannot_write(&with_causes(&error)))?;
         // Released when it is closed, also where this process dies.
         let _held = self.hold()?;
         let before = self.read()?;

@@ -13,6 +13,7 @@ use toolbooth_audit::ledger::Moment;
 use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_audit::note::Signer;
 use toolbooth_audit::{CallQueue, Digester, Ledger, LedgerReads};
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_contracts::secret::SecretRef;
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::Operations;
@@ -22,7 +23,7 @@ use toolbooth_store::sqlite::{
 };
 
 use crate::config::{self, Config, Loaded};
-use crate::failure::{FAILED, Failure, OUT_OF_REACH, chain};
+use crate::failure::{FAILED, Failure, OUT_OF_REACH};
 use crate::trust::Trusted;
 
 /// How many events a checkpoint covers at most, where nothing is said.
@@ -163,10 +164,10 @@ async fn open_postgres(
     }
     // What is this replica's own is in its data folder.
     let folder =
-        StoreFolder::create(&loaded.data).map_err(|error| Failure::store(chain(&error)))?;
+        StoreFolder::create(&loaded.data).map_err(|error| Failure::store(with_causes(&error)))?;
     let signer = match signer {
         Some(signer) => signer,
-        None => folder.signer().map_err(|error| Failure::store(chain(&error)))?,
+        None => folder.signer().map_err(|error| Failure::store(with_causes(&error)))?,
     };
     let kept = match folder.kept_checkpoint() {
         // Whoever takes the database as it is needs no checkpoint for it.
@@ -183,20 +184,22 @@ async fn open_postgres(
                 Failure::configuration(error.to_string()).at("store.digest_key")
             }
             postgres::OpenError::Url(_) => bad_url(&error),
-            postgres::OpenError::Newer { .. } => Failure::store(chain(&error)).at("store.url"),
+            postgres::OpenError::Newer { .. } => {
+                Failure::store(with_causes(&error)).at("store.url")
+            }
             other => opening_failed(&other, rolled_back).at("store.url"),
         }
     })
 }
 
 fn bad_url(error: &postgres::OpenError) -> Failure {
-    Failure::configuration(chain(error))
+    Failure::configuration(with_causes(error))
         .at("store.url")
         .hint("it should look like postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=require")
 }
 
-fn opening_failed(error: &dyn std::error::Error, rolled_back: bool) -> Failure {
-    let failure = Failure::store(chain(error));
+fn opening_failed(error: &(dyn std::error::Error + 'static), rolled_back: bool) -> Failure {
+    let failure = Failure::store(with_causes(error));
     if rolled_back {
         return failure.hint(
             "calls since then are unknown to it and may run twice; if it was put back on purpose, \
@@ -279,10 +282,9 @@ pub(crate) async fn reads(
             Err(error @ postgres::OpenError::Url(_)) => Err(bad_url(&error)),
             Err(
                 error @ (postgres::OpenError::Newer { .. } | postgres::OpenError::Older { .. }),
-            ) => {
-                Err(Failure::new(OUT_OF_REACH, "store-unavailable", chain(&error)).at("store.url"))
-            }
-            Err(error) => Err(Failure::new(OUT_OF_REACH, "store-unavailable", chain(&error))
+            ) => Err(Failure::new(OUT_OF_REACH, "store-unavailable", with_causes(&error))
+                .at("store.url")),
+            Err(error) => Err(Failure::new(OUT_OF_REACH, "store-unavailable", with_causes(&error))
                 .at("store.url")
                 .hint("is the server running, and may this user log in to this database?")),
         };
@@ -297,7 +299,7 @@ fn folder_reads(folder: &Path) -> Result<Option<Arc<dyn LedgerReads>>, Failure> 
         return Ok(None);
     }
     let reads = SqliteReads::open(&path).map_err(|error| {
-        Failure::new(OUT_OF_REACH, "store-unavailable", chain(&error))
+        Failure::new(OUT_OF_REACH, "store-unavailable", with_causes(&error))
             .at(path.display().to_string())
     })?;
     Ok(Some(Arc::new(reads)))
@@ -324,8 +326,8 @@ pub(crate) async fn own_digester(loaded: &Loaded) -> Result<Option<Digester>, Fa
         return Ok(None);
     }
     let folder =
-        StoreFolder::create(&loaded.data).map_err(|error| Failure::store(chain(&error)))?;
-    let digester = folder.digester(false).map_err(|error| Failure::store(chain(&error)))?;
+        StoreFolder::create(&loaded.data).map_err(|error| Failure::store(with_causes(&error)))?;
+    let digester = folder.digester(false).map_err(|error| Failure::store(with_causes(&error)))?;
     Ok(Some(digester))
 }
 
@@ -338,8 +340,8 @@ pub(crate) async fn own_key(loaded: &Loaded) -> Result<Option<String>, Failure> 
         return Ok(None);
     }
     let folder =
-        StoreFolder::create(&loaded.data).map_err(|error| Failure::store(chain(&error)))?;
-    let signer = folder.signer().map_err(|error| Failure::store(chain(&error)))?;
+        StoreFolder::create(&loaded.data).map_err(|error| Failure::store(with_causes(&error)))?;
+    let signer = folder.signer().map_err(|error| Failure::store(with_causes(&error)))?;
     Ok(Some(signer.verifier().to_string()))
 }
 

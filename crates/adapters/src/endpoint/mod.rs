@@ -19,6 +19,7 @@ use futures_util::StreamExt;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, LOCATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde_json::Value;
+use toolbooth_contracts::causes::{causes, with_causes};
 use toolbooth_contracts::contract::ToolContract;
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::json::{JsonText, parse};
@@ -31,7 +32,7 @@ use url::{Host, Url};
 pub use openapi::Operations;
 pub use request::RequestTemplate;
 
-use crate::error::{AddressError, FillError, RedirectError, chain};
+use crate::error::{AddressError, FillError, RedirectError};
 use crate::net_guard::{Guard, ResolveError};
 use crate::secrets::{KnownSecrets, Setting};
 use crate::text::plain;
@@ -255,7 +256,7 @@ impl Endpoint {
         let mut headers = self.headers(dispatch)?;
         let client = self
             .client()
-            .map_err(|error| ExecutionError::adapter(Effect::NotStarted, chain(&error)))?;
+            .map_err(|error| ExecutionError::adapter(Effect::NotStarted, with_causes(&error)))?;
         let mut hops = 0;
         // Once a server has answered with a redirect, something may have happened there.
         let mut before = Effect::NotStarted;
@@ -305,7 +306,7 @@ impl Endpoint {
             }
             hops += 1;
             (request, headers) = follow(request, headers, &response)
-                .map_err(|error| ExecutionError::adapter(Effect::Unknown, chain(&error)))?;
+                .map_err(|error| ExecutionError::adapter(Effect::Unknown, with_causes(&error)))?;
         }
     }
 
@@ -450,14 +451,12 @@ fn failed(
     before: Effect,
     refuse: impl FnOnce(String) -> ExecutionError,
 ) -> ExecutionError {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
-    let mut told = error.to_string();
-    while let Some(inner) = cause {
-        if let Some(ResolveError::Refused(reason)) = inner.downcast_ref() {
+    let mut told = String::new();
+    for cause in causes(error) {
+        if let Some(ResolveError::Refused(reason)) = cause.downcast_ref() {
             return refuse(reason.to_string());
         }
-        told = inner.to_string();
-        cause = inner.source();
+        told = cause.to_string();
     }
     let unsent = error.is_connect() || error.is_builder();
     let effect = if unsent || !taken { before } else { Effect::Unknown };
@@ -526,7 +525,7 @@ impl Executor for Endpoint {
         }
         match self.client() {
             Ok(_) => Readiness::Ready,
-            Err(error) => Readiness::Unhealthy(chain(&error)),
+            Err(error) => Readiness::Unhealthy(with_causes(&error)),
         }
     }
 }

@@ -13,6 +13,7 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use toolbooth_contracts::causes::with_causes;
 
 use super::envelope::{self, MESSAGE_BYTES_MAX};
 use super::fault::{Answered, Fault, names_session};
@@ -98,17 +99,6 @@ pub(super) fn is_reserved(name: &http::HeaderName) -> bool {
     .any(|reserved| name.as_str().eq_ignore_ascii_case(reserved))
 }
 
-/// An error with its causes.
-fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
 fn is_event_stream(response: &reqwest::Response) -> bool {
     let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     content_type.is_some_and(|text| {
@@ -185,7 +175,7 @@ impl Http {
                 if error.is_connect() || error.is_builder() || !handed.is_whole() {
                     sent.store(false, Ordering::Release);
                 }
-                return Fault::Lost(told(&error)).into();
+                return Fault::Lost(with_causes(&error)).into();
             }
         };
         let status = response.status();
@@ -215,7 +205,7 @@ impl Http {
         let mut body = Vec::new();
         let mut chunks = response.bytes_stream();
         while let Some(chunk) = chunks.next().await {
-            body.extend_from_slice(&chunk.map_err(|error| Fault::Lost(told(&error)))?);
+            body.extend_from_slice(&chunk.map_err(|error| Fault::Lost(with_causes(&error)))?);
             if body.len() > MESSAGE_BYTES_MAX {
                 return Err(Fault::TooLarge(MESSAGE_BYTES_MAX));
             }

@@ -1,10 +1,11 @@
 //! `store`: copying the records, putting a copy back, giving space back.
 
 use serde_json::json;
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_store::sqlite::{self, MaintenanceError};
 
 use crate::cli::Store;
-use crate::failure::{FAILED, Failure, OUT_OF_REACH, USAGE, chain};
+use crate::failure::{FAILED, Failure, OUT_OF_REACH, USAGE};
 use crate::output;
 use crate::trust::Trusted;
 
@@ -57,7 +58,7 @@ fn failure(error: &MaintenanceError) -> Failure {
         MaintenanceError::InUse => FAILED,
         _ => OUT_OF_REACH,
     };
-    let failure = Failure::new(exit, "store", chain(error));
+    let failure = Failure::new(exit, "store", with_causes(error));
     match error {
         MaintenanceError::InUse => failure.hint("stop the gateways that use it first"),
         _ => failure,

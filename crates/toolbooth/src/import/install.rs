@@ -5,10 +5,11 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_import::permissions::{self, Change, Exchange};
 use toolbooth_import::{Client, ImportError, Replaced, with_gateway};
 
-use crate::failure::{Failure, OUT_OF_REACH, chain};
+use crate::failure::{Failure, OUT_OF_REACH};
 
 /// Backups of one file that are kept at once.
 const BACKUPS_MAX: usize = 1_000;
@@ -66,7 +67,7 @@ pub(crate) fn install(
     exchange: Exchange<'_>,
 ) -> Result<Installed, Failure> {
     let wrong = |path: &Path, error: ImportError| {
-        Failure::usage(chain(&error)).at(path.display().to_string())
+        Failure::usage(with_causes(&error)).at(path.display().to_string())
     };
     let read = |path: &Path| {
         std::fs::read_to_string(path)

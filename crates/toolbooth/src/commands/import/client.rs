@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use toolbooth_contracts::causes::with_causes;
 use toolbooth_import::permissions::{self, Exchange, GATEWAY, Switched};
 use toolbooth_import::servers::{self as clients, Imported};
 use toolbooth_import::{Client, Extended, Replaced};
@@ -12,7 +13,7 @@ use super::report::{self, Kept, Report};
 use super::{Places, questions};
 use crate::cli::ClientArgs;
 use crate::config;
-use crate::failure::{FAILED, Failure, chain};
+use crate::failure::{FAILED, Failure};
 use crate::import::secrets::{self, Moved};
 use crate::import::trial::{self, Trial};
 use crate::import::{self, Installed};
@@ -170,7 +171,7 @@ fn imported(client: Client, path: &Path) -> Result<Imported, Failure> {
         .map_err(|error| wrong(format!("the file cannot be read: {error}")))?;
     let text = String::from_utf8(text).map_err(|_| wrong("the file is not UTF-8".to_owned()))?;
     let shapes = secret_shapes::shapes();
-    clients::read(client, path, &text, &shapes).map_err(|error| wrong(chain(&error)))
+    clients::read(client, path, &text, &shapes).map_err(|error| wrong(with_causes(&error)))
 }
 
 fn read(target: &Path) -> Result<String, Failure> {
