@@ -13,7 +13,7 @@ use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::process::{self, Bounds};
 use toolbooth_adapters::sandbox::{default_profile, server_profile};
 use toolbooth_adapters::secrets::Setting;
-use toolbooth_adapters::{CommandLine, Ended};
+use toolbooth_adapters::{CommandLine, ProgramEnd};
 use toolbooth_contracts::Conversation;
 use toolbooth_contracts::sandbox::{NetProfile, SandboxProfile};
 
@@ -100,7 +100,7 @@ async fn measure(launcher: &Launcher) -> [f64; 4] {
             let done =
                 process::run(launcher, &line, Vec::new(), bounds, &conversation).await.unwrap();
             times.push(began.elapsed());
-            assert_eq!(done.ended, Ended::Exit(0));
+            assert_eq!(done.ended, ProgramEnd::Exit(0));
         }
     }
     [bare, below, contained, networked].map(median)

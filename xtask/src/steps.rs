@@ -61,7 +61,7 @@ pub fn run(steps: &[Step<'_>], limit: Option<Duration>) -> Result<()> {
     // Read before a build replaces the file.
     let program = std::env::current_exe()?;
     let began = Instant::now();
-    let ended = Ended::default();
+    let ended = StepEnd::default();
     let run = Run {
         program,
         until: limit.map(|limit| began + limit),
@@ -109,12 +109,12 @@ struct Run {
 
 /// Which steps have ended, and whether they succeeded.
 #[derive(Default)]
-struct Ended {
+struct StepEnd {
     steps: Mutex<BTreeMap<String, bool>>,
     changed: Condvar,
 }
 
-impl Ended {
+impl StepEnd {
     /// Waits until the steps have ended; returns the first that failed.
     fn first_failed<'a>(&self, names: &[&'a str]) -> Option<&'a str> {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +132,7 @@ impl Ended {
 }
 
 /// Runs a step once those that it needs have ended. Steps that are not among `all` count as done.
-fn in_turn<'a>(step: &'a Step<'a>, all: &[Step<'_>], run: &Run, ended: &Ended) -> Done<'a> {
+fn in_turn<'a>(step: &'a Step<'a>, all: &[Step<'_>], run: &Run, ended: &StepEnd) -> Done<'a> {
     let known = |name: &&str| all.iter().any(|step| step.name == *name);
     let needs: Vec<&str> = step.needs.iter().copied().filter(|name| known(name)).collect();
     let done = match ended.first_failed(&needs) {
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_step_waits_for_what_it_needs_and_is_left_out_where_that_failed() {
-        let ended = Ended::default();
+        let ended = StepEnd::default();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| ended.first_failed(&["one", "two"]));
             ended.add("one", true);

@@ -16,7 +16,7 @@ use toolbooth_launcher::order::{Net, SandboxSpec};
 
 use crate::place::lexical;
 use crate::sandbox::profile::{default_profile, server_profile};
-use crate::visible::{is_system, is_wide};
+use crate::visible_paths::{is_system, is_wide};
 
 /// Lines of output that are looked at, from the last one on.
 const LINES_MAX: usize = 200;

@@ -20,7 +20,7 @@ use toolbooth_launcher::wire::Found;
 use crate::denials::{DenialExplainer, Program};
 use crate::egress::{AllowList, NetworkRules, Passage};
 use crate::error::{StartError, Unavailable};
-use crate::outcome::Ended;
+use crate::outcome::ProgramEnd;
 use crate::own_doors::OwnDoors;
 use crate::sandbox::{self, Applied, Place};
 use crate::setup::Setup;
@@ -237,8 +237,8 @@ impl Running {
 
     /// Waits until the program and every process that it started have ended; gives how it ended.
     /// Cancel safe.
-    pub async fn ended(&self) -> Ended {
-        Ended::of(self.child.report().await)
+    pub async fn ended(&self) -> ProgramEnd {
+        ProgramEnd::of(self.child.report().await)
     }
 
     /// Asks the program to end.

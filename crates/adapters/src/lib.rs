@@ -51,7 +51,7 @@ mod toolchains;
 #[cfg(any(feature = "endpoint", feature = "mcp"))]
 mod tracked_body;
 #[cfg(feature = "process")]
-mod visible;
+mod visible_paths;
 
 #[cfg(feature = "process")]
 pub use command_line::{CommandLine, findable};
@@ -67,7 +67,7 @@ pub use error::{LeadsToSecret, NetworkRuleError, StartError, Unavailable};
 #[cfg(feature = "endpoint")]
 pub use error::{OpenApiError, RedirectError};
 #[cfg(feature = "process")]
-pub use outcome::Ended;
+pub use outcome::ProgramEnd;
 #[cfg(feature = "net-guard")]
 pub use own_doors::OwnDoors;
 #[cfg(feature = "process")]

@@ -6,7 +6,7 @@ use toolbooth_launcher::wire::{Report, Unstarted};
 
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ended {
+pub enum ProgramEnd {
     /// By itself, with a code.
     Exit(i32),
     /// By a signal.
@@ -27,7 +27,7 @@ pub enum Ended {
     Lost,
 }
 
-impl Ended {
+impl ProgramEnd {
     /// The meaning of a launcher's report; `None` = the launcher was lost.
     #[must_use]
     pub fn of(report: Option<Report>) -> Self {

@@ -13,7 +13,7 @@ use crate::command_line::CommandLine;
 use crate::denials::DenialExplainer;
 use crate::error::StartError;
 use crate::launcher::{Containment, Launcher, Running};
-use crate::outcome::Ended;
+use crate::outcome::ProgramEnd;
 
 /// Bytes of standard error that are kept for operators.
 pub const STDERR_BYTES_MAX: usize = 64 << 10;
@@ -29,7 +29,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct Finished {
     /// How it ended.
-    pub ended: Ended,
+    pub ended: ProgramEnd,
     /// Whether the program may have run; `false` only where the launcher says that it did not.
     pub may_have_run: bool,
     /// Its standard output.
@@ -142,16 +142,16 @@ pub async fn run(
             () = conversation.cancelled() => {
                 // Whoever cancels at the tool's time does it because of that time.
                 let late = timeout.is_some_and(|timeout| began.elapsed() + CLOSE >= timeout);
-                cut = Some(if late { Ended::Timeout("its time") } else { Ended::Cancelled });
+                cut = Some(if late { ProgramEnd::Timeout("its time") } else { ProgramEnd::Cancelled });
             }
             // It is ended at once, whatever else it does.
             () = flood.notified() => {
-                cut = Some(Ended::OutputLimit(format!("it printed more than {stdout_max} bytes")));
+                cut = Some(ProgramEnd::OutputLimit(format!("it printed more than {stdout_max} bytes")));
             }
-            () = &mut timer => cut = Some(Ended::Timeout("its time")),
+            () = &mut timer => cut = Some(ProgramEnd::Timeout("its time")),
             done = &mut work, if output.is_none() => {
                 if done.0.is_err() {
-                    cut = Some(Ended::OutputLimit(format!("it printed more than {stdout_max} bytes")));
+                    cut = Some(ProgramEnd::OutputLimit(format!("it printed more than {stdout_max} bytes")));
                 }
                 output = Some(done);
                 if cut.is_none() { continue; }
@@ -165,7 +165,7 @@ pub async fn run(
     }
     let ended = match tokio::time::timeout(END_TIMEOUT, running.ended()).await {
         Ok(ended) => ended,
-        Err(_) => Ended::Lost,
+        Err(_) => ProgramEnd::Lost,
     };
     // Nobody holds the pipes any more once the launcher has told.
     let read = match output {
@@ -181,10 +181,12 @@ pub async fn run(
     };
     let may_have_run = running.may_have_run();
     let ended = match (cut, ended) {
-        (_, ended @ Ended::Unstarted(_)) => ended,
+        (_, ended @ ProgramEnd::Unstarted(_)) => ended,
         (Some(cut), _) => cut,
-        (None, _) if over => Ended::OutputLimit(format!("it printed more than {stdout_max} bytes")),
-        (None, _) if unread => Ended::Lost,
+        (None, _) if over => {
+            ProgramEnd::OutputLimit(format!("it printed more than {stdout_max} bytes"))
+        }
+        (None, _) if unread => ProgramEnd::Lost,
         (None, ended) => ended,
     };
     let explainer = running.explainer.take();

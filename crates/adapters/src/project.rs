@@ -50,7 +50,7 @@ const GIT_CONFIG_BYTES_MAX: u64 = 1 << 20;
 
 /// What is looked for beneath a folder.
 #[derive(Debug, Default)]
-pub(crate) struct Survey {
+pub(crate) struct FolderFindings {
     /// Files that hold secrets.
     pub(crate) secrets: Vec<PathBuf>,
     /// Repositories of git: folders, or files that name one.
@@ -61,8 +61,8 @@ pub(crate) struct Survey {
 
 /// Looks for files with secrets and repositories beneath a folder, the nearest first. Each folder has
 /// bounds of its own, so that many files in one hide nothing in another.
-pub(crate) fn survey(root: &Path, bounds: Bounds) -> Survey {
-    let mut found = Survey::default();
+pub(crate) fn survey(root: &Path, bounds: Bounds) -> FolderFindings {
+    let mut found = FolderFindings::default();
     let is_built = BUILT.iter().any(|built| root.ends_with(built));
     let bounds = if is_built { Bounds { depth: 0, ..bounds } } else { bounds };
     if root.ends_with(".git") {

@@ -19,7 +19,7 @@ use toolbooth_adapters::mcp::{
 use toolbooth_adapters::process::{self, Bounds};
 use toolbooth_adapters::sandbox::ProfileSetting;
 use toolbooth_adapters::secrets::Setting;
-use toolbooth_adapters::{CommandLine, Ended};
+use toolbooth_adapters::{CommandLine, ProgramEnd};
 use toolbooth_contracts::contract::OnSignal;
 use toolbooth_contracts::conversation::CancelHandle;
 use toolbooth_contracts::coverage::Readiness;
@@ -93,10 +93,10 @@ async fn ends_are_told_apart() {
     let done = run("cat; echo err >&2; exit 3").await;
     assert_eq!(
         (done.ended, done.stdout, done.stderr),
-        (Ended::Exit(3), b"in".to_vec(), b"err\n".to_vec())
+        (ProgramEnd::Exit(3), b"in".to_vec(), b"err\n".to_vec())
     );
-    assert_eq!(run("kill -9 $$").await.ended, Ended::Signal(9));
-    assert!(matches!(run("yes").await.ended, Ended::OutputLimit(_)));
+    assert_eq!(run("kill -9 $$").await.ended, ProgramEnd::Signal(9));
+    assert!(matches!(run("yes").await.ended, ProgramEnd::OutputLimit(_)));
     assert!(
         process::run(&launcher, &line(&["/no/such"]), Vec::new(), free(1), &conversation)
             .await
@@ -122,7 +122,7 @@ async fn cancelling_ends_everything() {
         cancel.cancel();
     };
     let (done, ()) = tokio::join!(running, canceller);
-    assert_eq!(done.unwrap().ended, Ended::Cancelled);
+    assert_eq!(done.unwrap().ended, ProgramEnd::Cancelled);
     let pid = std::fs::read_to_string(&pids).unwrap();
     assert!(!Path::new("/proc").join(pid.trim()).exists(), "the grandchild is still there");
 }

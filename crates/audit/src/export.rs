@@ -10,7 +10,7 @@ use toolbooth_contracts::{ErrorCode, Status};
 use crate::LedgerReads;
 use crate::ledger::LedgerError;
 use crate::reads::{Include, RawEntry, WriterHead};
-use crate::verify::{End, Ends, GonePages, PART, gone_line};
+use crate::verify::{Ends, ExportedHead, GonePages, PART, gone_line};
 
 /// Events that are read at once.
 const PAGE: usize = 1_000;
@@ -85,7 +85,7 @@ impl<'r> Exporter<'r> {
     /// The last line: where each log ends.
     #[must_use]
     pub fn trailer(&self) -> String {
-        let heads = self.heads.iter().map(End::from).collect();
+        let heads = self.heads.iter().map(ExportedHead::from).collect();
         serde_json::to_string(&Ends { heads }).unwrap_or_default()
     }
 }
@@ -105,7 +105,7 @@ pub fn ocsf(event: &AuditEvent, epoch_ms: i64) -> Value {
     };
     let mut out = Map::new();
     let mut put = |name: &str, value: Value| {
-        if let Some(value) = told(value) {
+        if let Some(value) = without_absent(value) {
             out.insert(name.to_owned(), value);
         }
     };
@@ -167,13 +167,13 @@ pub fn ocsf(event: &AuditEvent, epoch_ms: i64) -> Value {
 }
 
 /// A value without absent members; nothing where nothing is left.
-fn told(value: Value) -> Option<Value> {
+fn without_absent(value: Value) -> Option<Value> {
     match value {
         Value::Null => None,
         Value::Object(members) => {
             let members: Map<String, Value> = members
                 .into_iter()
-                .filter_map(|(name, member)| Some((name, told(member)?)))
+                .filter_map(|(name, member)| Some((name, without_absent(member)?)))
                 .collect();
             (!members.is_empty()).then_some(Value::Object(members))
         }

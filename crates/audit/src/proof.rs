@@ -10,7 +10,7 @@ use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 
 use crate::LedgerReads;
 use crate::backend::merkle::{self, Hash, Leaves, leaf_hash};
-use crate::backend::pruning::Gone;
+use crate::backend::pruning::PrunedRange;
 use crate::checkpoint::Checkpoint;
 use crate::ledger::LedgerError;
 use crate::note::{self, NoteError};
@@ -141,7 +141,8 @@ async fn leaves(reads: &dyn LedgerReads, writer: &str, size: u64) -> Result<Leav
         let Some(last) = page.last() else { break };
         after = Some((last.writer.clone(), last.seq));
         for entry in page.iter().filter(|entry| entry.writer == writer) {
-            while let Some(part) = gone.pop_front_if(|part: &mut Gone| part.seq < entry.seq) {
+            while let Some(part) = gone.pop_front_if(|part: &mut PrunedRange| part.seq < entry.seq)
+            {
                 leaves.push(part.size, part.root);
             }
             leaves.push(1, leaf_hash(entry.bytes.as_bytes()));

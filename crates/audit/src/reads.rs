@@ -10,7 +10,7 @@ use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::{AuditEvent, AuditEventKind};
 use toolbooth_contracts::receipt::Receipt;
 
-use crate::backend::gone::Gone;
+use crate::backend::pruned_range::PrunedRange;
 pub use crate::error::DamagedRow;
 use crate::error::LedgerError;
 pub use crate::heads::{PrunedLog, WriterHead, WriterRow};
@@ -393,7 +393,7 @@ pub trait LedgerReads: Send + Sync {
         &self,
         after: Option<(String, u64)>,
         limit: usize,
-    ) -> Result<Vec<(String, Gone)>, LedgerError>;
+    ) -> Result<Vec<(String, PrunedRange)>, LedgerError>;
 
     /// The ids of the digest keys that the store knows; `None` where it keeps none.
     ///

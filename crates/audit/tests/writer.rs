@@ -8,9 +8,9 @@ use async_channel::{Receiver, Sender};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::chain::Head;
 use toolbooth_audit::backend::steps::{Note, Settle, Step, Wait};
-use toolbooth_audit::backend::watch::Watch;
 use toolbooth_audit::backend::working::{Batch, Needs, Stored, WorkingSet};
-use toolbooth_audit::backend::writer::{Backend, End, Failure, Steps, Writer};
+use toolbooth_audit::backend::writer::{Backend, Failure, LogEnd, Writer, WriterHandle};
+use toolbooth_audit::backend::writer_status::WriterStatus;
 use toolbooth_audit::claim::ClaimEvent;
 use toolbooth_audit::conformance::{moment, request, settlement};
 use toolbooth_audit::digest::Digester;
@@ -33,7 +33,7 @@ enum Commit {
 /// What a store has.
 #[derive(Debug, Default)]
 struct Kept {
-    end: Option<End>,
+    end: Option<LogEnd>,
     receipts: Vec<Stored>,
     /// The events of each commit that has happened.
     commits: Vec<Vec<AuditEventKind>>,
@@ -83,7 +83,7 @@ impl Backend for Scripted {
         }
         let was = kept.end.as_ref().map_or(0, |end| end.size);
         assert_eq!(was, from.next_seq(), "each log goes on where it ended");
-        kept.end = Some(End { size: to.next_seq(), last_leaf: to.last_leaf() });
+        kept.end = Some(LogEnd { size: to.next_seq(), last_leaf: to.last_leaf() });
         kept.commits.push(batch.events.iter().map(|placed| placed.event.body.event).collect());
         for moved in batch.receipts.values() {
             let put = moved.after.as_ref().unwrap();
@@ -99,23 +99,23 @@ impl Backend for Scripted {
         Ok(())
     }
 
-    async fn recover(&mut self, _: &str) -> Result<End, LedgerError> {
+    async fn recover(&mut self, _: &str) -> Result<LogEnd, LedgerError> {
         let end = self.kept.lock().unwrap().end.clone();
-        Ok(end.unwrap_or(End { size: 0, last_leaf: None }))
+        Ok(end.unwrap_or(LogEnd { size: 0, last_leaf: None }))
     }
 }
 
-fn begin(script: &[Commit], gate: Option<Receiver<()>>) -> (Steps, Arc<Mutex<Kept>>) {
+fn begin(script: &[Commit], gate: Option<Receiver<()>>) -> (WriterHandle, Arc<Mutex<Kept>>) {
     let kept = Arc::new(Mutex::new(Kept { script: script.to_vec(), ..Kept::default() }));
-    let watch = Arc::new(Watch::default());
-    let (steps, queue) = Steps::new(Arc::clone(&watch));
+    let status = Arc::new(WriterStatus::default());
+    let (steps, queue) = WriterHandle::new(Arc::clone(&status));
     let set = WorkingSet::new(
         Head::new("writer".to_owned()),
         Digester::new(&[1; 32]),
-        Arc::clone(&watch),
+        Arc::clone(&status),
     );
     let backend = Scripted { kept: Arc::clone(&kept), gate };
-    tokio::spawn(Writer::new(backend, set, watch).serve(queue));
+    tokio::spawn(Writer::new(backend, set, status).serve(queue));
     (steps, kept)
 }
 
@@ -127,7 +127,7 @@ fn note(tool: &str) -> Note {
 
 /// Steps that are all handed over before the first commit is let through.
 async fn together<S: Step>(
-    steps: &Steps,
+    steps: &WriterHandle,
     gate: &Sender<()>,
     all: Vec<S>,
 ) -> Vec<Result<S::Answer, LedgerError>> {

@@ -355,7 +355,7 @@ fn below(path: &[Step], steps: &[Step]) -> Vec<Step> {
 }
 
 #[derive(Clone, Copy)]
-enum Known {
+enum Visited {
     New,
     /// Being looked at: coming back to it is a cycle.
     Open,
@@ -364,7 +364,7 @@ enum Known {
 }
 
 /// What is wrong at one place, and the way on to the reference that makes it so.
-struct Inner {
+struct InnerObjection {
     steps: Vec<Step>,
     message: String,
 }
@@ -372,7 +372,7 @@ struct Inner {
 impl SchemaGraph {
     /// What is wrong with the steps that stay at one place.
     fn objection(&self, paths: &[Vec<Step>]) -> Result<(), Objection> {
-        let mut known = vec![Known::New; self.nodes.len()];
+        let mut known = vec![Visited::New; self.nodes.len()];
         for (index, path) in paths.iter().enumerate() {
             self.expanded(index, 0, &mut known).map_err(|inner| Objection {
                 path: below(path, &inner.steps),
@@ -383,25 +383,30 @@ impl SchemaGraph {
     }
 
     /// How many subschemas apply where this one does.
-    fn expanded(&self, index: usize, chain: usize, known: &mut [Known]) -> Result<u64, Inner> {
-        let inner = |message: String| Inner { steps: Vec::new(), message };
+    fn expanded(
+        &self,
+        index: usize,
+        chain: usize,
+        known: &mut [Visited],
+    ) -> Result<u64, InnerObjection> {
+        let inner = |message: String| InnerObjection { steps: Vec::new(), message };
         match known.get(index) {
-            Some(Known::Open) => {
+            Some(Visited::Open) => {
                 return Err(inner("a cycle of references that consumes nothing".to_owned()));
             }
-            Some(Known::Done(size, _)) => return Ok(*size),
+            Some(Visited::Done(size, _)) => return Ok(*size),
             _ => (),
         }
         if chain > CHAIN_MAX {
             let message = format!("more than {CHAIN_MAX} references lead on from one another");
             return Err(inner(message));
         }
-        let set = |known: &mut [Known], what| {
+        let set = |known: &mut [Visited], what| {
             if let Some(place) = known.get_mut(index) {
                 *place = what;
             }
         };
-        set(known, Known::Open);
+        set(known, Visited::Open);
         let mut size = 1u64;
         let next = self.nodes.get(index).map(|node| node.in_place.as_slice()).unwrap_or_default();
         for (steps, next) in next {
@@ -412,7 +417,7 @@ impl SchemaGraph {
                 if !refers {
                     steps.extend(inner.steps);
                 }
-                Inner { steps, message: inner.message }
+                InnerObjection { steps, message: inner.message }
             })?;
             size = size.saturating_add(expanded);
             if size > EXPANDED_MAX {
@@ -422,14 +427,14 @@ impl SchemaGraph {
                 return Err(inner(message));
             }
         }
-        set(known, Known::Done(size, 0));
+        set(known, Visited::Done(size, 0));
         Ok(size)
     }
 
     /// Whether judging an instance may cost so much that it must be counted first: the schema
     /// recurses, or leads along too many ways, or too deep.
     fn costs(&self) -> bool {
-        let mut known = vec![Known::New; self.nodes.len()];
+        let mut known = vec![Visited::New; self.nodes.len()];
         match self.ways(0, 0, &mut known) {
             Some((ways, depth)) => ways > EVALUATIONS_PLAIN || depth > NESTED_MAX,
             None => true,
@@ -437,16 +442,16 @@ impl SchemaGraph {
     }
 
     /// How many ways lead on from a node, and how deep; `None` where one leads back.
-    fn ways(&self, index: usize, depth: usize, known: &mut [Known]) -> Option<(u64, usize)> {
+    fn ways(&self, index: usize, depth: usize, known: &mut [Visited]) -> Option<(u64, usize)> {
         match known.get(index) {
-            Some(Known::Open) | None => return None,
-            Some(Known::Done(ways, deep)) => return Some((*ways, *deep)),
-            Some(Known::New) => (),
+            Some(Visited::Open) | None => return None,
+            Some(Visited::Done(ways, deep)) => return Some((*ways, *deep)),
+            Some(Visited::New) => (),
         }
         if depth > NESTED_MAX {
             return None;
         }
-        *known.get_mut(index)? = Known::Open;
+        *known.get_mut(index)? = Visited::Open;
         let (mut ways, mut deep) = (1u64, 1usize);
         let node = self.nodes.get(index)?;
         let next = node.in_place.iter().map(|(_, next)| next);
@@ -455,7 +460,7 @@ impl SchemaGraph {
             ways = ways.saturating_add(more);
             deep = deep.max(deeper + 1);
         }
-        *known.get_mut(index)? = Known::Done(ways, deep);
+        *known.get_mut(index)? = Visited::Done(ways, deep);
         Some((ways, deep))
     }
 

@@ -9,7 +9,7 @@ use secrecy::SecretString;
 use toolbooth_adapters::secrets::with_placeholders;
 use toolbooth_contracts::secret::{SecretShapes, names_a_secret};
 
-use crate::section::Kept;
+use crate::section::KeptSetting;
 use crate::values::{self, Worth};
 
 /// Keeps secrets out of what is written. A literal one is never copied.
@@ -54,7 +54,7 @@ fn around(text: &str) -> String {
 }
 
 impl Keeper<'_> {
-    fn told(&mut self, place: &str, variable: &str) {
+    fn add_notice(&mut self, place: &str, variable: &str) {
         self.notices.push(not_copied(self.server, place, variable));
     }
 
@@ -82,9 +82,9 @@ impl Keeper<'_> {
     }
 
     /// A variable or a header.
-    pub(crate) fn named(&mut self, kind: &str, name: &str, text: String) -> Kept {
+    pub(crate) fn named(&mut self, kind: &str, name: &str, text: String) -> KeptSetting {
         if text.is_empty() || Self::is_placeholder(&text) {
-            return Kept::Text(text);
+            return KeptSetting::Text(text);
         }
         let worth = match text.contains("${") {
             // A client fills in its variables; what is written around them, and as their defaults,
@@ -98,9 +98,9 @@ impl Keeper<'_> {
             false => self.worth(name, &text),
         };
         match (worth, kind) {
-            (Worth::Harmless, _) => return Kept::Text(text),
-            (Worth::Ordinary, "env") => return Kept::Ordinary(text),
-            (Worth::Ordinary, _) => return Kept::Text(text),
+            (Worth::Harmless, _) => return KeptSetting::Text(text),
+            (Worth::Ordinary, "env") => return KeptSetting::Ordinary(text),
+            (Worth::Ordinary, _) => return KeptSetting::Text(text),
             (Worth::Secret, _) => (),
         }
         let variable = match kind {
@@ -108,7 +108,7 @@ impl Keeper<'_> {
             "env" if variable(&[name]) == name => name.to_owned(),
             _ => variable(&[self.server, name]),
         };
-        Kept::Secret { variable, value: SecretString::from(text) }
+        KeptSetting::Secret { variable, value: SecretString::from(text) }
     }
 
     /// The arguments of a command: those after a flag that names a secret, those that say
@@ -122,7 +122,7 @@ impl Keeper<'_> {
             let kept = match flag.take() {
                 Some(name) if !argument.starts_with('-') && self.is_secret(&name, &argument) => {
                     let variable = variable(&[self.server, &name]);
-                    self.told(&place, &variable);
+                    self.add_notice(&place, &variable);
                     format!("${{{variable}}}")
                 }
                 _ => self.worded(&place, &argument),
@@ -159,7 +159,7 @@ impl Keeper<'_> {
                     ) =>
                 {
                     let variable = variable(&[self.server, &name]);
-                    self.told(place, &variable);
+                    self.add_notice(place, &variable);
                     out.push_str(&format!("{name}{sign}${{{variable}}}"));
                 }
                 (_, Some(name))
@@ -177,7 +177,7 @@ impl Keeper<'_> {
                         rest = "";
                     }
                     let variable = variable(&[self.server, &name]);
-                    self.told(place, &variable);
+                    self.add_notice(place, &variable);
                     out.push_str(&format!("${{{variable}}}"));
                 }
                 _ => out.push_str(word),
@@ -199,7 +199,7 @@ impl Keeper<'_> {
             return text;
         }
         let variable = variable(&[self.server, place]);
-        self.told(place, &variable);
+        self.add_notice(place, &variable);
         format!("${{{variable}}}")
     }
 
@@ -207,7 +207,7 @@ impl Keeper<'_> {
     pub(crate) fn url(&mut self, url: String) -> String {
         if !url.contains("${") && values::has_secret_path(&url) {
             let variable = variable(&[self.server, "url"]);
-            self.told("url", &variable);
+            self.add_notice("url", &variable);
             return format!("${{{variable}}}");
         }
         let Some((base, query)) = url.split_once('?') else { return self.shaped("url", url) };
@@ -220,7 +220,7 @@ impl Keeper<'_> {
             match pair.split_once('=') {
                 Some((name, text)) if self.is_secret(name, text) => {
                     let variable = variable(&[self.server, name]);
-                    self.told(&format!("url ({name})"), &variable);
+                    self.add_notice(&format!("url ({name})"), &variable);
                     out.push_str(&format!("{name}=${{{variable}}}"));
                 }
                 _ => out.push_str(pair),

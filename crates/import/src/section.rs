@@ -46,18 +46,18 @@ impl Section {
         self.table.insert(key, value(items.into_iter().collect::<Array>()));
     }
 
-    pub(crate) fn map(&mut self, kind: &'static str, members: Vec<(String, Kept)>) {
+    pub(crate) fn map(&mut self, kind: &'static str, members: Vec<(String, KeptSetting)>) {
         let mut out = InlineTable::new();
         for (name, kept) in members {
             let kept = match kept {
-                Kept::Text(text) => Value::from(text),
-                Kept::Ordinary(text) => {
+                KeptSetting::Text(text) => Value::from(text),
+                KeptSetting::Ordinary(text) => {
                     let value = SecretString::from(text.clone());
                     let (name, variable) = (name.clone(), String::new());
                     self.literals.push(Literal { kind, name, variable, value, is_secret: false });
                     Value::from(text)
                 }
-                Kept::Secret { variable, value } => {
+                KeptSetting::Secret { variable, value } => {
                     let reference = reference(&format!("env:{variable}"), true);
                     let name = name.clone();
                     self.literals.push(Literal { kind, name, variable, value, is_secret: true });
@@ -110,7 +110,7 @@ fn reference(location: &str, is_secret: bool) -> Value {
 
 /// A setting as it is kept.
 #[derive(Debug)]
-pub(crate) enum Kept {
+pub(crate) enum KeptSetting {
     /// In the configuration.
     Text(String),
     /// Elsewhere, where there is a place for it; it is no secret.

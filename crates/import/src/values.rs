@@ -102,7 +102,7 @@ fn words(name: &str) -> Vec<String> {
 }
 
 /// Whether a name says that its value is a secret.
-fn says_so(name: &str) -> bool {
+fn names_a_secret_value(name: &str) -> bool {
     let words = words(name);
     names_a_secret(name)
         || words.iter().any(|word| STRONG.contains(&word.as_str()))
@@ -110,7 +110,7 @@ fn says_so(name: &str) -> bool {
 }
 
 /// Whether a name may say so.
-fn may_say_so(name: &str) -> bool {
+fn may_name_a_secret(name: &str) -> bool {
     words(name).iter().any(|word| WEAK.contains(&word.as_str()))
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn is_secret(name: &str, text: &str, shapes: &SecretShapes) -> bool {
     let is_harmless = is_boolean(text) || exists(text, None);
     names_a_secret(name)
         || shapes.recognise(text).is_some()
-        || (!is_harmless && (says_so(name) || (ends_weakly && !is_word(text))))
+        || (!is_harmless && (names_a_secret_value(name) || (ends_weakly && !is_word(text))))
 }
 
 /// Whether the path of a URL holds something that only some may know.
@@ -137,7 +137,9 @@ pub(crate) fn worth(name: &str, text: &str, shapes: &SecretShapes, folder: Optio
         shapes.recognise(text).is_some() || shapes.recognise(&format!("{name}={text}")).is_some()
     };
     // A long number under such a name may be a code.
-    let is_count = is_number(text) && !says_so(name) && (text.len() <= 6 || !may_say_so(name));
+    let is_count = is_number(text)
+        && !names_a_secret_value(name)
+        && (text.len() <= 6 || !may_name_a_secret(name));
     if is_boolean(text) || is_count || exists(text, folder) {
         Worth::Harmless
     } else if has_shape() || names_a_secret(name) {
@@ -147,10 +149,10 @@ pub(crate) fn worth(name: &str, text: &str, shapes: &SecretShapes, folder: Optio
             true => Worth::Secret,
             false => Worth::Harmless,
         }
-    } else if says_so(name)
+    } else if names_a_secret_value(name)
         || names_one(text)
         || !is_words(text)
-        || (may_say_so(name) && !is_word(text))
+        || (may_name_a_secret(name) && !is_word(text))
     {
         Worth::Secret
     } else {
@@ -162,7 +164,9 @@ pub(crate) fn worth(name: &str, text: &str, shapes: &SecretShapes, folder: Optio
 fn names_one(text: &str) -> bool {
     let pairs =
         text.split([';', ',', '&', ' ', '\n']).filter_map(|part| part.split_once(['=', ':']));
-    pairs.into_iter().any(|(name, value)| !value.trim().is_empty() && says_so(name.trim()))
+    pairs
+        .into_iter()
+        .any(|(name, value)| !value.trim().is_empty() && names_a_secret_value(name.trim()))
 }
 
 fn is_boolean(text: &str) -> bool {
@@ -200,7 +204,9 @@ fn url(text: &str) -> Option<Url> {
 /// fragment that is named or looks like a secret.
 fn has_credentials(url: &Url) -> bool {
     let parts = url.path().split('/').chain(url.fragment());
-    let named = |name: &str, value: &str| says_so(name) || (may_say_so(name) && !is_word(value));
+    let named = |name: &str, value: &str| {
+        names_a_secret_value(name) || (may_name_a_secret(name) && !is_word(value))
+    };
     !url.username().is_empty()
         || url.password().is_some()
         || parts.into_iter().any(|part| !is_words(part))

@@ -31,7 +31,7 @@ pub const WORD: &str = "__sandbox";
 /// Call it first in `main`, before any thread is started.
 pub fn entry() {
     if std::env::args_os().nth(1).is_some_and(|word| word == WORD) {
-        let code = supervisor::stand();
+        let code = supervisor::serve_orders();
         std::process::exit(code);
     }
 }

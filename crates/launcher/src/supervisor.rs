@@ -51,14 +51,14 @@ const FAILED: i32 = 125;
 /// Returns the exit code.
 ///
 /// Forking this process, which has one thread, costs less than starting the program again.
-pub(crate) fn stand() -> i32 {
-    match try_stand() {
+pub(crate) fn serve_orders() -> i32 {
+    match try_serve_orders() {
         Ok(()) => 0,
         Err(_) => FAILED,
     }
 }
 
-fn try_stand() -> io::Result<()> {
+fn try_serve_orders() -> io::Result<()> {
     // The parent may have leaked descriptors that it opened for other children at the same time.
     sys::close_from(3)?;
     // Keeps no folder in use, and lets the kernel reap the launchers.

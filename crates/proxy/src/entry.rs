@@ -48,8 +48,8 @@ pub(crate) struct Entered<A> {
 
 impl<A> Entered<A> {
     /// How long the caller still waits, where it says so.
-    pub(crate) fn time_left(&self, inner: &ProxyState) -> Option<Duration> {
-        self.deadline.map(|at| at.saturating_sub(inner.parts.clock.monotonic()))
+    pub(crate) fn time_left(&self, state: &ProxyState) -> Option<Duration> {
+        self.deadline.map(|at| at.saturating_sub(state.parts.clock.monotonic()))
     }
 }
 
@@ -129,26 +129,26 @@ impl Refused {
 
     /// Records the refusal with the sentence that is told; beyond a number in each minute it is counted
     /// with others of its kind. A record that cannot be written is counted too.
-    pub(crate) async fn record(&self, inner: &ProxyState, sentence: &str) {
+    pub(crate) async fn record(&self, state: &ProxyState, sentence: &str) {
         let Self { trail, code, reason } = self;
         let internal = reason.internal.clone();
         let Some(kind) = code.event() else {
             // Only `record-unavailable` has no event: there is nowhere to write it.
-            return inner.count_gap(&LedgerError::unavailable(internal.unwrap_or_default()));
+            return state.count_gap(&LedgerError::unavailable(internal.unwrap_or_default()));
         };
-        let at = inner.parts.clock.now();
-        if !inner.is_single(trail.caller.name(), *code, &at) {
+        let at = state.parts.clock.now();
+        if !state.is_single(trail.caller.name(), *code, &at) {
             tracing::debug!(code = code.as_str(), "a refusal is counted with others");
             return;
         }
         let end = UnclaimedEnd {
             code: Some(*code),
-            sentence: Some(redact::sentence(sentence, &inner.parts.shapes)),
+            sentence: Some(redact::sentence(sentence, &state.parts.shapes)),
             internal,
             ..UnclaimedEnd::new(kind, code.status(), Effect::NotStarted)
         };
-        if let Err(error) = trail.record(inner, &at, end).await {
-            inner.count_gap(&error);
+        if let Err(error) = trail.record(state, &at, end).await {
+            state.count_gap(&error);
         }
     }
 }
@@ -156,18 +156,18 @@ impl Refused {
 /// Stage 2. Gives it an id, a deadline and a slot, and bounds its names; `examine` looks at what is
 /// asked.
 pub(crate) fn enter<A>(
-    inner: &ProxyState,
+    state: &ProxyState,
     arrival: Arrival<A>,
     examine: impl FnOnce(&mut A, Box<CallTrail>) -> Result<Box<CallTrail>, Refused>,
 ) -> Result<Entered<A>, Refused> {
     let Arrival { mut asked, name, context, caller, toolset, conversation } = arrival;
     let (call_id, bad_id) = match context.call_id.clone().map(CallId::try_from) {
-        None => (inner.parts.ids.next(), None),
+        None => (state.parts.ids.next(), None),
         Some(Ok(id)) => (String::from(id), None),
-        Some(Err(error)) => (inner.parts.ids.next(), Some(error.to_string())),
+        Some(Err(error)) => (state.parts.ids.next(), Some(error.to_string())),
     };
     let too_long = too_long(&context);
-    let trail = Box::new(CallTrail::begin(inner, name, call_id, caller, context));
+    let trail = Box::new(CallTrail::begin(state, name, call_id, caller, context));
     if let Some(name) = too_long {
         let message = format!("`{name}` has more than {NAME_BYTES_MAX} bytes");
         return Err(Refused::new(trail, ErrorCode::InvalidArgs).saying(message));
@@ -179,7 +179,7 @@ pub(crate) fn enter<A>(
             .saying(message));
     }
     let deadline = trail.context.deadline_ms.map(|ms| trail.began + Duration::from_millis(ms));
-    let slot = match Arc::clone(&inner.slots).try_acquire_owned() {
+    let slot = match Arc::clone(&state.slots).try_acquire_owned() {
         Ok(slot) => Some(slot),
         Err(TryAcquireError::NoPermits) => {
             return Err(Refused::new(trail, ErrorCode::Overloaded).retry_after(1_000));
@@ -210,30 +210,30 @@ fn too_long(context: &CallContext) -> Option<&'static str> {
 /// says is in the world that is taken then. The asking goes on by itself; who cannot wait for it any
 /// longer is refused.
 pub(crate) async fn verify_source<A>(
-    inner: &ProxyState,
+    state: &ProxyState,
     entered: Entered<A>,
     needed: impl Fn(&Catalogue, &World, &Entered<A>) -> Option<Verification>,
 ) -> Result<SourceVerified<A>, Refused> {
-    let Some(catalogue) = inner.parts.catalogue.as_ref() else {
-        return Ok(SourceVerified { entered, world: inner.parts.worlds.now() });
+    let Some(catalogue) = state.parts.catalogue.as_ref() else {
+        return Ok(SourceVerified { entered, world: state.parts.worlds.now() });
     };
     let needed = loop {
-        let world = inner.parts.worlds.now();
+        let world = state.parts.worlds.now();
         match needed(catalogue, &world, &entered) {
             Some(needed) => break needed,
             // A listing that was published in between would be needed no more, and not be in the world.
-            None if inner.parts.worlds.is_now(&world) => {
+            None if state.parts.worlds.is_now(&world) => {
                 return Ok(SourceVerified { entered, world });
             }
             None => (),
         }
     };
     let catalogue = Arc::clone(catalogue);
-    let bound = entered.time_left(inner).map_or(needed.bound, |left| left.min(needed.bound));
+    let bound = entered.time_left(state).map_or(needed.bound, |left| left.min(needed.bound));
     let asking = tokio::spawn(async move { catalogue.verify(needed).await });
     let code = tokio::select! {
         asked = asking => match asked {
-            Ok(()) => return Ok(SourceVerified { entered, world: inner.parts.worlds.now() }),
+            Ok(()) => return Ok(SourceVerified { entered, world: state.parts.worlds.now() }),
             Err(_) => ErrorCode::AdapterFailed,
         },
         () = entered.conversation.cancelled() => ErrorCode::Cancelled,

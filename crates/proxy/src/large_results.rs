@@ -66,7 +66,7 @@ impl Link {
 
 /// What a part holds, with its own type.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Kept {
+pub(crate) enum ResultPart {
     Text {
         mime_type: String,
         text: String,
@@ -79,7 +79,7 @@ pub(crate) enum Kept {
     Other(ContentBlock),
 }
 
-impl Kept {
+impl ResultPart {
     /// The part of a result that a link names.
     pub(crate) fn of(result: &StoredResult, link: &Link) -> Option<Self> {
         match link.part {
@@ -310,10 +310,10 @@ pub(crate) fn shorten(mut result: ToolResult, inline_bytes: usize) -> ToolResult
     if payload::size(&result.content, result.structured_content.as_ref()) <= inline_bytes {
         return result;
     }
-    let texts = result.content.iter().filter_map(Kept::of_block);
+    let texts = result.content.iter().filter_map(ResultPart::of_block);
     let size: usize = texts
         .map(|kept| match kept {
-            Kept::Text { text, .. } => text.len(),
+            ResultPart::Text { text, .. } => text.len(),
             _ => 0,
         })
         .sum();
@@ -325,8 +325,8 @@ pub(crate) fn shorten(mut result: ToolResult, inline_bytes: usize) -> ToolResult
     let whole = PREVIEW_BYTES.min(inline_bytes);
     let mut content = Vec::with_capacity(result.content.len() + 1);
     for (place, block) in result.content.into_iter().enumerate() {
-        match Kept::of_block(&block) {
-            Some(Kept::Text { mime_type, text }) if text.len() > whole => {
+        match ResultPart::of_block(&block) {
+            Some(ResultPart::Text { mime_type, text }) if text.len() > whole => {
                 let link = Link { receipt_id: receipt_id.clone(), part: Part::Block(place) };
                 let shown = text.get(..boundary(&text, whole)).unwrap_or_default();
                 let rest = text.len() - shown.len();

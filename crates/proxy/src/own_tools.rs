@@ -18,7 +18,7 @@ use toolbooth_contracts::{
 };
 
 use crate::catalogue::Catalogue;
-use crate::large_results::{Kept, Link, RESULT_URI, Wanted};
+use crate::large_results::{Link, RESULT_URI, ResultPart, Wanted};
 use crate::view::declaration;
 
 /// Finds tools by what they do.
@@ -136,7 +136,7 @@ impl OwnTools {
         let toolset = dispatch.toolset.clone();
         let kept = self.kept(&dispatch.caller, toolset, &wanted.result).await?;
         match kept {
-            Kept::Text { text, .. } => {
+            ResultPart::Text { text, .. } => {
                 // A large text takes a while, and others are to be answered meanwhile.
                 let _place = self.reading.acquire().await.map_err(|error| error.to_string())?;
                 let reading = tokio::task::spawn_blocking(move || wanted.of(&text));
@@ -144,7 +144,7 @@ impl OwnTools {
                 let piece = piece.map_err(|error| error.to_string())?;
                 Ok(blocks(vec![ContentBlock::text(piece.text), ContentBlock::text(piece.place)]))
             }
-            Kept::Blob { mime_type, base64 } => {
+            ResultPart::Blob { mime_type, base64 } => {
                 let kind = if mime_type.starts_with("audio/") { "audio" } else { "image" };
                 let block = if mime_type.starts_with("image/") || kind == "audio" {
                     json!({ "type": kind, "data": base64, "mimeType": mime_type })
@@ -156,7 +156,7 @@ impl OwnTools {
                 let block = ContentBlock::of(&block).map_err(|fault| fault.to_string())?;
                 Ok(blocks(vec![block]))
             }
-            Kept::Other(block) => Ok(blocks(vec![block])),
+            ResultPart::Other(block) => Ok(blocks(vec![block])),
         }
     }
 
@@ -178,7 +178,7 @@ impl OwnTools {
         caller: &Caller,
         toolset: Option<Arc<str>>,
         text: &str,
-    ) -> Result<Kept, String> {
+    ) -> Result<ResultPart, String> {
         let link = Link::parse(text).ok_or_else(none)?;
         let receipt = self.reads.receipt(&link.receipt_id).await.map_err(|error| {
             tracing::error!(%error, "a kept result cannot be read");
@@ -189,7 +189,7 @@ impl OwnTools {
             return Err(none());
         }
         let result = receipt.result.ok_or_else(none)?;
-        Kept::of(&result, &link).ok_or_else(none)
+        ResultPart::of(&result, &link).ok_or_else(none)
     }
 }
 

@@ -89,11 +89,11 @@ impl ToolProxy {
         conversation: Conversation,
         options: CallOptions,
     ) -> Walked {
-        let inner = Arc::clone(&self.0);
+        let state = Arc::clone(&self.0);
         let tool_id = call.tool.as_str().to_owned();
         let call_id = call.context.call_id.clone().unwrap_or_default();
         // The task is moved a few times before it runs.
-        let walk = Box::pin(path::walk(inner, call, conversation, options));
+        let walk = Box::pin(path::walk(state, call, conversation, options));
         match self.0.tasks.spawn(walk).await {
             Ok(done) => done,
             Err(error) => {

@@ -68,7 +68,7 @@ pub(crate) struct CallTrail {
 impl CallTrail {
     /// Begins with what came in; names that are too long to be kept are cut.
     pub(crate) fn begin(
-        inner: &ProxyState,
+        state: &ProxyState,
         tool_id: String,
         call_id: String,
         caller: Caller,
@@ -79,7 +79,7 @@ impl CallTrail {
             call_id,
             caller,
             context,
-            began: inner.parts.clock.monotonic(),
+            began: state.parts.clock.monotonic(),
             input: Input::None,
             args_digest: None,
             older_args_digests: Vec::new(),
@@ -101,8 +101,8 @@ impl CallTrail {
         cut(&mut self.tool_id);
     }
 
-    pub(crate) fn duration_ms(&self, inner: &ProxyState) -> f64 {
-        crate::port::milliseconds(inner.parts.clock.monotonic().saturating_sub(self.began))
+    pub(crate) fn duration_ms(&self, state: &ProxyState) -> f64 {
+        crate::port::milliseconds(state.parts.clock.monotonic().saturating_sub(self.began))
     }
 
     /// An event about this call.
@@ -121,9 +121,9 @@ impl CallTrail {
     }
 
     /// The agent log of this call.
-    pub(crate) fn log(&self, inner: &ProxyState, at: &Moment, duration_ms: f64) -> AgentLog {
+    pub(crate) fn log(&self, state: &ProxyState, at: &Moment, duration_ms: f64) -> AgentLog {
         AgentLog {
-            id: inner.parts.ids.next(),
+            id: state.parts.ids.next(),
             tool_name: self.tool_id.clone(),
             agent_id: self.context.agent_id.clone(),
             turn_index: self.context.turn_index,
@@ -132,7 +132,7 @@ impl CallTrail {
             call_id: self.call_id.clone(),
             receipt_id: None,
             caller: self.caller.name().to_owned(),
-            input: self.logged_input(inner),
+            input: self.logged_input(state),
             output: None,
             duration_ms,
             is_error: false,
@@ -151,8 +151,8 @@ impl CallTrail {
     }
 
     /// What was sent along, as the log keeps it.
-    fn logged_input(&self, inner: &ProxyState) -> Option<JsonText> {
-        let level = inner.parts.retention.log(&self.tool_id);
+    fn logged_input(&self, state: &ProxyState) -> Option<JsonText> {
+        let level = state.parts.retention.log(&self.tool_id);
         if level != LogLevel::Full || matches!(self.input, Input::Digest) {
             return logged_digest(level, self.args_digest.as_ref());
         }
@@ -160,7 +160,7 @@ impl CallTrail {
         if bytes > LOGGED_BYTES_MAX {
             return Some(omitted(bytes));
         }
-        let shapes = &inner.parts.shapes;
+        let shapes = &state.parts.shapes;
         let logged = match &self.input {
             Input::None | Input::Digest => return None,
             Input::Judged(arguments) => redact::tree(arguments.tree(), shapes).ok(),
@@ -179,12 +179,12 @@ impl CallTrail {
     /// An answer, as the log keeps it.
     pub(crate) fn logged_output(
         &self,
-        inner: &ProxyState,
+        state: &ProxyState,
         digest: Option<&String>,
         content: &[ContentBlock],
         structured: Option<&JsonText>,
     ) -> Option<JsonText> {
-        let level = inner.parts.retention.log(&self.tool_id);
+        let level = state.parts.retention.log(&self.tool_id);
         if level != LogLevel::Full {
             return logged_digest(level, digest);
         }
@@ -192,7 +192,7 @@ impl CallTrail {
         if bytes > LOGGED_BYTES_MAX {
             return Some(omitted(bytes));
         }
-        let redacted = |document: &JsonText| redact::document(document, &inner.parts.shapes);
+        let redacted = |document: &JsonText| redact::document(document, &state.parts.shapes);
         let content = JsonText::array(content.iter().map(|block| redacted(block.json())));
         let structured = structured.map(|structured| ("structuredContent", redacted(structured)));
         Some(JsonText::object(std::iter::once(("content", content)).chain(structured)))
@@ -201,10 +201,10 @@ impl CallTrail {
     /// The digest of an answer, as the log keeps it.
     pub(crate) fn logged_answer(
         &self,
-        inner: &ProxyState,
+        state: &ProxyState,
         digest: Option<&String>,
     ) -> Option<JsonText> {
-        logged_digest(inner.parts.retention.log(&self.tool_id), digest)
+        logged_digest(state.parts.retention.log(&self.tool_id), digest)
     }
 
     /// Writes down how a call or a request ended that has no claim: its terminal event and its log,
@@ -214,11 +214,11 @@ impl CallTrail {
     /// Where the store does not take it.
     pub(crate) async fn record(
         &self,
-        inner: &ProxyState,
+        state: &ProxyState,
         at: &Moment,
         end: UnclaimedEnd,
     ) -> Result<(), LedgerError> {
-        let duration_ms = self.duration_ms(inner);
+        let duration_ms = self.duration_ms(state);
         let mut terminal = self.event(end.kind, at);
         terminal.status = Some(end.status);
         terminal.error_code = end.code;
@@ -227,7 +227,7 @@ impl CallTrail {
         terminal.duration_ms = Some(duration_ms);
         terminal.receipt_id.clone_from(&end.receipt_id);
         terminal.result_digest = end.result_digest;
-        let mut log = self.log(inner, at, duration_ms);
+        let mut log = self.log(state, at, duration_ms);
         log.is_error = end.status != Status::Succeeded;
         log.error_code = end.code;
         log.output = end.output;
@@ -237,7 +237,7 @@ impl CallTrail {
             log.input = log.input.map(begins);
         }
         log.receipt_id = end.receipt_id;
-        inner.parts.ledger.refuse(Refusal { log: Arc::new(log), terminal }).await
+        state.parts.ledger.refuse(Refusal { log: Arc::new(log), terminal }).await
     }
 }
 

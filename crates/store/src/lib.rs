@@ -7,7 +7,7 @@ mod digits;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-mod share;
+mod result_reference;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod shorten;
 #[cfg(feature = "sqlite")]

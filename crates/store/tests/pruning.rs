@@ -7,9 +7,9 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::pruning::Removal;
-use toolbooth_audit::backend::recorder::Runner;
+use toolbooth_audit::backend::recorder::StepRunner;
 use toolbooth_audit::backend::steps::Step;
-use toolbooth_audit::backend::working::{Changes, Entry, Needs, Survey, WorkingSet};
+use toolbooth_audit::backend::working::{Changes, Needs, NewEvent, StoreQuery, WorkingSet};
 use toolbooth_audit::checkpoint::Due;
 use toolbooth_audit::conformance::{moment, request, settlement};
 use toolbooth_audit::ledger::{
@@ -212,7 +212,7 @@ async fn a_pruned_log_still_verifies_and_still_shows_tampering() {
 
 /// A step that finds what may go and removes nothing of it. It writes an event, so that its
 /// transaction commits.
-struct Look(Survey);
+struct Look(StoreQuery);
 
 impl Step for Look {
     type Answer = ();
@@ -227,7 +227,7 @@ impl Step for Look {
         // The first look for room is for refusals, of which there are none.
         assert!(is_any || found.more, "{found:?}");
         let body = EventBody::new(AuditEventKind::Paused, moment(4).text);
-        Ok(((), Changes { events: vec![Entry { body, log: None }], ..Changes::default() }))
+        Ok(((), Changes { events: vec![NewEvent { body, log: None }], ..Changes::default() }))
     }
 }
 
@@ -253,11 +253,11 @@ async fn what_a_step_finds_stays_until_the_step_removes_it() {
     };
     let (before, old) = (counts(), moment(9).text);
     for survey in [
-        Survey::PrunableReceipts(old.clone(), 10),
-        Survey::PrunableLogs(old.clone(), 10),
-        Survey::DroppableLogs(10),
-        Survey::PrunableEvents(old.clone()),
-        Survey::PrunableCalls(old, 10),
+        StoreQuery::PrunableReceipts(old.clone(), 10),
+        StoreQuery::PrunableLogs(old.clone(), 10),
+        StoreQuery::DroppableLogs(10),
+        StoreQuery::PrunableEvents(old.clone()),
+        StoreQuery::PrunableCalls(old, 10),
     ] {
         let end = ledger.heads().await.unwrap()[0].size;
         ledger.runner().run(Look(survey.clone())).await.unwrap();

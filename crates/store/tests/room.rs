@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rusqlite::Connection;
 use serde_json::json;
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::backend::recorder::Runner;
+use toolbooth_audit::backend::recorder::StepRunner;
 use toolbooth_audit::backend::room::Room;
 use toolbooth_audit::conformance::{moment, request, settlement};
 use toolbooth_audit::digest::sha256_hex;

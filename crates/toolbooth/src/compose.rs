@@ -27,7 +27,7 @@ const PINS_AT_ONCE: usize = 200;
 
 /// A composed gateway.
 pub(crate) struct Runtime {
-    pub(crate) frame: OfflineGateway,
+    pub(crate) offline: OfflineGateway,
     pub(crate) proxy: ToolProxy,
     pub(crate) reads: Arc<dyn LedgerReads>,
     pub(crate) calls: AsyncCalls,
@@ -38,18 +38,18 @@ pub(crate) struct Runtime {
 
 impl Runtime {
     /// The whole gateway over a frame; begins a log in the store.
-    pub(crate) async fn build(frame: OfflineGateway) -> Result<Self, Failure> {
+    pub(crate) async fn build(offline: OfflineGateway) -> Result<Self, Failure> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let ids = Arc::new(SystemIds);
-        let config = &frame.loaded.config;
-        let opened = records::open(&frame.loaded, ids.next(), clock.now(), false).await?;
+        let config = &offline.loaded.config;
+        let opened = records::open(&offline.loaded, ids.next(), clock.now(), false).await?;
         let proxy = ToolProxy::new(ProxyParts {
-            worlds: Arc::clone(&frame.worlds),
-            catalogue: Some(Arc::clone(&frame.catalogue)),
+            worlds: Arc::clone(&offline.worlds),
+            catalogue: Some(Arc::clone(&offline.catalogue)),
             ledger: opened.ledger,
             reads: Some(Arc::clone(&opened.reads)),
-            executors: frame.executors.clone(),
-            upstreams: frame.upstreams.clone(),
+            executors: offline.executors.clone(),
+            upstreams: offline.upstreams.clone(),
             clock: Arc::clone(&clock),
             ids,
             shapes: secret_shapes::of_records(),
@@ -58,7 +58,7 @@ impl Runtime {
         });
         let calls = AsyncCalls::new(proxy.clone(), opened.queue, Arc::clone(&opened.reads));
         let runtime = Self {
-            frame,
+            offline,
             proxy,
             reads: opened.reads,
             calls,
@@ -72,7 +72,7 @@ impl Runtime {
     /// Keeps the lease, finds lost writers, and hands a checkpoint outside where one was signed.
     pub(crate) async fn maintain(&self) -> Result<(), Failure> {
         self.note_refusals().await;
-        let loaded = &self.frame.loaded;
+        let loaded = &self.offline.loaded;
         let note = self
             .proxy
             .maintain(records::due(&loaded.config))
@@ -84,7 +84,7 @@ impl Runtime {
 
     /// Signs a checkpoint where one is due, and hands it outside.
     pub(crate) async fn checkpoint(&self) -> Result<(), Failure> {
-        let loaded = &self.frame.loaded;
+        let loaded = &self.offline.loaded;
         let note = self
             .proxy
             .checkpoint(records::due(&loaded.config))
@@ -95,8 +95,8 @@ impl Runtime {
     }
 
     pub(crate) fn gateway(&self) -> Gateway {
-        let listing = self.frame.loaded.config.mcp.listing;
-        let catalogue = Arc::clone(&self.frame.catalogue);
+        let listing = self.offline.loaded.config.mcp.listing;
+        let catalogue = Arc::clone(&self.offline.catalogue);
         let strict_dialect = declarations::STRICT_DIALECT;
         let calls = self.calls.clone();
         Gateway { proxy: self.proxy.clone(), calls, catalogue, listing, strict_dialect }
@@ -131,7 +131,7 @@ impl Runtime {
     /// Writes down which tools were pinned at first use, and which were quarantined and why.
     pub(crate) async fn note_discovered(&self) {
         self.note_first_uses().await;
-        for quarantined in self.frame.catalogue.take_quarantined() {
+        for quarantined in self.offline.catalogue.take_quarantined() {
             let facts = json!({
                 "tool": quarantined.tool_id,
                 "source": quarantined.source.to_string(),
@@ -145,12 +145,12 @@ impl Runtime {
     /// pinned at first use, and those that it found.
     async fn note_first_uses(&self) {
         let _held = self.recording_pins.lock().await;
-        let firsts = self.frame.catalogue.take_first_uses();
-        let is_found = match &self.frame.worlds.now().approvals().lock {
+        let firsts = self.offline.catalogue.take_first_uses();
+        let is_found = match &self.offline.worlds.now().approvals().lock {
             Lock::FirstUse(pins) => !pins.unrecorded().is_empty(),
             _ => false,
         };
-        if self.frame.loaded.lock_use != LockUse::Pin || (firsts.is_empty() && !is_found) {
+        if self.offline.loaded.lock_use != LockUse::Pin || (firsts.is_empty() && !is_found) {
             return;
         }
         let own: BTreeSet<&str> = firsts
@@ -164,7 +164,7 @@ impl Runtime {
     }
 
     async fn record_pins(&self, own: &BTreeSet<&str>) -> Result<(), Failure> {
-        let file = self.frame.loaded.pins();
+        let file = self.offline.loaded.pins();
         let pins = file.read()?.map(|pins| pins.unrecorded()).unwrap_or_default();
         let found: Vec<&str> =
             pins.iter().map(|pin| pin.id.as_str()).filter(|id| !own.contains(id)).collect();
@@ -197,7 +197,7 @@ impl Runtime {
 
     /// Writes down which ways out were refused to processes that belong to no call.
     async fn note_refusals(&self) {
-        for (source, execution_log) in &self.frame.refusals {
+        for (source, execution_log) in &self.offline.refusals {
             for refusal in execution_log.take().egress {
                 let mut facts = serde_json::to_value(refusal).unwrap_or_default();
                 if let Some(facts) = facts.as_object_mut() {
@@ -212,14 +212,14 @@ impl Runtime {
     pub(crate) async fn shut_down(&self) -> Result<(), Failure> {
         self.note_refusals().await;
         self.note_first_uses().await;
-        remember_names(&self.frame);
-        let grace = self.frame.loaded.config.proxy.shutdown_grace_ms.unwrap_or(10_000);
+        remember_names(&self.offline);
+        let grace = self.offline.loaded.config.proxy.shutdown_grace_ms.unwrap_or(10_000);
         let note = self
             .proxy
             .shut_down(Duration::from_millis(grace))
             .await
             .map_err(|error| Failure::store(error.to_string()))?;
-        records::hand_outside(&self.frame.loaded, note.as_deref());
+        records::hand_outside(&self.offline.loaded, note.as_deref());
         Ok(())
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct OfflineGateway {
 }
 
 /// Says on standard error what is assumed where there is no configuration.
-pub(crate) fn say_assumptions(loaded: &Loaded) {
+pub(crate) fn report_assumptions(loaded: &Loaded) {
     if loaded.file.is_none() {
         let (registry, _) = loaded.registry();
         let tools = if registry.is_file() {
@@ -59,25 +59,25 @@ pub(crate) fn say_assumptions(loaded: &Loaded) {
 
 /// Says once what the mode of the lock means, where discovered tools are all accepted or all
 /// quarantined.
-pub(crate) fn say_lock(frame: &OfflineGateway) {
-    if frame.catalogue.sources().next().is_none() {
+pub(crate) fn report_lock(offline: &OfflineGateway) {
+    if offline.catalogue.sources().next().is_none() {
         return;
     }
-    match &frame.worlds.now().approvals().lock {
+    match &offline.worlds.now().approvals().lock {
         Lock::Off => crate::note(
             "the lock is off: all discovered tools are accepted as their sources describe them",
         ),
         Lock::Missing => crate::note(&format!(
             "there is no {}: all discovered tools are quarantined; `toolbooth lock` writes it",
-            frame.loaded.lock().display()
+            offline.loaded.lock().display()
         )),
         Lock::File(_) | Lock::FirstUse(_) => (),
     }
 }
 
 /// Says how many tools and items were pinned at first use.
-pub(crate) fn say_first_uses(frame: &OfflineGateway) {
-    for first in frame.catalogue.take_first_uses() {
+pub(crate) fn report_first_uses(offline: &OfflineGateway) {
+    for first in offline.catalogue.take_first_uses() {
         let items =
             first.tools.iter().filter(|pinned| locked_id(&pinned.tool_id).is_some()).count();
         let tools = first.tools.len() - items;
@@ -167,25 +167,25 @@ impl OfflineGateway {
 }
 
 /// Keeps the names on the wire, so that no name is ever given to another tool or prompt.
-pub(crate) fn remember_names(frame: &OfflineGateway) {
-    let world = frame.worlds.now();
-    remember(frame, WIRE_NAMES, world.names().given());
+pub(crate) fn remember_names(offline: &OfflineGateway) {
+    let world = offline.worlds.now();
+    remember(offline, WIRE_NAMES, world.names().given());
     // Without prompts there is nothing to keep.
     if !world.prompt_names().given().is_empty() {
-        remember(frame, PROMPT_NAMES, world.prompt_names().given());
+        remember(offline, PROMPT_NAMES, world.prompt_names().given());
     }
 }
 
-fn remember(frame: &OfflineGateway, file: &str, names: &GivenNames) {
-    if *names == remembered_names(&frame.loaded, file) {
+fn remember(offline: &OfflineGateway, file: &str, names: &GivenNames) {
+    if *names == remembered_names(&offline.loaded, file) {
         return;
     }
     // Names that are given out are kept, also where nothing was recorded yet.
-    if let Err(error) = StoreFolder::create(&frame.loaded.data) {
+    if let Err(error) = StoreFolder::create(&offline.loaded.data) {
         tracing::warn!(%error, "the names on the wire cannot be kept");
         return;
     }
-    let path = frame.loaded.data.join(file);
+    let path = offline.loaded.data.join(file);
     let draft = path.with_extension("draft");
     let text = serde_json::to_vec_pretty(names).unwrap_or_default();
     let written = std::fs::write(&draft, text).and_then(|()| {

@@ -17,7 +17,7 @@ use crate::command_line::CommandLine;
 use crate::functions::FunctionError;
 use crate::functions::{Functions, entry};
 use crate::launcher::Launcher;
-use crate::outcome::Ended;
+use crate::outcome::ProgramEnd;
 use crate::process::{self, Bounds};
 
 /// Bytes of text that come back; the rest is cut off, and the result says so.
@@ -119,14 +119,16 @@ fn profile() -> SandboxProfile {
 fn from_worker(finished: process::Finished) -> Outcome {
     let internal = || format!("stderr: {}", crate::text::plain(&finished.stderr));
     match finished.ended {
-        Ended::Exit(0) => match serde_json::from_slice::<Result<Value, String>>(&finished.stdout) {
-            Ok(Ok(data)) => Outcome::Done(answer(data)),
-            Ok(Err(sentence)) => Outcome::Done(ToolOutput::text(sentence).into_error()),
-            Err(error) => {
-                Outcome::Failed(ExecutionError::adapter(Effect::Completed, error.to_string()))
+        ProgramEnd::Exit(0) => {
+            match serde_json::from_slice::<Result<Value, String>>(&finished.stdout) {
+                Ok(Ok(data)) => Outcome::Done(answer(data)),
+                Ok(Err(sentence)) => Outcome::Done(ToolOutput::text(sentence).into_error()),
+                Err(error) => {
+                    Outcome::Failed(ExecutionError::adapter(Effect::Completed, error.to_string()))
+                }
             }
-        },
-        Ended::Cancelled => Outcome::Failed(ExecutionError {
+        }
+        ProgramEnd::Cancelled => Outcome::Failed(ExecutionError {
             code: ErrorCode::Cancelled,
             effect: Effect::Unknown,
             safe: None,

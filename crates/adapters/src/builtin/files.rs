@@ -118,11 +118,11 @@ impl Roots {
             // A named pipe must not hold the call up.
             options.custom_flags(0o4000);
         }
-        let file = folder.open_with(&beneath, &options).map_err(|error| told(&error))?;
+        let file = folder.open_with(&beneath, &options).map_err(|error| message_of(&error))?;
         if self.is_hidden(&file) {
-            return Err(told(&std::io::ErrorKind::NotFound.into()).into());
+            return Err(message_of(&std::io::ErrorKind::NotFound.into()).into());
         }
-        let metadata = file.metadata().map_err(|error| told(&error))?;
+        let metadata = file.metadata().map_err(|error| message_of(&error))?;
         if !metadata.is_file() {
             return Err("the path is not a file".into());
         }
@@ -131,7 +131,7 @@ impl Roots {
             return Err(format!("the file has {bytes} bytes, at most {max} are read").into());
         }
         let mut bytes = Vec::new();
-        file.take(max + 1).read_to_end(&mut bytes).map_err(|error| told(&error))?;
+        file.take(max + 1).read_to_end(&mut bytes).map_err(|error| message_of(&error))?;
         if bytes.len() as u64 > max {
             return Err(format!("the file has more than {max} bytes").into());
         }
@@ -140,14 +140,14 @@ impl Roots {
 
     fn list(&self, path: &str) -> Result<Vec<Value>, FunctionError> {
         let (folder, beneath) = self.place(path)?;
-        let folder = folder.open_dir(&beneath).map_err(|error| told(&error))?;
+        let folder = folder.open_dir(&beneath).map_err(|error| message_of(&error))?;
         if self.is_hidden(&folder) {
-            return Err(told(&std::io::ErrorKind::NotFound.into()).into());
+            return Err(message_of(&std::io::ErrorKind::NotFound.into()).into());
         }
-        let entries = folder.entries().map_err(|error| told(&error))?;
+        let entries = folder.entries().map_err(|error| message_of(&error))?;
         let mut found = Vec::new();
         for entry in entries {
-            let entry = entry.map_err(|error| told(&error))?;
+            let entry = entry.map_err(|error| message_of(&error))?;
             let name = entry.file_name().to_string_lossy().into_owned();
             let kind = match entry.file_type() {
                 Ok(kind) if kind.is_dir() => "folder",
@@ -170,7 +170,7 @@ impl Roots {
 }
 
 /// What the agent may know of an error: its kind, never a path.
-fn told(error: &std::io::Error) -> String {
+fn message_of(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
         std::io::ErrorKind::PermissionDenied => {

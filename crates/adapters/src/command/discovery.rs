@@ -15,7 +15,7 @@ use toolbooth_contracts::trust::TrustLevel;
 use super::error_text::ErrorText;
 use crate::command_line::CommandLine;
 use crate::launcher::Launcher;
-use crate::outcome::Ended;
+use crate::outcome::ProgramEnd;
 use crate::process::{self, Bounds};
 use crate::sandbox;
 use crate::text::plain;
@@ -85,12 +85,12 @@ impl ToolSource for CommandSource {
         let run = process::run(&self.launcher, &tools.discover, Vec::new(), bounds, &conversation);
         let finished = run.await.map_err(|cause| error(format!("is not run: {cause}")))?;
         match &finished.ended {
-            Ended::Exit(0) => (),
-            Ended::Timeout("its time") | Ended::Cancelled => {
+            ProgramEnd::Exit(0) => (),
+            ProgramEnd::Timeout("its time") | ProgramEnd::Cancelled => {
                 let ms = tools.discover_timeout.as_millis();
                 return Err(error(format!("did not answer within {ms} ms")));
             }
-            Ended::OutputLimit(_) => {
+            ProgramEnd::OutputLimit(_) => {
                 let most = tools.listing_bytes_max;
                 return Err(error(format!("printed more than {most} bytes")));
             }

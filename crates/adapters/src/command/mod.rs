@@ -25,7 +25,7 @@ pub use template::CommandTemplate;
 use crate::command_line::CommandLine;
 use crate::error::{FillError, StartError, TemplateError};
 use crate::launcher::Launcher;
-use crate::outcome::Ended;
+use crate::outcome::ProgramEnd;
 use crate::process::{self, Bounds};
 use crate::sandbox;
 use crate::text::{make_plain, plain};
@@ -152,7 +152,7 @@ impl Executor for CommandExecutor {
                         *stream = clean.into_bytes();
                     }
                 }
-                if finished.ended != Ended::Exit(0) {
+                if finished.ended != ProgramEnd::Exit(0) {
                     let (stdout, stderr) = (plain(&finished.stdout), plain(&finished.stderr));
                     finished.note_denials(&stdout, &stderr, &dispatch.execution_log);
                 }
@@ -223,7 +223,7 @@ fn answer(finished: process::Finished, error_text: ErrorText, on_signal: OnSigna
     let stderr = plain(&finished.stderr);
     let said = (!stderr.trim().is_empty()).then(|| format!("stderr: {stderr}"));
     let internal = match (&finished.ended, said) {
-        (Ended::Exit(0), said) => said,
+        (ProgramEnd::Exit(0), said) => said,
         (ended, said) => {
             let how = format!("{}: the command {}", ended.kind(), ended.described());
             Some([Some(how), said].into_iter().flatten().collect::<Vec<_>>().join("\n"))
@@ -243,7 +243,7 @@ fn answer(finished: process::Finished, error_text: ErrorText, on_signal: OnSigna
         })
     };
     match finished.ended {
-        Ended::Exit(0) => {
+        ProgramEnd::Exit(0) => {
             let text = Payload::text(stdout.trim_end_matches('\n'));
             let data = String::from_utf8(finished.stdout).ok();
             let data = data.and_then(|text| JsonText::parse(text).ok());
@@ -252,8 +252,8 @@ fn answer(finished: process::Finished, error_text: ErrorText, on_signal: OnSigna
             make_plain(&mut output.payload);
             Outcome::Done(ToolOutput { internal, ..output })
         }
-        Ended::Exit(_) => failed(format!("the command {}", finished.ended.described())),
-        Ended::Signal(_) if finished.may_have_run && on_signal == OnSignal::Failed => {
+        ProgramEnd::Exit(_) => failed(format!("the command {}", finished.ended.described())),
+        ProgramEnd::Signal(_) if finished.may_have_run && on_signal == OnSignal::Failed => {
             failed(format!("the command {}", finished.ended.described()))
         }
         ended => Outcome::Failed(cut(&ended, finished.may_have_run, &stderr)),
@@ -261,27 +261,27 @@ fn answer(finished: process::Finished, error_text: ErrorText, on_signal: OnSigna
 }
 
 /// What an ended process means where it gave no answer.
-pub(crate) fn cut(ended: &Ended, may_have_run: bool, stderr: &str) -> ExecutionError {
-    let ran = may_have_run && !matches!(ended, Ended::Unstarted(_));
+pub(crate) fn cut(ended: &ProgramEnd, may_have_run: bool, stderr: &str) -> ExecutionError {
+    let ran = may_have_run && !matches!(ended, ProgramEnd::Unstarted(_));
     let effect = if ran { Effect::Unknown } else { Effect::NotStarted };
     let (code, safe) = match ended {
-        Ended::Timeout(_) => (ErrorCode::Timeout, None),
-        Ended::OutputLimit(_) => (ErrorCode::ResultTooLarge, None),
-        Ended::WriteLimit(_) => {
+        ProgramEnd::Timeout(_) => (ErrorCode::Timeout, None),
+        ProgramEnd::OutputLimit(_) => (ErrorCode::ResultTooLarge, None),
+        ProgramEnd::WriteLimit(_) => {
             (ErrorCode::ResultTooLarge, Some("the tool wrote more than it may".to_owned()))
         }
-        Ended::Cancelled => (ErrorCode::Cancelled, None),
-        Ended::MemoryLimit => {
+        ProgramEnd::Cancelled => (ErrorCode::Cancelled, None),
+        ProgramEnd::MemoryLimit => {
             (ErrorCode::AdapterFailed, Some("the tool used more memory than it may".to_owned()))
         }
-        Ended::Unstarted(unstarted) if unstarted.program => {
+        ProgramEnd::Unstarted(unstarted) if unstarted.program => {
             (ErrorCode::NotConfigured, Some("the tool's command cannot be started".to_owned()))
         }
-        Ended::Unstarted(_) => (ErrorCode::SandboxUnavailable, None),
-        Ended::Signal(_) => {
+        ProgramEnd::Unstarted(_) => (ErrorCode::SandboxUnavailable, None),
+        ProgramEnd::Signal(_) => {
             (ErrorCode::AdapterFailed, Some(format!("the command {}", ended.described())))
         }
-        Ended::Exit(_) | Ended::Lost => (ErrorCode::AdapterFailed, None),
+        ProgramEnd::Exit(_) | ProgramEnd::Lost => (ErrorCode::AdapterFailed, None),
     };
     let mut internal = format!("{}: the command {}", ended.kind(), ended.described());
     if !stderr.trim().is_empty() {

@@ -9,21 +9,21 @@ fn commands_are_split_into_words_without_a_shell() {
 #[test]
 fn each_end_has_its_own_code() {
     let unstarted = |program| {
-        Ended::Unstarted(toolbooth_launcher::wire::Unstarted {
+        ProgramEnd::Unstarted(toolbooth_launcher::wire::Unstarted {
             step: "s".to_owned(),
             cause: "c".to_owned(),
             program,
         })
     };
     for (ended, kind, code) in [
-        (Ended::Timeout("its time"), "timeout", ErrorCode::Timeout),
-        (Ended::OutputLimit(String::new()), "output-limit", ErrorCode::ResultTooLarge),
-        (Ended::MemoryLimit, "memory-limit", ErrorCode::AdapterFailed),
-        (Ended::Cancelled, "cancelled", ErrorCode::Cancelled),
-        (Ended::WriteLimit(String::new()), "output-limit", ErrorCode::ResultTooLarge),
+        (ProgramEnd::Timeout("its time"), "timeout", ErrorCode::Timeout),
+        (ProgramEnd::OutputLimit(String::new()), "output-limit", ErrorCode::ResultTooLarge),
+        (ProgramEnd::MemoryLimit, "memory-limit", ErrorCode::AdapterFailed),
+        (ProgramEnd::Cancelled, "cancelled", ErrorCode::Cancelled),
+        (ProgramEnd::WriteLimit(String::new()), "output-limit", ErrorCode::ResultTooLarge),
         (unstarted(true), "launcher-error", ErrorCode::NotConfigured),
         (unstarted(false), "launcher-error", ErrorCode::SandboxUnavailable),
-        (Ended::Lost, "launcher-error", ErrorCode::AdapterFailed),
+        (ProgramEnd::Lost, "launcher-error", ErrorCode::AdapterFailed),
     ] {
         let error = cut(&ended, true, "");
         assert_eq!((ended.kind(), error.code), (kind, code));

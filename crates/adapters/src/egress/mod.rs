@@ -45,10 +45,10 @@ const NAMES_MAX: usize = 8;
 
 /// The hosts that a profile names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AllowList(Vec<Entry>);
+pub struct AllowList(Vec<AllowedHost>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
+struct AllowedHost {
     /// In lower case, without a final dot or brackets; `*.` stands before any one or more labels,
     /// and `*` for every public host.
     host: String,
@@ -66,7 +66,7 @@ impl AllowList {
         let entry = |text: &String| {
             let wrong = || NetworkRuleError::NoHost(text.clone());
             if text == EVERYWHERE {
-                return Ok(Entry { host: EVERYWHERE.to_owned(), port: Some(HTTPS) });
+                return Ok(AllowedHost { host: EVERYWHERE.to_owned(), port: Some(HTTPS) });
             }
             let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
             let port = match port {
@@ -77,7 +77,7 @@ impl AllowList {
                 digits => Some(digits.parse().map_err(|_| wrong())?),
             };
             if host == EVERYWHERE {
-                return Ok(Entry { host: EVERYWHERE.to_owned(), port });
+                return Ok(AllowedHost { host: EVERYWHERE.to_owned(), port });
             }
             let host = normal(host);
             let name = host.strip_prefix("*.").unwrap_or(&host);
@@ -85,7 +85,7 @@ impl AllowList {
             if name.is_empty() || !name.chars().all(fits) {
                 return Err(wrong());
             }
-            Ok(Entry { host, port })
+            Ok(AllowedHost { host, port })
         };
         entries.iter().map(entry).collect::<Result<_, _>>().map(Self)
     }
@@ -257,7 +257,7 @@ pub(crate) struct Passage {
     execution_log: ExecutionLog,
     /// The program, for the log.
     program: String,
-    named: Mutex<Named>,
+    named: Mutex<NamesByAddress>,
     /// Hosts that were logged as reached.
     logged: Mutex<HashSet<(String, u16)>>,
     connections: Arc<Semaphore>,
@@ -266,7 +266,7 @@ pub(crate) struct Passage {
 
 /// Names that the program was told addresses of.
 #[derive(Debug, Default)]
-struct Named {
+struct NamesByAddress {
     by_address: HashMap<IpAddr, Vec<String>>,
     /// The oldest first.
     order: VecDeque<IpAddr>,
@@ -414,7 +414,7 @@ impl Passage {
     /// Remembers which name the program was told addresses of.
     fn remember(&self, name: &str, addresses: &[IpAddr]) {
         let mut named = lock(&self.named);
-        let Named { by_address, order } = &mut *named;
+        let NamesByAddress { by_address, order } = &mut *named;
         for address in addresses {
             let names = by_address.entry(*address).or_insert_with(|| {
                 order.push_back(*address);

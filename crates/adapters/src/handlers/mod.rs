@@ -27,7 +27,7 @@ use toolbooth_contracts::{
 
 use crate::error::HandlerError;
 use crate::launcher::Launcher;
-use crate::outcome::Ended;
+use crate::outcome::ProgramEnd;
 use crate::process::CLOSE;
 use crate::sandbox::{self, ProfileSetting};
 use crate::secrets::Setting;
@@ -278,14 +278,14 @@ async fn answered(
                 Failure { too_large: true, internal, .. } => {
                     ExecutionError { code: ErrorCode::ResultTooLarge, effect, safe: None, internal }
                 }
-                Failure { ended: Some(Ended::MemoryLimit), internal, .. } => {
+                Failure { ended: Some(ProgramEnd::MemoryLimit), internal, .. } => {
                     ExecutionError::adapter(effect, internal)
                         .with_safe("the tool used more memory than it may")
                 }
-                Failure { ended: Some(Ended::Timeout(_)), internal, .. } => {
+                Failure { ended: Some(ProgramEnd::Timeout(_)), internal, .. } => {
                     ExecutionError { code: ErrorCode::Timeout, effect, safe: None, internal }
                 }
-                Failure { ended: Some(ended @ Ended::Signal(_)), internal, .. } => {
+                Failure { ended: Some(ended @ ProgramEnd::Signal(_)), internal, .. } => {
                     let how = format!("the handler's process {}", ended.described());
                     let on_signal = dispatch.contract.idempotency.on_signal;
                     if on_signal == Some(OnSignal::Failed) {

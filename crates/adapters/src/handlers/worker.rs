@@ -18,7 +18,7 @@ use super::{HandlerFolder, Language};
 use crate::command_line::CommandLine;
 use crate::error::{HandlerError, StartError};
 use crate::launcher::{Containment, Launcher, Running};
-use crate::outcome::Ended;
+use crate::outcome::ProgramEnd;
 use crate::process::STDERR_BYTES_MAX;
 use crate::secrets::{KnownSecrets, Setting};
 use crate::text::plain;
@@ -57,7 +57,7 @@ pub(super) struct Failure {
     /// Whether the answer was over the limit.
     pub(super) too_large: bool,
     /// How the worker ended, where it did.
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<ProgramEnd>,
     /// For operators.
     pub(super) internal: String,
 }
@@ -284,15 +284,15 @@ impl Worker {
     }
 
     /// How a worker ended that gives no answer any more, and what it printed last.
-    async fn last_words(&mut self) -> (Option<Ended>, String) {
+    async fn last_words(&mut self) -> (Option<ProgramEnd>, String) {
         let ended = tokio::time::timeout(SETTLE_TIMEOUT, self.running.ended()).await;
         let ended = ended.ok();
         let how = match &ended {
-            Some(Ended::Exit(code)) => format!("exit: the worker ended with code {code}"),
-            Some(Ended::Signal(signal)) => {
+            Some(ProgramEnd::Exit(code)) => format!("exit: the worker ended with code {code}"),
+            Some(ProgramEnd::Signal(signal)) => {
                 format!("signal: the worker was ended by signal {signal}")
             }
-            Some(Ended::Unstarted(unstarted)) => {
+            Some(ProgramEnd::Unstarted(unstarted)) => {
                 format!("launcher-error: {}: {}", unstarted.step, unstarted.cause)
             }
             Some(ended) => format!("{}: the worker was ended", ended.kind()),

@@ -41,7 +41,7 @@ pub(super) enum Purpose {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct PendingRequest {
     answer: oneshot::Sender<Answered>,
     purpose: Purpose,
     acknowledged: Option<oneshot::Sender<Value>>,
@@ -50,7 +50,7 @@ struct Entry {
 
 #[derive(Debug, Default)]
 struct State {
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, PendingRequest>,
     last: u64,
     closed: Option<String>,
 }
@@ -167,7 +167,8 @@ impl Calls {
                 let _ = tell.send(Err(Fault::Lost(reason.clone())));
             }
             None => {
-                let entry = Entry { answer: tell, purpose, acknowledged: acknowledge, heard };
+                let entry =
+                    PendingRequest { answer: tell, purpose, acknowledged: acknowledge, heard };
                 state.entries.insert(id, entry);
             }
         }
@@ -196,7 +197,7 @@ impl Calls {
     /// The one request in flight, where there is exactly one.
     pub(super) fn sole(&self) -> Option<u64> {
         let state = self.lock();
-        let in_flight = |entry: &Entry| !matches!(entry.purpose, Purpose::Subscription);
+        let in_flight = |entry: &PendingRequest| !matches!(entry.purpose, Purpose::Subscription);
         let mut ids = state.entries.iter().filter(|(_, entry)| in_flight(entry));
         match (ids.next(), ids.next()) {
             (Some((id, _)), None) => Some(*id),
@@ -247,7 +248,9 @@ impl Calls {
         self.secrets.conceal(&mut told.data);
         let logger = told.logger.map(|name| self.secrets.conceal_text(&name));
         let state = self.lock();
-        if let Some(Entry { purpose: Purpose::Caller(conversation), .. }) = state.entries.get(&id) {
+        if let Some(PendingRequest { purpose: Purpose::Caller(conversation), .. }) =
+            state.entries.get(&id)
+        {
             conversation.log(LogLine { level, logger, data: told.data });
         }
     }

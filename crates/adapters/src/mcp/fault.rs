@@ -128,8 +128,10 @@ impl Failure {
             Fault::InputRequired => ExecutionError { effect: Effect::Unknown, ..error }
                 .with_safe("the tool asks for input, which this gateway does not pass on"),
             Fault::Status(status, _) => {
-                let safe =
-                    format!("the tool's server answered with status {status}; {}", told(effect));
+                let safe = format!(
+                    "the tool's server answered with status {status}; {}",
+                    effect_sentence(effect)
+                );
                 error.with_safe(safe)
             }
             Fault::Lost(_) | Fault::SessionEnded => error.with_safe(lost(effect)),
@@ -158,7 +160,7 @@ impl Failure {
 }
 
 /// What an agent is told of a call whose answer did not come.
-fn told(effect: Effect) -> &'static str {
+fn effect_sentence(effect: Effect) -> &'static str {
     match effect {
         Effect::NotStarted => "the call was not made",
         _ => "whether the call took effect is not known",
@@ -171,7 +173,7 @@ pub(super) fn lost(effect: Effect) -> String {
         Effect::NotStarted => "cannot be reached",
         _ => "went away in mid-call",
     };
-    format!("the tool's server {how}; {}", told(effect))
+    format!("the tool's server {how}; {}", effect_sentence(effect))
 }
 
 /// A server's own words on one line, without control characters and secrets, cut to what an agent

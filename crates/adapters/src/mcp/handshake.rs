@@ -103,11 +103,11 @@ async fn discover(
         {
             Err(Ungreeted::Final(reason))
         }
-        Err(fault) => Err(Ungreeted::Confused(told(&fault))),
+        Err(fault) => Err(Ungreeted::Confused(operator_message(&fault))),
     }
 }
 
-fn told(fault: &Fault) -> String {
+fn operator_message(fault: &Fault) -> String {
     match fault {
         Fault::Refused(refusal) => format!("the server refused: {refusal}"),
         other => other.to_string(),
@@ -123,7 +123,7 @@ pub(super) async fn initialize(line: &Line) -> Result<(Greeting, Speech), Ungree
     let posted = line.exchange(&mut ticket, &request, &request.meta, &speech, none).await;
     let result = match posted.answered {
         Ok(result) => result,
-        Err(fault) => return Err(Ungreeted::Confused(told(&fault))),
+        Err(fault) => return Err(Ungreeted::Confused(operator_message(&fault))),
     };
     let greeting = greeting::initialized(&result.tree())
         .map_err(|error| Ungreeted::Confused(error.to_string()))?;

@@ -205,11 +205,11 @@ impl Pager<'_> {
         };
         let unknown = matches!(&failure.fault, Fault::Refused(refusal)
             if refusal.code == code::METHOD_NOT_FOUND);
-        let told = self.told(failure);
+        let told = self.operator_message(failure);
         Err(if unknown { Unlisted::Unknown(told) } else { Unlisted::Other(told) })
     }
 
-    fn told(&self, failure: Failure) -> String {
+    fn operator_message(&self, failure: Failure) -> String {
         let text = match &failure.fault {
             Fault::Refused(refusal) => format!("the server refused with code {refusal}"),
             other => other.to_string(),

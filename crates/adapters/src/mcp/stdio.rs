@@ -23,7 +23,7 @@ use super::scan::Scan;
 use crate::denials::DenialExplainer;
 use crate::error::StartError;
 use crate::launcher::{Containment, Launcher, Running};
-use crate::outcome::Ended;
+use crate::outcome::ProgramEnd;
 use crate::process::STDERR_BYTES_MAX;
 use toolbooth_mcp::lines::{Line, Lines};
 
@@ -48,7 +48,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(6);
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     stderr: Mutex<Stderr>,
-    exit: Mutex<Option<Ended>>,
+    exit: Mutex<Option<ProgramEnd>>,
     /// How the child is contained.
     pub(super) sandbox: Option<AppliedSandbox>,
     /// Explains what its sandbox stopped; `None` where it is not contained.

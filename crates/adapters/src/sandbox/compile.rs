@@ -16,7 +16,7 @@ use toolbooth_launcher::wire::Found;
 use crate::egress::AllowList;
 use crate::error::Unavailable;
 use crate::place::{Place, absolute};
-use crate::visible;
+use crate::visible_paths;
 
 /// The version of Landlock from which on it rules connections.
 const LANDLOCK_NETWORK: u32 = 4;
@@ -68,8 +68,8 @@ pub fn apply(
     let net = network(&allowed, &primitives, found);
     // With a root of its own it has a resolver's file of its own too.
     let host_names = net != Net::None && !primitives.contains(&Primitive::PrivateRoot);
-    let binds = visible::binds(profile, place, host_names);
-    let hidden = visible::hidden(profile, place, &binds);
+    let binds = visible_paths::binds(profile, place, host_names);
+    let hidden = visible_paths::hidden(profile, place, &binds);
     let limits = profile.limits.clone().unwrap_or_default();
     let cgroup = found
         .iter()

@@ -9,7 +9,7 @@ pub(crate) mod profile;
 
 pub use crate::place::Place;
 pub use crate::project::is_project;
-pub use crate::visible::{is_wide, opened_with};
+pub use crate::visible_paths::{is_wide, opened_with};
 pub use compare::exceeds;
 pub use compile::{Applied, apply};
 pub use profile::{ProfileSetting, default_profile, of_call, server_profile, trial_profile};

@@ -26,7 +26,7 @@ pub fn leaf(event: &AuditEvent) -> String {
 
 /// An event in its place, with the bytes that were hashed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Placed {
+pub struct ChainedEvent {
     /// The event.
     pub event: AuditEvent,
     /// Its canonical form.
@@ -58,7 +58,7 @@ impl Head {
     }
 
     /// Gives an event its place.
-    pub fn append(&mut self, body: EventBody) -> Placed {
+    pub fn append(&mut self, body: EventBody) -> ChainedEvent {
         let event = AuditEvent {
             writer: self.writer.clone(),
             seq: self.frontier.size(),
@@ -69,7 +69,7 @@ impl Head {
         let leaf = leaf_hash(bytes.as_bytes());
         self.last = Some(leaf);
         self.frontier.push(leaf);
-        Placed { event, bytes }
+        ChainedEvent { event, bytes }
     }
 
     /// The writer.
@@ -97,7 +97,7 @@ impl Head {
     }
 
     /// A checkpoint covers everything up to now, itself included for this purpose.
-    pub(crate) fn cover(&mut self) {
+    pub(crate) fn mark_checkpointed(&mut self) {
         self.covered = Covered { size: self.next_seq(), since_ms: 0 };
     }
 
@@ -124,7 +124,7 @@ impl Head {
     }
 
     /// It was asked at `now_ms` whether a checkpoint is due.
-    pub(crate) fn look(&mut self, now_ms: i64) {
+    pub(crate) fn check_due(&mut self, now_ms: i64) {
         self.covered.since_ms = self.open_since(now_ms).unwrap_or_default();
     }
 }

@@ -4,12 +4,12 @@
 //! Doc: records.md#the-ledger
 
 pub mod chain;
-pub mod gone;
 pub mod merkle;
+pub mod pruned_range;
 pub mod pruning;
 pub mod recorder;
 pub mod room;
 pub mod steps;
-pub mod watch;
 pub mod working;
 pub mod writer;
+pub mod writer_status;

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toolbooth_contracts::event::AuditEventKind;
 
-pub use crate::backend::gone::Gone;
 use crate::backend::merkle::{Frontier, Hash, node_hash};
+pub use crate::backend::pruned_range::PrunedRange;
 use crate::checkpoint::Checkpoint;
 use crate::digest::sha256_hex;
 use crate::heads::PrunedLog;
@@ -24,7 +24,7 @@ pub const BLOCK: u64 = 1_024;
 
 /// What is left of a part of a log, as the event that says so has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Left {
+pub struct Remaining {
     /// The first place of the part.
     pub from: u64,
     /// The place after its last one.
@@ -33,7 +33,7 @@ pub struct Left {
     pub places: String,
 }
 
-impl Left {
+impl Remaining {
     /// What is left of a part where these places are gone: ranges in order, each with the place
     /// after its last one.
     #[must_use]
@@ -62,7 +62,7 @@ pub enum Piece {
     /// An event: its place, its leaf hash, and whether it stays.
     Event(u64, Hash, bool),
     /// Events that are gone already.
-    Gone(Gone),
+    PrunedRange(PrunedRange),
 }
 
 impl Piece {
@@ -71,7 +71,7 @@ impl Piece {
     pub fn seq(&self) -> u64 {
         match self {
             Self::Event(seq, ..) => *seq,
-            Self::Gone(gone) => gone.seq,
+            Self::PrunedRange(gone) => gone.seq,
         }
     }
 
@@ -79,7 +79,7 @@ impl Piece {
     pub fn push_to(&self, frontier: &mut Frontier) -> bool {
         match self {
             Self::Event(seq, leaf, _) => *seq == frontier.size() && frontier.push_tree(1, *leaf),
-            Self::Gone(gone) => {
+            Self::PrunedRange(gone) => {
                 gone.seq == frontier.size() && frontier.push_tree(gone.size, gone.root)
             }
         }
@@ -92,38 +92,42 @@ pub struct Cut {
     /// Places of events that go.
     pub removed: Vec<u64>,
     /// What stands for all that are gone then, in order.
-    pub gone: Vec<Gone>,
+    pub gone: Vec<PrunedRange>,
     /// What is left.
-    pub left: Left,
+    pub left: Remaining,
 }
 
 /// Shortens a part of a log that begins with a block.
 #[must_use]
 pub fn cut(from: u64, to: u64, pieces: &[Piece]) -> Cut {
-    let (mut removed, mut gone) = (Vec::new(), Vec::<Gone>::new());
+    let (mut removed, mut gone) = (Vec::new(), Vec::<PrunedRange>::new());
     for piece in pieces {
         match piece {
             Piece::Event(_, _, true) => (),
             Piece::Event(seq, leaf, false) => {
                 removed.push(*seq);
-                add(&mut gone, Gone { seq: *seq, size: 1, root: *leaf });
+                add(&mut gone, PrunedRange { seq: *seq, size: 1, root: *leaf });
             }
-            Piece::Gone(part) => add(&mut gone, *part),
+            Piece::PrunedRange(part) => add(&mut gone, *part),
         }
     }
-    let left = Left::of(from, to, gone.iter().map(|part| (part.seq, part.seq + part.size)));
+    let left = Remaining::of(from, to, gone.iter().map(|part| (part.seq, part.seq + part.size)));
     Cut { removed, gone, left }
 }
 
 /// Adds a subtree; two that are the halves of a larger one become that.
-fn add(gone: &mut Vec<Gone>, part: Gone) {
+fn add(gone: &mut Vec<PrunedRange>, part: PrunedRange) {
     let mut part = part;
     while let Some(last) = gone.last()
         && last.size == part.size
         && last.seq + last.size == part.seq
         && last.seq % (last.size * 2) == 0
     {
-        part = Gone { seq: last.seq, size: last.size * 2, root: node_hash(last.root, part.root) };
+        part = PrunedRange {
+            seq: last.seq,
+            size: last.size * 2,
+            root: node_hash(last.root, part.root),
+        };
         gone.pop();
     }
     gone.push(part);
@@ -161,7 +165,7 @@ impl EventRules {
     /// it accounts for. One that cannot be read is evidence, and stays.
     #[must_use]
     pub fn accounts_for(&self, seq: u64, event: &str) -> Option<AccountsFor> {
-        let told: Told = serde_json::from_str(event).ok()?;
+        let told: EventMembers = serde_json::from_str(event).ok()?;
         let may_go = told.time < self.before
             && !stays(told.event)
             && !self.named.contains(&seq)
@@ -171,7 +175,7 @@ impl EventRules {
 
     /// Whether an event is a checkpoint that names the end of a log that has ended: nothing else
     /// vouches for that end.
-    fn names_end(&self, told: &Told) -> bool {
+    fn names_end(&self, told: &EventMembers) -> bool {
         let heads = told.facts.as_ref().filter(|_| told.event == AuditEventKind::Checkpoint);
         let heads = heads.and_then(|facts| facts.get("heads")?.as_array());
         heads.into_iter().flatten().any(|head| {
@@ -192,7 +196,7 @@ pub struct AccountsFor {
 /// The members of an event that decide whether it may go.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct EventMembers {
     event: AuditEventKind,
     time: String,
     #[serde(default)]
@@ -212,7 +216,7 @@ pub fn newest_checkpoint<'e>(
 ) -> Option<(u64, Hash)> {
     let mut newest = None;
     for event in events {
-        let told: Option<Told> = serde_json::from_str(event).ok();
+        let told: Option<EventMembers> = serde_json::from_str(event).ok();
         let Some(told) = told.filter(|told| told.event == AuditEventKind::Checkpoint) else {
             continue;
         };
@@ -229,12 +233,12 @@ pub fn newest_checkpoint<'e>(
 /// The removed subtrees of a log whose beginning an earlier version removed; `None` where the peaks
 /// do not match the size.
 #[must_use]
-pub fn parts(log: &PrunedLog) -> Option<Vec<Gone>> {
+pub fn parts(log: &PrunedLog) -> Option<Vec<PrunedRange>> {
     let (mut seq, mut parts) = (0, Vec::new());
     let mut sizes = (0..u64::BITS).rev().map(|bit| 1 << bit).filter(|size| log.size & size != 0);
     for peak in &log.peaks {
         let size = sizes.next()?;
-        parts.push(Gone { seq, size, root: Hash::parse(peak)? });
+        parts.push(PrunedRange { seq, size, root: Hash::parse(peak)? });
         seq += size;
     }
     sizes.next().is_none().then_some(parts)

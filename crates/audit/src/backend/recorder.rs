@@ -11,7 +11,7 @@ use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::event::EventBody;
 use toolbooth_contracts::receipt::Receipt;
 
-use crate::backend::pruning::Gone;
+use crate::backend::pruning::PrunedRange;
 use crate::backend::room::Room;
 use crate::backend::steps::{
     BeatCall, CancelCall, Enqueue, FinishCall, MakeRoom, Note, PruneRecords, Refuse, ReleaseCall,
@@ -36,7 +36,7 @@ use crate::reads::{
 const ROOM_STEPS_MAX: usize = 64;
 
 /// What runs the steps of one writer, and reads what they have written.
-pub trait Runner: Send + Sync + 'static {
+pub trait StepRunner: Send + Sync + 'static {
     /// What reads.
     type Reads: LedgerReads;
 
@@ -76,7 +76,7 @@ pub struct Recorder<R> {
     runner: R,
 }
 
-impl<R: Runner> Recorder<R> {
+impl<R: StepRunner> Recorder<R> {
     /// The ledger of the writer `writer`.
     #[must_use]
     pub fn over(writer: String, digester: Digester, signer: Signer, runner: R) -> Self {
@@ -104,7 +104,7 @@ impl<R: Runner> Recorder<R> {
 }
 
 #[async_trait]
-impl<R: Runner> Ledger for Recorder<R> {
+impl<R: StepRunner> Ledger for Recorder<R> {
     fn writer(&self) -> &str {
         &self.writer
     }
@@ -190,7 +190,7 @@ fn name(caller: &str, call_id: &str) -> (String, String) {
 }
 
 #[async_trait]
-impl<R: Runner> CallQueue for Recorder<R> {
+impl<R: StepRunner> CallQueue for Recorder<R> {
     async fn enqueue(&self, call: QueuedCall, waiting_max: usize) -> Result<Enqueued, LedgerError> {
         let digest = digest_of(&self.digester, &call.request);
         self.runner.run(Enqueue { call, digest, waiting_max }).await
@@ -247,7 +247,7 @@ impl<R: Runner> CallQueue for Recorder<R> {
 }
 
 #[async_trait]
-impl<R: Runner> LedgerReads for Recorder<R> {
+impl<R: StepRunner> LedgerReads for Recorder<R> {
     async fn receipt(&self, receipt_id: &str) -> Result<Option<Receipt>, LedgerError> {
         self.runner.reads().receipt(receipt_id).await
     }
@@ -289,7 +289,7 @@ impl<R: Runner> LedgerReads for Recorder<R> {
         &self,
         after: Option<(String, u64)>,
         limit: usize,
-    ) -> Result<Vec<(String, Gone)>, LedgerError> {
+    ) -> Result<Vec<(String, PrunedRange)>, LedgerError> {
         self.runner.reads().gone_page(after, limit).await
     }
 

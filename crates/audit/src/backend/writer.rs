@@ -14,8 +14,8 @@ use futures_channel::oneshot;
 use crate::backend::chain::Head;
 use crate::backend::room::Room;
 use crate::backend::steps::{Abandon, Step};
-use crate::backend::watch::Watch;
 use crate::backend::working::{Batch, Changes, Needs, WorkingSet};
+use crate::backend::writer_status::WriterStatus;
 use crate::ledger::{LedgerError, Moment};
 
 /// Most steps that one commit takes.
@@ -44,14 +44,14 @@ pub enum Failure {
 
 /// Where a writer's log ends, as the store has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
+pub struct LogEnd {
     /// How many events it has.
     pub size: u64,
     /// Leaf hash of the last one, in hex.
     pub last_leaf: Option<String>,
 }
 
-impl End {
+impl LogEnd {
     fn is(&self, head: &Head) -> bool {
         self.size == head.next_seq() && self.last_leaf == head.last_leaf()
     }
@@ -88,7 +88,8 @@ pub trait Backend: Send + 'static {
     ///
     /// # Errors
     /// [`LedgerError::Unavailable`] where that cannot be found out yet.
-    fn recover(&mut self, writer: &str) -> impl Future<Output = Result<End, LedgerError>> + Send;
+    fn recover(&mut self, writer: &str)
+    -> impl Future<Output = Result<LogEnd, LedgerError>> + Send;
 }
 
 /// A step that somebody waits for.
@@ -103,14 +104,14 @@ pub trait Job: Send {
     fn finish(self: Box<Self>, committed: Result<(), LedgerError>);
 }
 
-struct Asked<S: Step> {
+struct PendingStep<S: Step> {
     step: S,
     decided: Option<Result<S::Answer, LedgerError>>,
     /// `None` once it was answered.
     reply: Option<oneshot::Sender<Result<S::Answer, LedgerError>>>,
 }
 
-impl<S: Step> Job for Asked<S> {
+impl<S: Step> Job for PendingStep<S> {
     fn needs(&self) -> Needs {
         self.step.needs()
     }
@@ -154,23 +155,23 @@ impl<S: Step> Job for Asked<S> {
 
 /// Hands steps to a writer.
 #[derive(Clone)]
-pub struct Steps {
+pub struct WriterHandle {
     jobs: Sender<Box<dyn Job>>,
-    watch: Arc<Watch>,
+    status: Arc<WriterStatus>,
 }
 
-impl std::fmt::Debug for Steps {
+impl std::fmt::Debug for WriterHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Steps").finish_non_exhaustive()
+        f.debug_struct("WriterHandle").finish_non_exhaustive()
     }
 }
 
-impl Steps {
+impl WriterHandle {
     /// Where steps are handed over, and where a writer takes them.
     #[must_use]
-    pub fn new(watch: Arc<Watch>) -> (Self, Receiver<Box<dyn Job>>) {
+    pub fn new(status: Arc<WriterStatus>) -> (Self, Receiver<Box<dyn Job>>) {
         let (jobs, queue) = async_channel::bounded(QUEUE_MAX);
-        (Self { jobs, watch }, queue)
+        (Self { jobs, status }, queue)
     }
 
     /// Runs a step.
@@ -179,7 +180,7 @@ impl Steps {
     /// What the step refuses; [`LedgerError::Unavailable`].
     pub async fn run<S: Step>(&self, step: S) -> Result<S::Answer, LedgerError> {
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(Asked { step, decided: None, reply: Some(reply) });
+        let job = Box::new(PendingStep { step, decided: None, reply: Some(reply) });
         self.jobs.send(job).await.map_err(|_| LedgerError::Closed)?;
         answer.await.map_err(|_| LedgerError::Closed)?
     }
@@ -187,7 +188,7 @@ impl Steps {
     /// How much room the store has left.
     #[must_use]
     pub fn room(&self) -> Room {
-        self.watch.room()
+        self.status.room()
     }
 
     /// No further steps are taken.
@@ -203,12 +204,12 @@ impl Steps {
         if self.jobs.is_closed() {
             return Err(LedgerError::Closed);
         }
-        self.watch.health()
+        self.status.health()
     }
 }
 
 /// A commit of which nobody knows whether it has happened.
-struct Doubt {
+struct UncertainCommit {
     /// Where the log ends if it has.
     after: Head,
     /// What it has done then.
@@ -219,8 +220,8 @@ struct Doubt {
 pub struct Writer<B> {
     backend: B,
     set: WorkingSet,
-    watch: Arc<Watch>,
-    doubt: Option<Doubt>,
+    status: Arc<WriterStatus>,
+    doubt: Option<UncertainCommit>,
     /// The store has to prove sound before it is written again.
     unproven: bool,
     /// Claims whose callers were told that nothing is dispatched, and which are durable after all.
@@ -231,11 +232,11 @@ pub struct Writer<B> {
 impl<B: Backend> Writer<B> {
     /// A writer over a backend.
     #[must_use]
-    pub fn new(backend: B, set: WorkingSet, watch: Arc<Watch>) -> Self {
+    pub fn new(backend: B, set: WorkingSet, status: Arc<WriterStatus>) -> Self {
         Self {
             backend,
             set,
-            watch,
+            status,
             doubt: None,
             unproven: false,
             orphans: Vec::new(),
@@ -253,7 +254,7 @@ impl<B: Backend> Writer<B> {
     #[cfg(feature = "memory")]
     pub(crate) async fn run<S: Step>(&mut self, step: S) -> Result<S::Answer, LedgerError> {
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(Asked { step, decided: None, reply: Some(reply) });
+        let job = Box::new(PendingStep { step, decided: None, reply: Some(reply) });
         self.turn(job.needs(), vec![job]).await;
         answer.await.map_err(|_| LedgerError::Closed)?
     }
@@ -320,7 +321,7 @@ impl<B: Backend> Writer<B> {
                 LedgerError::unavailable("others change the same records all the time")
             }
         });
-        self.watch.set_health(committed.as_ref().err());
+        self.status.set_health(committed.as_ref().err());
         for job in batch {
             job.finish(committed.clone());
         }
@@ -356,28 +357,28 @@ impl<B: Backend> Writer<B> {
                 self.set.trim();
                 self.stopped = batch.upkeep.stopped;
                 self.orphans.clear();
-                self.watch.ended(batch.ended.iter());
+                self.status.ended(batch.ended.iter());
                 Ok(())
             }
             Err(Failure::Unknown(error)) => {
                 tracing::error!(%error, "a commit failed; the store has to prove sound");
                 // Red at once: finding out what has happened may take a while.
-                self.watch.set_health(Some(&error));
+                self.status.set_health(Some(&error));
                 self.unproven = true;
                 let after = std::mem::replace(&mut self.set.head, from);
                 self.set.forget();
-                self.doubt = Some(Doubt { after, batch });
+                self.doubt = Some(UncertainCommit { after, batch });
                 // It may be known at once that it has happened all the same.
                 match self.recover().await {
                     Ok(Some(done)) => {
                         self.stopped = done.upkeep.stopped;
                         self.orphans.clear();
-                        self.watch.ended(done.ended.iter());
+                        self.status.ended(done.ended.iter());
                         Ok(())
                     }
                     _ => {
                         if let Some(doubt) = &self.doubt {
-                            self.watch.ended(doubt.batch.begun.iter().map(|(id, _, _)| id));
+                            self.status.ended(doubt.batch.begun.iter().map(|(id, _, _)| id));
                         }
                         Err(Failure::Unknown(error))
                     }
@@ -386,7 +387,7 @@ impl<B: Backend> Writer<B> {
             Err(failure) => {
                 self.set.head = from;
                 self.set.forget();
-                self.watch.ended(batch.begun.iter().map(|(id, _, _)| id));
+                self.status.ended(batch.begun.iter().map(|(id, _, _)| id));
                 Err(failure)
             }
         }
@@ -440,7 +441,7 @@ impl<B: Backend> Writer<B> {
             // Whether a batch without events has happened, the end of the log does not tell. It
             // dispatches nothing, and its steps may be done again.
             Some(doubt) if end.is(self.set.head()) => {
-                self.watch.ended(doubt.batch.begun.iter().map(|(id, _, _)| id));
+                self.status.ended(doubt.batch.begun.iter().map(|(id, _, _)| id));
                 None
             }
             None if end.is(self.set.head()) => None,

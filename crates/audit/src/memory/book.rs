@@ -13,8 +13,8 @@ use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 use super::locked;
 use crate::backend::chain::Head;
 use crate::backend::pruning::Removal;
-use crate::backend::working::{Batch, CallName, Needs, RateName, Stored, Survey, WorkingSet};
-use crate::backend::writer::{Backend, End, Failure};
+use crate::backend::working::{Batch, CallName, Needs, RateName, StoreQuery, Stored, WorkingSet};
+use crate::backend::writer::{Backend, Failure, LogEnd};
 use crate::ledger::LedgerError;
 use crate::queue::{self, QueueState, QueuedCall, RawCall};
 
@@ -34,7 +34,7 @@ impl Row {
 
 /// All records.
 #[derive(Debug)]
-pub(super) struct Book {
+pub(super) struct MemoryState {
     pub(super) head: Head,
     /// Receipts by their ids, which sort by time.
     pub(super) receipts: BTreeMap<String, Row>,
@@ -59,7 +59,7 @@ fn read(text: &str) -> Option<AgentLog> {
     serde_json::from_str(text).ok()
 }
 
-impl Book {
+impl MemoryState {
     /// A book without records.
     pub(super) fn new(head: Head) -> Self {
         Self {
@@ -159,16 +159,16 @@ impl Book {
         self.calls.values().filter(move |(_, call)| call.state == state)
     }
 
-    fn survey(&self, survey: Survey, set: &mut WorkingSet) {
+    fn survey(&self, survey: StoreQuery, set: &mut WorkingSet) {
         match survey {
             // There is one writer, and it is this one. What does not outlive the process is not
             // worth a shorter log.
-            Survey::Lost
-            | Survey::UnnamedHeads
-            | Survey::Beginning { .. }
-            | Survey::PrunableEvents(_)
-            | Survey::DroppableLogs(_) => (),
-            Survey::PrunableReceipts(before, limit) => {
+            StoreQuery::Lost
+            | StoreQuery::UnnamedHeads
+            | StoreQuery::Beginning { .. }
+            | StoreQuery::PrunableEvents(_)
+            | StoreQuery::DroppableLogs(_) => (),
+            StoreQuery::PrunableReceipts(before, limit) => {
                 let is_old = |receipt: &Receipt| {
                     matches!(receipt.state, ClaimState::Succeeded | ClaimState::Failed)
                         && receipt.pruned_at.is_none()
@@ -177,7 +177,7 @@ impl Book {
                 let old = self.receipts.values().filter(|row| is_old(&row.receipt)).take(limit);
                 old.for_each(|row| set.load_prunable(row.stored(), !row.keys.is_empty()));
             }
-            Survey::PrunableLogs(before, limit) => {
+            StoreQuery::PrunableLogs(before, limit) => {
                 let is_old = |text: &str| read(text).is_some_and(|log| log.timestamp < before);
                 let old = self.logs.iter().filter(|(text, _)| is_old(text)).take(limit);
                 let places: Vec<u64> = old.map(|(_, seq)| *seq).collect();
@@ -186,7 +186,7 @@ impl Book {
                     set.surveyed.removal.logs.insert(writer, places);
                 }
             }
-            Survey::NextCall(own) => {
+            StoreQuery::NextCall(own) => {
                 let is_left = |(_, call): &&(usize, QueuedCall)| {
                     let has = || own.contains(&(call.caller.clone(), call.call_id.clone()));
                     queue::is_left(call, self.head.writer(), has, |_| true)
@@ -196,7 +196,7 @@ impl Book {
                 let next = left.or_else(|| self.in_state(QueueState::Queued).min_by_key(oldest));
                 set.surveyed.call = next.map(|(_, call)| self.raw_call(call));
             }
-            Survey::PrunableCalls(before, limit) => {
+            StoreQuery::PrunableCalls(before, limit) => {
                 let is_old = |(_, (_, call)): &(&CallName, &(usize, QueuedCall))| {
                     call.finished_at.as_ref().is_some_and(|finished| *finished < before)
                 };
@@ -265,7 +265,7 @@ impl Book {
 
 /// Loads and writes records in memory, which never fails and never waits.
 #[derive(Debug)]
-pub(super) struct MemoryBackend(pub(super) Arc<Mutex<Book>>);
+pub(super) struct MemoryBackend(pub(super) Arc<Mutex<MemoryState>>);
 
 impl Backend for MemoryBackend {
     async fn load(&mut self, needs: &Needs, _: bool, set: &mut WorkingSet) -> Result<(), Failure> {
@@ -285,8 +285,8 @@ impl Backend for MemoryBackend {
         Ok(())
     }
 
-    async fn recover(&mut self, _: &str) -> Result<End, LedgerError> {
+    async fn recover(&mut self, _: &str) -> Result<LogEnd, LedgerError> {
         let book = locked(&self.0);
-        Ok(End { size: book.head.next_seq(), last_leaf: book.head.last_leaf() })
+        Ok(LogEnd { size: book.head.next_seq(), last_leaf: book.head.last_leaf() })
     }
 }

@@ -10,13 +10,13 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use self::book::{Book, MemoryBackend};
+use self::book::{MemoryBackend, MemoryState};
 use crate::backend::chain::Head;
-use crate::backend::recorder::{Recorder, Runner};
+use crate::backend::recorder::{Recorder, StepRunner};
 use crate::backend::steps::{self, Step};
-use crate::backend::watch::Watch;
 use crate::backend::working::WorkingSet;
 use crate::backend::writer::Writer;
+use crate::backend::writer_status::WriterStatus;
 use crate::digest::{Digester, KEY_BYTES};
 use crate::ledger::{LedgerError, Moment};
 use crate::note::Signer;
@@ -27,7 +27,7 @@ pub type MemoryLedger = Recorder<Memory>;
 /// Runs steps over records in memory, on the thread of whoever asks.
 pub struct Memory {
     writer: Mutex<Writer<MemoryBackend>>,
-    book: Arc<Mutex<Book>>,
+    book: Arc<Mutex<MemoryState>>,
 }
 
 impl std::fmt::Debug for Memory {
@@ -45,10 +45,10 @@ impl Recorder<Memory> {
         let seed = digester.of_parts(&["signing key"]);
         let signer = Signer::new(&crate::digest::unhex(&seed).unwrap_or_default());
         let head = Head::new(writer.to_owned());
-        let book = Arc::new(Mutex::new(Book::new(head.clone())));
-        let watch = Arc::new(Watch::default());
-        let set = WorkingSet::new(head, digester.clone(), Arc::clone(&watch));
-        let writer_of = Writer::new(MemoryBackend(Arc::clone(&book)), set, watch);
+        let book = Arc::new(Mutex::new(MemoryState::new(head.clone())));
+        let status = Arc::new(WriterStatus::default());
+        let set = WorkingSet::new(head, digester.clone(), Arc::clone(&status));
+        let writer_of = Writer::new(MemoryBackend(Arc::clone(&book)), set, status);
         let memory = Memory { writer: Mutex::new(writer_of), book };
         let started = steps::started(&signer, digester.key_id(), 0, None, at);
         // Events that are no calls are always taken.
@@ -63,7 +63,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Memory {
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn book(&self) -> MutexGuard<'_, MemoryState> {
         locked(&self.book)
     }
 
@@ -78,7 +78,7 @@ impl Memory {
     }
 }
 
-impl Runner for Memory {
+impl StepRunner for Memory {
     type Reads = Self;
 
     async fn run<S: Step>(&self, step: S) -> Result<S::Answer, LedgerError> {

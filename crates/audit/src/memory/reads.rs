@@ -7,8 +7,8 @@ use toolbooth_contracts::agent_log::AgentLog;
 use toolbooth_contracts::receipt::Receipt;
 
 use super::Memory;
-use crate::backend::pruning::Gone;
-use crate::backend::recorder::Runner;
+use crate::backend::pruning::PrunedRange;
+use crate::backend::recorder::StepRunner;
 use crate::backend::working::CallName;
 use crate::ledger::LedgerError;
 use crate::queue::RawCall;
@@ -158,7 +158,7 @@ impl LedgerReads for Memory {
         &self,
         _: Option<(String, u64)>,
         _: usize,
-    ) -> Result<Vec<(String, Gone)>, LedgerError> {
+    ) -> Result<Vec<(String, PrunedRange)>, LedgerError> {
         Ok(Vec::new())
     }
 
@@ -208,6 +208,6 @@ impl LedgerReads for Memory {
     }
 
     async fn healthy(&self) -> Result<(), LedgerError> {
-        Runner::healthy(self)
+        StepRunner::healthy(self)
     }
 }

@@ -9,7 +9,7 @@ use super::event_fields::{Read, event_columns, fits};
 use super::report::Problems;
 use super::survey::{Expectations, Wanted};
 use crate::backend::merkle::{Frontier, Hash, SIZE_MAX};
-use crate::backend::pruning::{Gone, Left};
+use crate::backend::pruning::{PrunedRange, Remaining};
 use crate::reads::{MILESTONES, WriterHead};
 
 #[derive(Debug, Clone, Default)]
@@ -101,7 +101,7 @@ impl<'e> Chains<'e> {
     }
 
     /// The next events of a log, which are gone.
-    pub(super) fn gone(&mut self, writer: &str, part: &Gone) {
+    pub(super) fn gone(&mut self, writer: &str, part: &PrunedRange) {
         let mut log = self.logs.remove(writer).unwrap_or_default();
         let (next, end) = (log.frontier.size(), part.seq.saturating_add(part.size));
         self.compare(writer, &mut log);
@@ -128,7 +128,7 @@ impl<'e> Chains<'e> {
                 .filter(|left| {
                     let from = log.gone.partition_point(|(_, end)| *end <= left.from);
                     let gone = log.gone.iter().skip(from).take_while(|(at, _)| *at < left.to);
-                    Left::of(left.from, left.to, gone.copied()) == **left
+                    Remaining::of(left.from, left.to, gone.copied()) == **left
                 })
                 .map(|left| (left.from, left.to))
                 .collect();

@@ -10,22 +10,22 @@ use super::TrustAnchors;
 use super::chain::Chains;
 use super::event_fields::Read;
 use super::report::{Problems, VerifyReport};
-use super::survey::{Survey, is_milestone};
+use super::survey::{LogFindings, is_milestone};
 use crate::backend::merkle::Hash;
-use crate::backend::pruning::Gone;
+use crate::backend::pruning::PrunedRange;
 use crate::reads::{PrunedLog, RawEntry, WriterHead};
 
 /// The last line of an export: where each log ends.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ends {
     /// The ends.
-    pub(crate) heads: Vec<End>,
+    pub(crate) heads: Vec<ExportedHead>,
 }
 
 /// Where a log ends, and where what there is of it begins.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct End {
+pub(crate) struct ExportedHead {
     pub(crate) writer: String,
     pub(crate) size: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,7 +36,7 @@ pub(crate) struct End {
     pub(crate) pruned: Option<PrunedLog>,
 }
 
-impl From<&WriterHead> for End {
+impl From<&WriterHead> for ExportedHead {
     fn from(head: &WriterHead) -> Self {
         Self {
             writer: head.writer.clone(),
@@ -48,8 +48,8 @@ impl From<&WriterHead> for End {
     }
 }
 
-impl From<End> for WriterHead {
-    fn from(end: End) -> Self {
+impl From<ExportedHead> for WriterHead {
+    fn from(end: ExportedHead) -> Self {
         Self {
             writer: end.writer,
             size: end.size,
@@ -81,17 +81,17 @@ struct GonePart {
 }
 
 /// The line for a part of a log that is gone.
-pub(crate) fn gone_line(writer: &str, part: &Gone) -> String {
+pub(crate) fn gone_line(writer: &str, part: &PrunedRange) -> String {
     let (writer, root) = (writer.to_owned(), part.root.to_string());
     let gone = GonePart { writer, seq: part.seq, size: part.size, root };
     serde_json::to_string(&GoneLine { gone }).unwrap_or_default()
 }
 
 /// Reads such a line; it is written in one way only.
-fn gone_of(text: &str) -> Option<(String, Gone)> {
+fn gone_of(text: &str) -> Option<(String, PrunedRange)> {
     let line: GoneLine = serde_json::from_str(text).ok()?;
     let GonePart { writer, seq, size, root } = line.gone;
-    let part = Gone { seq, size, root: Hash::parse(&root)? };
+    let part = PrunedRange { seq, size, root: Hash::parse(&root)? };
     (gone_line(&writer, &part) == text).then_some((writer, part))
 }
 
@@ -142,7 +142,7 @@ pub fn export<R: BufRead>(
         let message = "the export does not end with the line that names the ends of its logs";
         cut.add("truncated", "", None, message);
     }
-    let mut survey = Survey::of(known, heads.as_deref().unwrap_or_default());
+    let mut survey = LogFindings::of(known, heads.as_deref().unwrap_or_default());
     let (mut reader, mut text) = (open()?, Vec::new());
     while line(&mut reader, &mut text)?.is_some() {
         if let Ok(bytes) = std::str::from_utf8(&text)

@@ -16,7 +16,7 @@ mod store;
 mod survey;
 
 pub use export::export;
-pub(crate) use export::{End, Ends, PART, gone_line};
+pub(crate) use export::{Ends, ExportedHead, PART, gone_line};
 pub use report::{PROBLEMS_MAX, Problem, VerifyReport};
 pub(crate) use store::GonePages;
 pub use store::store;

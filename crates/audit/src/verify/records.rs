@@ -14,7 +14,7 @@ use super::event_fields::{EventFields, LogFields, Read, ReceiptFields, Record, f
 use super::report::Problems;
 use super::survey::Expectations;
 use crate::backend::steps::CALL_SINCE;
-use crate::backend::working::{CallName, is_vouched};
+use crate::backend::working::{CallName, has_accounting_event};
 use crate::claim::holds_keys;
 use crate::digest::Digester;
 use crate::queue::{QueueState, RawCall};
@@ -431,7 +431,7 @@ impl<'e> Records<'e> {
             approval.approval_id == raw.id
                 && (approval.audit_seq.is_some() || !has_event)
                 && fits(&raw.columns, &own)
-                && (pruned || is_vouched(&approval, raw.event.as_deref()))
+                && (pruned || has_accounting_event(&approval, raw.event.as_deref()))
         });
         if !is_sound {
             let message = format!("no event accounts for approval {} as it is", raw.id);

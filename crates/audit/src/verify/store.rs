@@ -12,9 +12,9 @@ use super::chain::Chains;
 use super::event_fields::read;
 use super::records::{Records, UnresolvedReceipt};
 use super::report::{Problems, VerifyReport};
-use super::survey::{Expectations, Survey, is_milestone};
+use super::survey::{Expectations, LogFindings, is_milestone};
 use crate::LedgerReads;
-use crate::backend::pruning::Gone;
+use crate::backend::pruning::PrunedRange;
 use crate::digest::of_record;
 use crate::ledger::LedgerError;
 use crate::queue::RawCall;
@@ -40,7 +40,7 @@ pub async fn store(
     let mut attempts = 1;
     loop {
         let before = reads.heads().await?;
-        let report = look(reads, known.clone(), &before, &index).await?;
+        let report = read_store(reads, known.clone(), &before, &index).await?;
         if report.ok || attempts == ATTEMPTS || reads.heads().await? == before {
             return Ok(report);
         }
@@ -48,7 +48,7 @@ pub async fn store(
     }
 }
 
-async fn look(
+async fn read_store(
     reads: &dyn LedgerReads,
     known: TrustAnchors,
     // Heads first: events that are written while this runs must not look like strangers' work.
@@ -57,7 +57,7 @@ async fn look(
 ) -> Result<VerifyReport, LedgerError> {
     let (digester, pins) = (known.digester.clone(), known.pins.clone());
     let ends = Ends(heads.iter().map(|head| (head.writer.as_str(), head.size)).collect());
-    let (expected, surveyed) = survey(reads, Survey::of(known, heads), &ends).await?;
+    let (expected, surveyed) = survey(reads, LogFindings::of(known, heads), &ends).await?;
     let mut chains = Chains::new(&expected);
     let mut records = Records::new(&expected, digester, pins);
     if let Some(known) = reads.key_ids().await? {
@@ -135,7 +135,7 @@ impl<'r> Pages<'r> {
 /// What is gone of the logs, in their order.
 pub(crate) struct GonePages<'r> {
     reads: &'r dyn LedgerReads,
-    page: VecDeque<(String, Gone)>,
+    page: VecDeque<(String, PrunedRange)>,
     after: Option<(String, u64)>,
     ended: bool,
 }
@@ -157,7 +157,7 @@ impl<'r> GonePages<'r> {
         Ok(())
     }
 
-    async fn next(&mut self) -> Result<Option<(String, Gone)>, LedgerError> {
+    async fn next(&mut self) -> Result<Option<(String, PrunedRange)>, LedgerError> {
         self.fill().await?;
         Ok(self.page.pop_front())
     }
@@ -167,16 +167,16 @@ impl<'r> GonePages<'r> {
         &mut self,
         writer: &str,
         seq: u64,
-    ) -> Result<Option<(String, Gone)>, LedgerError> {
+    ) -> Result<Option<(String, PrunedRange)>, LedgerError> {
         self.fill().await?;
-        let is = |(own, part): &(String, Gone)| (own.as_str(), part.seq) < (writer, seq);
+        let is = |(own, part): &(String, PrunedRange)| (own.as_str(), part.seq) < (writer, seq);
         Ok(if self.page.front().is_some_and(is) { self.page.pop_front() } else { None })
     }
 }
 
 async fn survey(
     reads: &dyn LedgerReads,
-    mut survey: Survey,
+    mut survey: LogFindings,
     ends: &Ends<'_>,
 ) -> Result<(Expectations, Problems), LedgerError> {
     let mut pages = Pages::of(reads, Include::Milestones);

@@ -13,7 +13,7 @@ use super::TrustAnchors;
 use super::event_fields::EventFields;
 use super::report::Problems;
 use crate::backend::merkle::{Frontier, Hash};
-use crate::backend::pruning::Left;
+use crate::backend::pruning::Remaining;
 use crate::backend::room::Dropped;
 use crate::checkpoint::{Checkpoint, NamedHead};
 use crate::note;
@@ -54,12 +54,12 @@ enum Pruned {
     Calls(Option<String>),
     Dropped(Dropped),
     /// Of this log, with what is left there; whether that was taken over from an earlier version.
-    Events(String, Left, bool),
+    Events(String, Remaining, bool),
 }
 
 /// Takes what there is about logs themselves.
 #[derive(Debug, Default)]
-pub(super) struct Survey {
+pub(super) struct LogFindings {
     known: TrustAnchors,
     keys: BTreeMap<String, note::PublicKey>,
     /// Where logs of a restored backup ended, as logs say that no checkpoint has vouched for yet: by
@@ -83,7 +83,7 @@ pub(super) struct Expectations {
     /// Logs whose beginnings were pruned, as exports of earlier versions have them.
     pub(super) bases: BTreeMap<String, Base>,
     /// What is left of parts of logs.
-    pub(super) left: BTreeMap<String, Vec<Left>>,
+    pub(super) left: BTreeMap<String, Vec<Remaining>>,
     /// Up to where an earlier version has removed the beginnings of logs, whatever it accounted for.
     adopted: BTreeMap<String, u64>,
     /// Up to when receipts and agent logs were pruned.
@@ -187,7 +187,7 @@ pub(super) fn is_milestone(bytes: &str) -> bool {
     MILESTONES.iter().any(|kind| bytes.contains(&format!("\"event\":\"{kind}\"")))
 }
 
-impl Survey {
+impl LogFindings {
     /// A survey that brings keys and checkpoints along, of logs of which some beginnings were
     /// pruned.
     pub(super) fn of(known: TrustAnchors, heads: &[WriterHead]) -> Self {

@@ -100,12 +100,12 @@ impl Field {
 }
 
 /// An entry whose spellings have been sorted out.
-pub(super) struct Entry<'e> {
+pub(super) struct RegistryEntry<'e> {
     pub(super) members: &'e Map<String, Value>,
     pub(super) dialect: Dialect,
 }
 
-impl<'e> Entry<'e> {
+impl<'e> RegistryEntry<'e> {
     /// Rule 4: reads the entry and reports each field that stands there in two spellings.
     pub(super) fn read(members: &'e Map<String, Value>, report: &mut Report) -> Self {
         let tell = |report: &mut Report, path: &str, other: &str| {

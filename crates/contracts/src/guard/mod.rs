@@ -111,7 +111,7 @@ impl Guard {
         }
         rules::texts(members, &mut report);
         secrets::examine(members, &self.shapes, &mut report);
-        let entry = fields::Entry::read(members, &mut report);
+        let entry = fields::RegistryEntry::read(members, &mut report);
         let schemas = rules::examine(&entry, &mut report);
         let failed = report.findings.iter().any(|finding| finding.severity == Severity::Error);
         if failed {

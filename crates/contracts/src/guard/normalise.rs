@@ -4,12 +4,12 @@
 
 use serde_json::{Map, Value, json};
 
-use super::fields::{self, Entry};
+use super::fields::{self, RegistryEntry};
 use super::rules::whole;
 use crate::contract::{HANDLERS_RUNTIME, TIMEOUT_MS_DEFAULT, ToolContract};
 
 /// Canonical form of an entry that the rules have passed.
-pub(super) fn contract(entry: &Entry<'_>) -> serde_json::Result<ToolContract> {
+pub(super) fn contract(entry: &RegistryEntry<'_>) -> serde_json::Result<ToolContract> {
     let mut out = Map::new();
     for field in fields::TOP {
         if let Some(value) = entry.get(field) {

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Number, Value};
 
-use super::fields::{self, Entry, Field};
+use super::fields::{self, Field, RegistryEntry};
 use super::{Report, found, kind};
 use crate::contract::{Category, IdempotencyMode};
 use crate::finding::ContractCode as Code;
@@ -21,7 +21,7 @@ type Schema = ();
 /// Input and output schema, where they compile.
 pub(super) type Schemas = (Option<Schema>, Option<Schema>);
 
-pub(super) fn examine(entry: &Entry<'_>, report: &mut Report) -> Schemas {
+pub(super) fn examine(entry: &RegistryEntry<'_>, report: &mut Report) -> Schemas {
     tool_id(entry, report);
     category(entry, report);
     let input = schema(entry, fields::INPUT_SCHEMA, Code::InvalidInputSchema, true, report);
@@ -46,7 +46,7 @@ pub(super) fn examine(entry: &Entry<'_>, report: &mut Report) -> Schemas {
     (input, output)
 }
 
-fn tool_id(entry: &Entry<'_>, report: &mut Report) {
+fn tool_id(entry: &RegistryEntry<'_>, report: &mut Report) {
     let path = entry.path(fields::TOOL_ID);
     match entry.get(fields::TOOL_ID) {
         Some(Value::String(text)) => {
@@ -81,7 +81,7 @@ pub(super) fn texts(members: &Map<String, Value>, report: &mut Report) {
     }
 }
 
-fn category(entry: &Entry<'_>, report: &mut Report) {
+fn category(entry: &RegistryEntry<'_>, report: &mut Report) {
     let expected = || format!("expected one of {}", Category::NAMES.join(", "));
     match entry.plain("category") {
         None if entry.is_snake() => (),
@@ -107,7 +107,7 @@ fn category(entry: &Entry<'_>, report: &mut Report) {
 }
 
 fn schema(
-    entry: &Entry<'_>,
+    entry: &RegistryEntry<'_>,
     field: Field,
     code: Code,
     object_root: bool,
@@ -153,7 +153,7 @@ fn compiled(_: &Value, path: &str, _: Code, _: &mut Report) -> Option<Schema> {
     Some(())
 }
 
-fn capabilities(entry: &Entry<'_>, report: &mut Report) {
+fn capabilities(entry: &RegistryEntry<'_>, report: &mut Report) {
     let value = match entry.plain("capabilities") {
         None if entry.is_snake() => return,
         value => value,
@@ -200,7 +200,7 @@ fn texts_of(value: &Value, path: &str, code: Code, report: &mut Report) {
     }
 }
 
-fn execution(entry: &Entry<'_>, report: &mut Report) {
+fn execution(entry: &RegistryEntry<'_>, report: &mut Report) {
     let hint = || "name one of `localRuntimeId`, `mcpServerId`, `endpointRef`".to_owned();
     let value = match entry.plain("execution") {
         None if entry.is_snake() => {
@@ -245,7 +245,7 @@ fn execution(entry: &Entry<'_>, report: &mut Report) {
     }
 }
 
-fn policy(entry: &Entry<'_>, report: &mut Report) {
+fn policy(entry: &RegistryEntry<'_>, report: &mut Report) {
     let snake = entry.is_snake();
     let top_timeout = entry.plain(fields::TIMEOUT_MS);
     let empty = Map::new();
@@ -361,7 +361,7 @@ fn above_zero(value: &Value) -> bool {
     value.as_number().and_then(whole).is_some_and(|number| number > 0)
 }
 
-fn permissions(entry: &Entry<'_>, report: &mut Report) {
+fn permissions(entry: &RegistryEntry<'_>, report: &mut Report) {
     let Some(value) = entry.plain("permissions") else {
         return;
     };
@@ -393,7 +393,7 @@ fn is_permission(text: &str) -> bool {
     text.split_once(':').is_some_and(|(verb, resource)| word(verb) && word(resource))
 }
 
-fn idempotency(entry: &Entry<'_>, report: &mut Report) {
+fn idempotency(entry: &RegistryEntry<'_>, report: &mut Report) {
     let Some(value) = entry.plain("idempotency") else {
         return;
     };
@@ -479,7 +479,7 @@ fn idempotency(entry: &Entry<'_>, report: &mut Report) {
     });
 }
 
-fn receipt_fields(entry: &Entry<'_>, report: &mut Report) {
+fn receipt_fields(entry: &RegistryEntry<'_>, report: &mut Report) {
     let path = entry.path(fields::RECEIPT_FIELDS);
     let Some(value) = entry.get(fields::RECEIPT_FIELDS) else {
         return;
@@ -525,7 +525,7 @@ fn is_host(text: &str) -> bool {
     !host.is_empty() && host.chars().all(fits) && (port == "*" || port.parse::<u16>().is_ok())
 }
 
-fn sandbox(entry: &Entry<'_>, report: &mut Report) {
+fn sandbox(entry: &RegistryEntry<'_>, report: &mut Report) {
     let Some(value) = entry.plain("sandbox") else {
         return;
     };
@@ -563,7 +563,7 @@ fn sandbox(entry: &Entry<'_>, report: &mut Report) {
 }
 
 /// First the near misses, which are errors, then what is merely not known.
-fn unknown_keys(entry: &Entry<'_>, report: &mut Report) {
+fn unknown_keys(entry: &RegistryEntry<'_>, report: &mut Report) {
     let top: Vec<&str> = fields::TOP
         .iter()
         .flat_map(|field| [field.canonical, field.snake])

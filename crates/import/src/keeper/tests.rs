@@ -8,13 +8,13 @@ fn secrets_are_kept_out_wherever_they_stand() {
     let mut notices = Vec::new();
     let mut keeper =
         Keeper { server: "my-mail", folder: None, shapes: &shapes, notices: &mut notices };
-    let secret = |kept: Kept| match kept {
-        Kept::Text(text) | Kept::Ordinary(text) => panic!("{text} is copied"),
-        Kept::Secret { variable, .. } => variable,
+    let secret = |kept: KeptSetting| match kept {
+        KeptSetting::Text(text) | KeptSetting::Ordinary(text) => panic!("{text} is copied"),
+        KeptSetting::Secret { variable, .. } => variable,
     };
-    let text = |kept: Kept| match kept {
-        Kept::Text(text) | Kept::Ordinary(text) => text,
-        Kept::Secret { variable, .. } => panic!("{variable} is taken for a secret"),
+    let text = |kept: KeptSetting| match kept {
+        KeptSetting::Text(text) | KeptSetting::Ordinary(text) => text,
+        KeptSetting::Secret { variable, .. } => panic!("{variable} is taken for a secret"),
     };
     assert_eq!(secret(keeper.named("env", "API_KEY", "hunter2".into())), "API_KEY");
     let header = keeper.named("headers", "Authorization", "Bearer x".into());

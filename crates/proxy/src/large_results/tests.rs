@@ -109,7 +109,7 @@ fn only_large_texts_are_cut_and_blobs_keep_their_type() {
         error: None,
         warnings: Vec::new(),
     };
-    let kept = Kept::of(&stored, &Link::parse("r/0").unwrap()).unwrap();
+    let kept = ResultPart::of(&stored, &Link::parse("r/0").unwrap()).unwrap();
     let read = kept.as_resource("u");
     assert_eq!(read["contents"][0]["mimeType"], "image/png");
     assert!(read["contents"][0]["blob"].is_string());

@@ -62,11 +62,11 @@ pub(crate) fn refused(
 
 /// Records a refusal and answers it. A record that cannot be written is counted; the refusal
 /// keeps its code.
-pub(super) async fn refuse(inner: &ProxyState, mut refused: Refused) -> ToolResult {
+pub(super) async fn refuse(state: &ProxyState, mut refused: Refused) -> ToolResult {
     let code = refused.code;
     let message = refused.reason.message.take().unwrap_or_else(|| code.safe_sentence().to_owned());
-    let duration_ms = refused.trail.duration_ms(inner);
-    refused.record(inner, &message).await;
+    let duration_ms = refused.trail.duration_ms(state);
+    refused.record(state, &message).await;
     let Refused { trail, reason, .. } = refused;
     let mut result = failed_result(trail.tool_id, trail.call_id, code, Effect::NotStarted, message);
     if let Some(error) = &mut result.error {
@@ -77,7 +77,7 @@ pub(super) async fn refuse(inner: &ProxyState, mut refused: Refused) -> ToolResu
 }
 
 /// Records a replay and gives the earlier outcome again.
-pub(super) async fn replay(inner: &ProxyState, replayed: Replayed) -> ToolResult {
+pub(super) async fn replay(state: &ProxyState, replayed: Replayed) -> ToolResult {
     let Replayed { mut trail, receipt, arguments_differ, .. } = replayed;
     let receipt = *receipt;
     let status = receipt.status.unwrap_or(Status::Failed);
@@ -91,18 +91,18 @@ pub(super) async fn replay(inner: &ProxyState, replayed: Replayed) -> ToolResult
     if receipt.caller != trail.caller.name() {
         trail.warnings.push(FIRST_BY_ANOTHER.to_owned());
     }
-    let duration_ms = trail.duration_ms(inner);
+    let duration_ms = trail.duration_ms(state);
     let digest = receipt.result_digest.as_ref();
     let structured = kept.structured_content.as_ref();
     let end = UnclaimedEnd {
         code: receipt.error_code,
         receipt_id: Some(receipt.receipt_id.clone()),
         result_digest: receipt.result_digest.clone(),
-        output: trail.logged_output(inner, digest, &kept.content, structured),
+        output: trail.logged_output(state, digest, &kept.content, structured),
         ..UnclaimedEnd::new(AuditEventKind::ToolReplayed, status, receipt.effect)
     };
-    if let Err(error) = trail.record(inner, &inner.parts.clock.now(), end).await {
-        inner.count_gap(&error);
+    if let Err(error) = trail.record(state, &state.parts.clock.now(), end).await {
+        state.count_gap(&error);
     }
     let call_id = std::mem::take(&mut trail.call_id);
     let warnings = std::mem::take(&mut trail.warnings);

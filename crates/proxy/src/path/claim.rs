@@ -65,12 +65,12 @@ impl From<Refused> for Stop {
 
 /// A call whose duplicate still runs waits for its outcome, without a slot.
 pub(super) async fn claim(
-    inner: &Arc<ProxyState>,
+    state: &Arc<ProxyState>,
     authorized: Authorized,
 ) -> Result<ClaimedCall, Stop> {
     let Authorized { mut found, permit, arguments, natural_key, .. } = authorized;
     let contract = Arc::clone(found.tool.contract());
-    let digester = inner.parts.ledger.digester();
+    let digester = state.parts.ledger.digester();
     let keys = keys::of_call(
         digester,
         &contract,
@@ -82,16 +82,16 @@ pub(super) async fn claim(
         found.entered.trail.warnings.push("key-ignored".to_owned());
     }
     let patience = Duration::from_millis(contract.policy.timeout_ms);
-    let until = found.entered.deadline.unwrap_or_else(|| inner.parts.clock.monotonic() + patience);
+    let until = found.entered.deadline.unwrap_or_else(|| state.parts.clock.monotonic() + patience);
     loop {
         if found.entered.conversation.is_cancelled() {
             return Err(Refused::new(found.entered.trail, ErrorCode::Cancelled).into());
         }
-        if inner.parts.clock.monotonic() >= until {
+        if state.parts.clock.monotonic() >= until {
             return Err(Refused::new(found.entered.trail, ErrorCode::Timeout).into());
         }
-        let request = claim_request(inner, &found.entered.trail, &found.tool, &permit, &keys);
-        let claimed = match inner.parts.ledger.claim(request).await {
+        let request = claim_request(state, &found.entered.trail, &found.tool, &permit, &keys);
+        let claimed = match state.parts.ledger.claim(request).await {
             Ok(claimed) => claimed,
             Err(error) => return Err(unrecorded(found.entered.trail, &error).into()),
         };
@@ -112,8 +112,8 @@ pub(super) async fn claim(
         };
         // A call that waits holds no slot: duplicates could take all of them.
         found.entered.slot = None;
-        let left = until.saturating_sub(inner.parts.clock.monotonic());
-        let waited = wait_for_duplicate(inner, settled, &found.entered.conversation);
+        let left = until.saturating_sub(state.parts.clock.monotonic());
+        let waited = wait_for_duplicate(state, settled, &found.entered.conversation);
         match tokio::time::timeout(left, waited).await {
             Ok(Ok(slot)) => found.entered.slot = Some(slot),
             Ok(Err(code)) => return Err(Refused::new(found.entered.trail, code).into()),
@@ -128,7 +128,7 @@ pub(super) async fn claim(
 
 /// Waits until the duplicate may be settled, and for a slot.
 async fn wait_for_duplicate(
-    inner: &ProxyState,
+    state: &ProxyState,
     settled: Option<async_channel::Receiver<std::convert::Infallible>>,
     conversation: &Conversation,
 ) -> Result<OwnedSemaphorePermit, ErrorCode> {
@@ -143,17 +143,17 @@ async fn wait_for_duplicate(
         () = told => (),
         () = conversation.cancelled() => return Err(ErrorCode::Cancelled),
     }
-    Arc::clone(&inner.slots).acquire_owned().await.map_err(|_| ErrorCode::Overloaded)
+    Arc::clone(&state.slots).acquire_owned().await.map_err(|_| ErrorCode::Overloaded)
 }
 
 fn claim_request(
-    inner: &ProxyState,
+    state: &ProxyState,
     trail: &CallTrail,
     tool: &RegisteredTool,
     permit: &Permit,
     keys: &keys::Keys,
 ) -> ClaimRequest {
-    let parts = &inner.parts;
+    let parts = &state.parts;
     let contract = tool.contract();
     let idempotency = &contract.idempotency;
     let keyed = idempotency.mode == IdempotencyMode::Keyed;

@@ -35,7 +35,7 @@ pub(super) struct AskedTool {
 
 /// Gives the call an id, a deadline and a slot, and bounds its size.
 pub(super) fn enter(
-    inner: &ProxyState,
+    state: &ProxyState,
     call: ToolCall,
     conversation: Conversation,
     options: CallOptions,
@@ -52,13 +52,13 @@ pub(super) fn enter(
     let name = tool.as_str().to_owned();
     let asked = AskedTool { name: tool, dedup_key, rules, input };
     let arrival = Arrival { asked, name, context, caller, toolset, conversation };
-    let entered = entry::enter(inner, arrival, |asked, mut trail| {
+    let entered = entry::enter(state, arrival, |asked, mut trail| {
         // An id that no tool can have is unknown.
         if asked.name.as_str().len() > NAME_BYTES_MAX {
             return Err(Refused::new(trail, ErrorCode::UnregisteredTool));
         }
         let size = asked.input.bytes();
-        let most = inner.parts.limits.argument_bytes_max;
+        let most = state.parts.limits.argument_bytes_max;
         if size > most {
             let message = format!("the arguments have {size} bytes, at most {most} are taken");
             return Err(Refused::new(trail, ErrorCode::InvalidArgs)
@@ -68,20 +68,20 @@ pub(super) fn enter(
         trail.input = std::mem::replace(&mut asked.input, Input::None);
         Ok(trail)
     });
-    entered.map_err(|refused| named(inner, kind, refused))
+    entered.map_err(|refused| named(state, kind, refused))
 }
 
 /// Asks the source of the tool, where it is to be asked before the call and the caller may call it.
 pub(super) async fn verify_source(
-    inner: &ProxyState,
+    state: &ProxyState,
     entered: Entered<AskedTool>,
 ) -> Result<SourceVerified<AskedTool>, Refused> {
     let kind = kind(&entered.asked.name);
-    let verified = entry::verify_source(inner, entered, |catalogue, world, entered| {
+    let verified = entry::verify_source(state, entered, |catalogue, world, entered| {
         let (name, caller) = (&entered.asked.name, &entered.trail.caller);
         catalogue.tool_to_verify(world, name, caller, entered.toolset.as_ref())
     });
-    verified.await.map_err(|refused| named(inner, kind, refused))
+    verified.await.map_err(|refused| named(state, kind, refused))
 }
 
 /// What a name is, to make another one of the same kind.
@@ -94,8 +94,8 @@ fn kind(name: &ToolName) -> fn(String) -> ToolName {
 }
 
 /// A call that comes no further is recorded under the id that its name stands for.
-fn named(inner: &ProxyState, kind: fn(String) -> ToolName, mut refused: Refused) -> Refused {
+fn named(state: &ProxyState, kind: fn(String) -> ToolName, mut refused: Refused) -> Refused {
     let name = kind(std::mem::take(&mut refused.trail.tool_id));
-    inner.parts.worlds.now().tool_id(&name).clone_into(&mut refused.trail.tool_id);
+    state.parts.worlds.now().tool_id(&name).clone_into(&mut refused.trail.tool_id);
     refused
 }

@@ -24,14 +24,14 @@ use crate::allowance::{self, Allowance};
 use crate::state::ProxyState;
 
 /// How the execution ended.
-pub(super) enum Ended {
+pub(super) enum Execution {
     /// The tool answered.
     Answered(ToolOutput),
     /// It did not.
     Failed(ExecutionError),
 }
 
-impl Ended {
+impl Execution {
     pub(super) fn note(&self) -> &'static str {
         match self {
             Self::Answered(output) if output.is_error => "the tool answered an error",
@@ -44,35 +44,35 @@ impl Ended {
 /// The tool has run, or is known not to have been started. Only this stage makes it.
 pub(super) struct Executed {
     pub(super) claimed: ClaimedCall,
-    pub(super) outcome: Ended,
+    pub(super) outcome: Execution,
     pub(super) observed: Observations,
     pub(super) execute_ms: f64,
     _stage: (),
 }
 
-pub(super) async fn execute(inner: &Arc<ProxyState>, mut claimed: ClaimedCall) -> Executed {
-    let began = inner.parts.clock.monotonic();
+pub(super) async fn execute(state: &Arc<ProxyState>, mut claimed: ClaimedCall) -> Executed {
+    let began = state.parts.clock.monotonic();
     let execution_log = ExecutionLog::default();
-    let outcome = match try_run(inner, &mut claimed, &execution_log).await {
-        Ok(output) => Ended::Answered(output),
-        Err(error) => Ended::Failed(error),
+    let outcome = match try_run(state, &mut claimed, &execution_log).await {
+        Ok(output) => Execution::Answered(output),
+        Err(error) => Execution::Failed(error),
     };
-    let spent = inner.parts.clock.monotonic().saturating_sub(began);
+    let spent = state.parts.clock.monotonic().saturating_sub(began);
     let execute_ms = crate::port::milliseconds(spent);
     Executed { claimed, outcome, observed: execution_log.take(), execute_ms, _stage: () }
 }
 
 async fn try_run(
-    inner: &Arc<ProxyState>,
+    state: &Arc<ProxyState>,
     claimed: &mut ClaimedCall,
     execution_log: &ExecutionLog,
 ) -> Result<ToolOutput, ExecutionError> {
-    let executor = ready(inner, claimed)?;
+    let executor = ready(state, claimed)?;
     let found = &claimed.found;
     let contract = Arc::clone(found.tool.contract());
     let limit = Duration::from_millis(contract.policy.timeout_ms);
-    let left = found.entered.time_left(inner);
-    let cap = allowance::cap(&inner.parts.limits, limit);
+    let left = found.entered.time_left(state);
+    let cap = allowance::cap(&state.parts.limits, limit);
     let timeout = match found.tool.adapter() {
         // Only servers tell progress; the proxy cuts the others at their own time.
         AdapterId::Mcp(_) => left.map_or(cap, |left| left.min(cap)),
@@ -109,7 +109,7 @@ async fn try_run(
         _ => (inner_conversation, None),
     };
     let mut task =
-        inner.tasks.spawn(async move { executor.execute(dispatch, inner_conversation).await });
+        state.tasks.spawn(async move { executor.execute(dispatch, inner_conversation).await });
     let read_only = contract.policy.read_only == Some(true);
     let mut allowance = Allowance::begin(limit, cap, left);
     let timer = tokio::time::sleep_until(allowance.until());
@@ -121,18 +121,18 @@ async fn try_run(
             ended = &mut task => return outcome(ended),
             // A person's time is not the tool's: the clock stands still while one is asked.
             question = next(questions.as_ref()) => {
-                let asked = inner.parts.clock.monotonic();
-                if let Err(error) = suspend(inner, claimed, &conversation, question).await {
+                let asked = state.parts.clock.monotonic();
+                if let Err(error) = suspend(state, claimed, &conversation, question).await {
                     tracing::error!(%error, "a claim could not be taken up again");
                     break ErrorCode::AdapterFailed;
                 }
-                let spent = inner.parts.clock.monotonic().saturating_sub(asked);
+                let spent = state.parts.clock.monotonic().saturating_sub(asked);
                 allowance.stand_still(spent);
                 let until = timer.deadline() + spent;
                 timer.as_mut().reset(until);
             }
             () = &mut timer => break ErrorCode::Timeout,
-            () = inner.ending.cancelled() => break ErrorCode::Cancelled,
+            () = state.ending.cancelled() => break ErrorCode::Cancelled,
             () = conversation.cancelled(), if !cancel_passed_on => {
                 cancel.cancel();
                 cancel_passed_on = true;
@@ -148,7 +148,7 @@ async fn try_run(
     cancel.cancel();
     // The grace is for cleaning up. What still arrives is too late to be an answer, but it may
     // say that the tool was never started.
-    match tokio::time::timeout(inner.parts.limits.cancel_grace, &mut task).await {
+    match tokio::time::timeout(state.parts.limits.cancel_grace, &mut task).await {
         Ok(ended) => match outcome(ended) {
             Err(error) if error.effect == Effect::NotStarted => {
                 Err(ExecutionError { code: cause, safe: None, ..error })
@@ -178,12 +178,12 @@ async fn next<T>(channel: Option<&async_channel::Receiver<T>>) -> T {
 /// The tool asks its caller. While it waits the claim says so, durably, and the call holds no
 /// slot; a question that cannot be parked is not asked.
 async fn suspend(
-    inner: &Arc<ProxyState>,
+    state: &Arc<ProxyState>,
     claimed: &mut ClaimedCall,
     conversation: &Conversation,
     question: Question,
 ) -> Result<(), LedgerError> {
-    let parts = &inner.parts;
+    let parts = &state.parts;
     let (id, fence) = (claimed.claim.receipt_id().to_owned(), claimed.claim.fence());
     if let Err(error) = parts.ledger.suspend(id.clone(), fence, parts.clock.now()).await {
         tracing::warn!(%error, "a tool's question is not asked");
@@ -194,9 +194,9 @@ async fn suspend(
         answer = conversation.ask(question.request.clone()) => answer.ok(),
         () = tokio::time::sleep(parts.limits.input_patience) => None,
         () = conversation.cancelled() => None,
-        () = inner.ending.cancelled() => None,
+        () = state.ending.cancelled() => None,
     };
-    let slot = Arc::clone(&inner.slots).acquire_owned();
+    let slot = Arc::clone(&state.slots).acquire_owned();
     // At the end of the house there are no slots; what runs is settled all the same.
     claimed.found.entered.slot = slot.await.ok();
     parts.ledger.resume(id, fence, parts.clock.now()).await?;
@@ -208,7 +208,7 @@ async fn suspend(
 }
 
 /// The executor of the tool, where everything that the tool needs is there.
-fn ready(inner: &ProxyState, claimed: &ClaimedCall) -> Result<Arc<dyn Executor>, ExecutionError> {
+fn ready(state: &ProxyState, claimed: &ClaimedCall) -> Result<Arc<dyn Executor>, ExecutionError> {
     let found = &claimed.found;
     let contract = found.tool.contract();
     if let Some(setting) = found.world.unmet(&found.tool) {
@@ -217,7 +217,7 @@ fn ready(inner: &ProxyState, claimed: &ClaimedCall) -> Result<Arc<dyn Executor>,
         )));
     }
     let adapter = found.tool.adapter();
-    let executor = inner.parts.executors.get(adapter).ok_or_else(|| {
+    let executor = state.parts.executors.get(adapter).ok_or_else(|| {
         let setting = match adapter {
             AdapterId::Local(id) => format!("[runtimes.{id}]"),
             AdapterId::Mcp(id) => format!("[servers.{id}]"),

@@ -23,7 +23,7 @@ pub(super) struct Guarded {
     _stage: (),
 }
 
-pub(super) fn guard(inner: &ProxyState, resolved: Resolved) -> Result<Guarded, Refused> {
+pub(super) fn guard(state: &ProxyState, resolved: Resolved) -> Result<Guarded, Refused> {
     let Resolved { mut found, access, .. } = resolved;
     let contract = found.tool.contract();
     let trail = &mut found.entered.trail;
@@ -37,7 +37,7 @@ pub(super) fn guard(inner: &ProxyState, resolved: Resolved) -> Result<Guarded, R
         Err(UnfitArguments { text, reason }) => {
             trail.input = Input::Raw(text);
             if let Unfit::NoObject(tree) = &reason {
-                digest(inner, trail, tree);
+                digest(state, trail, tree);
             }
             return Err(invalid_arguments(found.entered.trail, &[reason.to_error()]));
         }
@@ -52,7 +52,7 @@ pub(super) fn guard(inner: &ProxyState, resolved: Resolved) -> Result<Guarded, R
         Ok(changed) => (changed, None),
         Err(error) => (arguments, Some(error)),
     };
-    digest(inner, trail, arguments.tree());
+    digest(state, trail, arguments.tree());
     trail.input = Input::Judged(arguments.clone());
     if let Some(error) = objection {
         return Err(invalid_arguments(found.entered.trail, &[error]));
@@ -70,8 +70,8 @@ pub(super) fn guard(inner: &ProxyState, resolved: Resolved) -> Result<Guarded, R
 }
 
 /// Notes the digests of what was sent, by the store's key and by those that it had before.
-fn digest(inner: &ProxyState, trail: &mut CallTrail, tree: &serde_json::Value) {
-    let (digest, older) = inner.parts.ledger.digester().of_all(tree);
+fn digest(state: &ProxyState, trail: &mut CallTrail, tree: &serde_json::Value) {
+    let (digest, older) = state.parts.ledger.digester().of_all(tree);
     trail.args_digest = Some(digest);
     trail.older_args_digests = older;
 }

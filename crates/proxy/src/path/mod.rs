@@ -52,31 +52,31 @@ pub(crate) struct Walked {
 /// Walks the whole path. Every way through it writes exactly one agent log and one terminal
 /// event, unless the store is away, or refusals of one caller come in a flood.
 pub(crate) async fn walk(
-    inner: Arc<ProxyState>,
+    state: Arc<ProxyState>,
     call: ToolCall,
     conversation: Conversation,
     options: CallOptions,
 ) -> Walked {
-    let mut trace = Trace::begin(&inner, options.explain);
-    let (result, world) = match up_to_claim(&inner, call, conversation, options, &mut trace).await {
+    let mut trace = Trace::begin(&state, options.explain);
+    let (result, world) = match up_to_claim(&state, call, conversation, options, &mut trace).await {
         Ok(claimed) => {
             let world = Arc::clone(&claimed.found.world);
-            let executed = execute::execute(&inner, claimed).await;
-            trace.stage(&inner, "execute", executed.outcome.note());
-            let screened = screen::screen(&inner, executed);
-            trace.stage(&inner, "guard-result", screened.note());
-            let result = settle::settle(&inner, screened).await;
-            trace.stage(&inner, "settle", result.receipt_id.as_deref().unwrap_or("unrecorded"));
+            let executed = execute::execute(&state, claimed).await;
+            trace.stage(&state, "execute", executed.outcome.note());
+            let screened = screen::screen(&state, executed);
+            trace.stage(&state, "guard-result", screened.note());
+            let result = settle::settle(&state, screened).await;
+            trace.stage(&state, "settle", result.receipt_id.as_deref().unwrap_or("unrecorded"));
             (result, Some(world))
         }
         Err(Stop::Refused(refused)) => {
-            trace.stage(&inner, "refused", refused.code.as_str());
-            (answers::refuse(&inner, refused).await, None)
+            trace.stage(&state, "refused", refused.code.as_str());
+            (answers::refuse(&state, refused).await, None)
         }
         Err(Stop::Replayed(replayed)) => {
-            trace.stage(&inner, "replayed", &replayed.receipt.receipt_id);
+            trace.stage(&state, "replayed", &replayed.receipt.receipt_id);
             let world = Arc::clone(&replayed.world);
-            (answers::replay(&inner, *replayed).await, Some(world))
+            (answers::replay(&state, *replayed).await, Some(world))
         }
     };
     let code = result.error.as_ref().map(|error| error.code.as_str());
@@ -93,23 +93,23 @@ pub(crate) async fn walk(
 }
 
 async fn up_to_claim(
-    inner: &Arc<ProxyState>,
+    state: &Arc<ProxyState>,
     call: ToolCall,
     conversation: Conversation,
     options: CallOptions,
     trace: &mut Trace,
 ) -> Result<ClaimedCall, Stop> {
-    let entered = enter::enter(inner, call, conversation, options)?;
-    trace.stage(inner, "enter", &entered.trail.call_id);
-    let verified = enter::verify_source(inner, entered).await?;
+    let entered = enter::enter(state, call, conversation, options)?;
+    trace.stage(state, "enter", &entered.trail.call_id);
+    let verified = enter::verify_source(state, entered).await?;
     let resolved = resolve::resolve(verified)?;
-    trace.stage(inner, "resolve", resolved.found.tool.target_owner());
-    let guarded = guard::guard(inner, resolved)?;
-    trace.stage(inner, "guard", "arguments fit");
+    trace.stage(state, "resolve", resolved.found.tool.target_owner());
+    let guarded = guard::guard(state, resolved)?;
+    trace.stage(state, "guard", "arguments fit");
     let authorized = authorize::authorize(guarded)?;
-    trace.stage(inner, "authorize", authorized.permit.rule());
-    let claimed = claim::claim(inner, authorized).await?;
-    trace.stage(inner, "claim", claimed.claim.receipt_id());
+    trace.stage(state, "authorize", authorized.permit.rule());
+    let claimed = claim::claim(state, authorized).await?;
+    trace.stage(state, "claim", claimed.claim.receipt_id());
     Ok(claimed)
 }
 
@@ -121,15 +121,15 @@ struct Trace {
 }
 
 impl Trace {
-    fn begin(inner: &ProxyState, wanted: bool) -> Self {
-        Self { wanted, last: inner.parts.clock.monotonic(), notes: Vec::new() }
+    fn begin(state: &ProxyState, wanted: bool) -> Self {
+        Self { wanted, last: state.parts.clock.monotonic(), notes: Vec::new() }
     }
 
-    fn stage(&mut self, inner: &ProxyState, stage: &str, note: &str) {
+    fn stage(&mut self, state: &ProxyState, stage: &str, note: &str) {
         if !self.wanted {
             return;
         }
-        let now = inner.parts.clock.monotonic();
+        let now = state.parts.clock.monotonic();
         let ms = crate::port::milliseconds(now.saturating_sub(self.last));
         self.last = now;
         self.notes.push(StageNote { stage: stage.to_owned(), ms, note: note.to_owned() });

@@ -19,7 +19,7 @@ use toolbooth_registry::RegisteredTool;
 use toolbooth_registry::uris::ResourceUris;
 
 use super::claim::ClaimedCall;
-use super::execute::{Ended, Executed};
+use super::execute::{Executed, Execution};
 use crate::limits::{Limits, OutputRule};
 use crate::server_error::shown_data;
 use crate::state::ProxyState;
@@ -53,7 +53,7 @@ impl Screened {
     }
 }
 
-pub(super) fn screen(inner: &ProxyState, executed: Executed) -> Screened {
+pub(super) fn screen(state: &ProxyState, executed: Executed) -> Screened {
     let Executed { claimed, outcome, observed, execute_ms, .. } = executed;
     let ClaimedCall { found, permit, claim, .. } = claimed;
     let mut screened = Screened {
@@ -77,7 +77,7 @@ pub(super) fn screen(inner: &ProxyState, executed: Executed) -> Screened {
     let wanted = screened.tool.contract().sandbox.as_ref();
     let best_effort = wanted.is_some_and(|profile| profile.enforce == Enforce::BestEffort);
     match &observed.sandbox {
-        None if best_effort && matches!(outcome, Ended::Answered(_)) => {
+        None if best_effort && matches!(outcome, Execution::Answered(_)) => {
             screened.trail.warnings.push("sandbox-not-applied".to_owned())
         }
         Some(sandbox) if !sandbox.missing.is_empty() => {
@@ -87,7 +87,7 @@ pub(super) fn screen(inner: &ProxyState, executed: Executed) -> Screened {
     }
     let reached = observed.reached;
     screened.sandbox = observed.sandbox.map(|sandbox| AppliedSandbox { reached, ..sandbox });
-    let at = inner.parts.clock.now();
+    let at = state.parts.clock.now();
     let mut denied = observed.denied;
     for refusal in observed.egress {
         let EgressRefusal { host, port, reason, .. } = &refusal;
@@ -100,25 +100,25 @@ pub(super) fn screen(inner: &ProxyState, executed: Executed) -> Screened {
         screened.events.push(event);
     }
     match outcome {
-        Ended::Failed(error) => {
+        Execution::Failed(error) => {
             screened.fail(error);
             if let Some(ServerRefusal { code, data }) = observed.refusal {
                 let mut refusal = Map::new();
                 refusal.insert("code".to_owned(), code.into());
-                if let Some(data) = shown_data(data.as_ref(), &inner.parts.shapes) {
+                if let Some(data) = shown_data(data.as_ref(), &state.parts.shapes) {
                     refusal.insert("data".to_owned(), data);
                 }
                 screened.details.insert("upstream".to_owned(), Value::Object(refusal));
             }
         }
-        Ended::Answered(mut output) => {
+        Execution::Answered(mut output) => {
             // Before anything is counted or recorded: what is kept is what is shown.
             if let AdapterId::Mcp(server) = screened.tool.adapter() {
                 for block in output.payload.content.iter_mut().flatten() {
                     map_links(block, server, &found.world.uris);
                 }
             }
-            screened.take(inner, output);
+            screened.take(state, output);
         }
     }
     screened.note_denials(denied);
@@ -161,8 +161,8 @@ impl Screened {
         });
     }
 
-    fn take(&mut self, inner: &ProxyState, output: ToolOutput) {
-        let limits = &inner.parts.limits;
+    fn take(&mut self, state: &ProxyState, output: ToolOutput) {
+        let limits = &state.parts.limits;
         self.internal.clone_from(&output.internal);
         if let Some((code, internal)) = self.objection(limits, &output) {
             return self.reject(code, internal);
@@ -174,7 +174,7 @@ impl Screened {
         if output.is_error {
             self.code = Some(ErrorCode::ToolError);
             self.message = ErrorCode::ToolError.safe_sentence().to_owned();
-            let shapes = &inner.parts.shapes;
+            let shapes = &state.parts.shapes;
             for block in &mut self.content {
                 if let Some(redacted) = redact::texts(block.json(), shapes) {
                     *block = ContentBlock::new(redacted);
@@ -191,7 +191,7 @@ impl Screened {
         // One tree for the schema and for the receipt's fields, where either asks for it.
         let asked = self.structured.as_ref().filter(|_| fields || self.tool.judges_output());
         let structured = asked.map(JsonText::tree);
-        self.judge_output(inner, structured.as_ref());
+        self.judge_output(state, structured.as_ref());
         if fields && self.code.is_none() {
             let data = structured.or_else(|| text_as_data(&self.content));
             let paths = &self.tool.contract().receipt_fields;
@@ -239,7 +239,7 @@ impl Screened {
         })
     }
 
-    fn judge_output(&mut self, inner: &ProxyState, structured: Option<&Value>) {
+    fn judge_output(&mut self, state: &ProxyState, structured: Option<&Value>) {
         let errors = self.tool.output_errors(structured);
         if errors.is_empty() {
             return;
@@ -247,9 +247,9 @@ impl Screened {
         let told: Vec<String> =
             errors.iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
         let internal = format!("the result does not fit its schema: {}", told.join("; "));
-        let at = inner.parts.clock.now();
+        let at = state.parts.clock.now();
         self.events.push(self.trail.event(AuditEventKind::ToolOutputMismatch, &at));
-        match inner.parts.limits.output {
+        match state.parts.limits.output {
             OutputRule::Warn => {
                 self.trail.warnings.push("output-mismatch".to_owned());
                 self.internal = Some(internal);

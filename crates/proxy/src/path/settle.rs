@@ -23,16 +23,16 @@ use crate::state::ProxyState;
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 
 /// Tries as long as the answer may wait, and goes on without it.
-pub(super) async fn settle(inner: &Arc<ProxyState>, screened: Screened) -> ToolResult {
-    let (settlement, result) = settlement(inner, screened);
+pub(super) async fn settle(state: &Arc<ProxyState>, screened: Screened) -> ToolResult {
+    let (settlement, result) = settlement(state, screened);
     let recorded = tokio::time::timeout(
-        inner.parts.limits.settle_patience,
-        settle_until_done(inner, &settlement),
+        state.parts.limits.settle_patience,
+        settle_until_done(state, &settlement),
     );
     match recorded.await {
         Ok(Ok(receipt)) => {
-            if inner.has_gap() {
-                inner.record_gap().await;
+            if state.has_gap() {
+                state.record_gap().await;
             }
             ToolResult {
                 receipt_id: Some(receipt.receipt_id.clone()),
@@ -46,8 +46,8 @@ pub(super) async fn settle(inner: &Arc<ProxyState>, screened: Screened) -> ToolR
         }
         Err(_) => {
             let receipt_id = settlement.claim.receipt_id().to_owned();
-            let later = Arc::clone(inner);
-            inner.tasks.spawn(async move {
+            let later = Arc::clone(state);
+            state.tasks.spawn(async move {
                 let ending = later.ending.clone();
                 tokio::select! {
                     done = settle_until_done(&later, &settlement) => {
@@ -64,7 +64,7 @@ pub(super) async fn settle(inner: &Arc<ProxyState>, screened: Screened) -> ToolR
 }
 
 /// What is to be written of a call that was dispatched, and its answer.
-fn settlement(inner: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolResult) {
+fn settlement(state: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolResult) {
     let Screened {
         trail,
         claim,
@@ -83,8 +83,8 @@ fn settlement(inner: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolR
         sandbox,
         execute_ms,
     } = screened;
-    let duration_ms = trail.duration_ms(inner);
-    let at = inner.parts.clock.now();
+    let duration_ms = trail.duration_ms(state);
+    let at = state.parts.clock.now();
     let status = code.map_or(Status::Succeeded, ErrorCode::status);
     let error = code.map(|code| CallError { code, message: message.clone(), details });
     let kept = StoredResult {
@@ -94,21 +94,21 @@ fn settlement(inner: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolR
         error: error.clone(),
         warnings: trail.warnings.clone(),
     };
-    let result_digest = Some(inner.parts.ledger.digester().of_written(&kept));
+    let result_digest = Some(state.parts.ledger.digester().of_written(&kept));
     let kind = code.and_then(ErrorCode::event).unwrap_or(AuditEventKind::ToolExecuted);
     let mut terminal = trail.event(kind, &at);
     terminal.status = Some(status);
     terminal.error_code = code;
-    terminal.error = code.map(|_| redact::sentence(&message, &inner.parts.shapes));
+    terminal.error = code.map(|_| redact::sentence(&message, &state.parts.shapes));
     terminal.effect = Some(effect);
     terminal.duration_ms = Some(duration_ms);
     terminal.result_digest.clone_from(&result_digest);
-    let mut log = trail.log(inner, &at, duration_ms);
+    let mut log = trail.log(state, &at, duration_ms);
     let digest = result_digest.as_ref();
-    log.output = trail.logged_output(inner, digest, &content, structured.as_ref());
+    log.output = trail.logged_output(state, digest, &content, structured.as_ref());
     log.is_error = code.is_some();
     log.error_code = code;
-    log.internal = internal.map(|text| inner.parts.shapes.redact(&text).into_owned());
+    log.internal = internal.map(|text| state.parts.shapes.redact(&text).into_owned());
     log.receipt_id = Some(claim.receipt_id().to_owned());
     log.attempt = claim.attempt();
     let settlement = Arc::new(Settlement {
@@ -119,7 +119,7 @@ fn settlement(inner: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolR
         error_code: code,
         fields,
         result_digest,
-        result: (inner.parts.retention.results(&trail.tool_id) == Results::Keep).then_some(kept),
+        result: (state.parts.retention.results(&trail.tool_id) == Results::Keep).then_some(kept),
         sandbox,
         rate_per_min,
         duration_ms,
@@ -151,12 +151,12 @@ fn settlement(inner: &ProxyState, screened: Screened) -> (Arc<Settlement>, ToolR
 
 /// Tries until the store has taken the settlement, or says that it never will.
 async fn settle_until_done(
-    inner: &ProxyState,
+    state: &ProxyState,
     settlement: &Arc<Settlement>,
 ) -> Result<Arc<Receipt>, LedgerError> {
     let mut pause = RETRY_FIRST;
     loop {
-        match inner.parts.ledger.settle(Arc::clone(settlement)).await {
+        match state.parts.ledger.settle(Arc::clone(settlement)).await {
             Err(LedgerError::Unavailable { reason, .. }) => {
                 tracing::warn!(reason, "an outcome waits for the store");
                 tokio::time::sleep(pause).await;

@@ -16,12 +16,12 @@ use crate::trail::CallTrail;
 
 /// Stage 8: the answer as it may be shown and recorded.
 pub(super) fn screen(
-    inner: &ProxyState,
+    state: &ProxyState,
     answered: Answered,
 ) -> Result<(Box<CallTrail>, Value), Unanswered> {
     let Answered { trail, server, ask, uris, mut value } = answered;
     map_uris(&mut value, &ask, &server, &uris);
-    match objection(inner, &ask, &value) {
+    match objection(state, &ask, &value) {
         None => Ok((trail, value)),
         Some((code, internal)) => {
             let recorded = event(&ask).is_some();
@@ -30,7 +30,7 @@ pub(super) fn screen(
     }
 }
 
-fn objection(inner: &ProxyState, ask: &Ask, value: &Value) -> Option<(ErrorCode, String)> {
+fn objection(state: &ProxyState, ask: &Ask, value: &Value) -> Option<(ErrorCode, String)> {
     let invalid = |internal: String| Some((ErrorCode::InvalidToolResult, internal));
     if let Err(fault) = check_value(value) {
         return invalid(format!("the answer at {}: {}", fault.pointer(), fault.message));
@@ -38,7 +38,7 @@ fn objection(inner: &ProxyState, ask: &Ask, value: &Value) -> Option<(ErrorCode,
     if !is_within(value, WRAPPED_DEPTH_MAX) {
         return invalid(format!("the answer is nested deeper than {WRAPPED_DEPTH_MAX} levels"));
     }
-    let (size, most) = (bytes(value), inner.parts.limits.result_bytes_max);
+    let (size, most) = (bytes(value), state.parts.limits.result_bytes_max);
     if size > most {
         let internal = format!("the answer has {size} bytes, at most {most} are taken");
         return Some((ErrorCode::ResultTooLarge, internal));

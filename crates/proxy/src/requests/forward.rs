@@ -45,13 +45,13 @@ pub(super) struct Unanswered {
 impl Unanswered {
     /// What a server, or the way to it, said instead of an answer.
     pub(super) fn of(
-        inner: &ProxyState,
+        state: &ProxyState,
         trail: Box<CallTrail>,
         error: &UpstreamError,
         target: &Target,
         uris: &ResourceUris,
     ) -> Self {
-        let shapes = &inner.parts.shapes;
+        let shapes = &state.parts.shapes;
         Self {
             trail,
             code: code_of(error),
@@ -64,25 +64,25 @@ impl Unanswered {
 
 /// Stage 7.
 pub(super) async fn forward(
-    inner: &Arc<ProxyState>,
+    state: &Arc<ProxyState>,
     permitted: Permitted,
 ) -> Result<Answered, Unanswered> {
     let Permitted { entered, target, uris, .. } = permitted;
-    let left = entered.time_left(inner);
+    let left = entered.time_left(state);
     let caller = entered.trail.caller.clone();
     let (entry, ask, toolset) = (&target.upstream, target.ask.clone(), entered.toolset.clone());
-    let asked = send(inner, entry, ask, caller, toolset, &entered.conversation, left).await;
+    let asked = send(state, entry, ask, caller, toolset, &entered.conversation, left).await;
     drop(entered.slot);
     let trail = entered.trail;
     match asked {
         Ok(value) => Ok(Answered { trail, server: target.server, ask: target.ask, uris, value }),
-        Err(error) => Err(Unanswered::of(inner, trail, &error, &target, &uris)),
+        Err(error) => Err(Unanswered::of(state, trail, &error, &target, &uris)),
     }
 }
 
 /// Asks once, and ends the asking where it takes too long or is no longer wanted.
 pub(super) async fn send(
-    inner: &Arc<ProxyState>,
+    state: &Arc<ProxyState>,
     entry: &UpstreamEntry,
     ask: Ask,
     caller: Caller,
@@ -93,13 +93,13 @@ pub(super) async fn send(
     if left.is_some_and(|left| left.is_zero()) {
         return Err(UpstreamError::Timeout);
     }
-    let cap = allowance::cap(&inner.parts.limits, entry.timeout);
+    let cap = allowance::cap(&state.parts.limits, entry.timeout);
     let allowance = Allowance::begin(entry.timeout, cap, left);
     let (own, cancel) = conversation.with_own_cancel();
     let (own, came_on) = own.with_progress_signal();
     let upstream = Arc::clone(&entry.upstream);
     let asking = async move { upstream.request_within(ask, &caller, within.as_ref(), own).await };
-    let mut task = inner.tasks.spawn(asking);
+    let mut task = state.tasks.spawn(asking);
     let timer = tokio::time::sleep_until(allowance.until());
     tokio::pin!(timer);
     let cause = loop {
@@ -110,7 +110,7 @@ pub(super) async fn send(
                 Err(UpstreamError::Unreachable(ErrorCode::AdapterFailed.safe_sentence().to_owned()))
             }),
             () = &mut timer => break UpstreamError::Timeout,
-            () = inner.ending.cancelled() => break UpstreamError::Cancelled,
+            () = state.ending.cancelled() => break UpstreamError::Cancelled,
             () = conversation.cancelled() => break UpstreamError::Cancelled,
             // Last, so that no flood of progress hides the end of the time.
             Ok(()) = came_on.recv() => timer.as_mut().reset(allowance.until()),
@@ -118,7 +118,7 @@ pub(super) async fn send(
     };
     cancel.cancel();
     // What still arrives is too late to be an answer.
-    if tokio::time::timeout(inner.parts.limits.cancel_grace, &mut task).await.is_err() {
+    if tokio::time::timeout(state.parts.limits.cancel_grace, &mut task).await.is_err() {
         tracing::warn!(server = entry.upstream.name(), "a request outlives its time");
     }
     Err(cause)

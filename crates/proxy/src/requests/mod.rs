@@ -36,32 +36,32 @@ use request::{event, kind, tell_log};
 
 /// Walks the stages of one request.
 pub(crate) async fn walk(
-    inner: Arc<ProxyState>,
+    state: Arc<ProxyState>,
     request: ServerRequest,
     conversation: Conversation,
 ) -> Result<Value, RequestError> {
     let (kind, event) = (kind(&request.ask), event(&request.ask));
     let caller = request.caller.clone();
-    let told = match run(&inner, request, conversation).await {
-        Ok((trail, value)) => records::answered(&inner, trail, event, value).await,
-        Err(stop) => Err(records::stopped(&inner, stop).await),
+    let told = match run(&state, request, conversation).await {
+        Ok((trail, value)) => records::answered(&state, trail, event, value).await,
+        Err(stop) => Err(records::stopped(&state, stop).await),
     };
     tell_log(kind, &caller, told.as_ref().err());
     told
 }
 
 async fn run(
-    inner: &Arc<ProxyState>,
+    state: &Arc<ProxyState>,
     request: ServerRequest,
     conversation: Conversation,
 ) -> Result<(Box<CallTrail>, Value), Stop> {
-    let entered = resolve::enter(inner, request, conversation)?;
+    let entered = resolve::enter(state, request, conversation)?;
     if matches!(entered.asked, Ask::Subscribe { .. } | Ask::Unsubscribe { .. }) {
         let message = "subscriptions are not asked for this way";
         return Err(Refused::new(entered.trail, ErrorCode::InvalidArgs).saying(message).into());
     }
-    let verified = resolve::verify_source(inner, entered).await?;
-    let permitted = resolve::resolve(inner, verified)?;
-    let answered = forward::forward(inner, permitted).await?;
-    Ok(answer::screen(inner, answered)?)
+    let verified = resolve::verify_source(state, entered).await?;
+    let permitted = resolve::resolve(state, verified)?;
+    let answered = forward::forward(state, permitted).await?;
+    Ok(answer::screen(state, answered)?)
 }

@@ -34,34 +34,34 @@ impl From<Unanswered> for Stop {
 
 /// Records an answer, where answers of its kind are recorded, before it leaves.
 pub(super) async fn answered(
-    inner: &ProxyState,
+    state: &ProxyState,
     trail: Box<CallTrail>,
     event: Option<AuditEventKind>,
     value: Value,
 ) -> Result<Value, RequestError> {
     let Some(kind) = event else { return Ok(value) };
-    let digester = inner.parts.ledger.digester();
+    let digester = state.parts.ledger.digester();
     let digest = serde_json::to_vec(&value).map(|bytes| digester.of_bytes(&bytes)).ok();
     let end = UnclaimedEnd {
-        output: trail.logged_answer(inner, digest.as_ref()),
+        output: trail.logged_answer(state, digest.as_ref()),
         result_digest: digest,
         was_sent: true,
         ..UnclaimedEnd::new(kind, Status::Succeeded, Effect::Completed)
     };
-    match trail.record(inner, &inner.parts.clock.now(), end).await {
+    match trail.record(state, &state.parts.clock.now(), end).await {
         Ok(()) => Ok(value),
-        Err(error) => Err(withheld(inner, trail.call_id, &error)),
+        Err(error) => Err(withheld(state, trail.call_id, &error)),
     }
 }
 
 /// Records why there is no answer, and says it.
-pub(super) async fn stopped(inner: &ProxyState, stop: Stop) -> RequestError {
+pub(super) async fn stopped(state: &ProxyState, stop: Stop) -> RequestError {
     match stop {
         Stop::Refused(refused) => {
             let code = refused.code;
             let message =
                 refused.reason.message.clone().unwrap_or_else(|| sentence(code).to_owned());
-            refused.record(inner, &message).await;
+            refused.record(state, &message).await;
             let Refused { trail, reason, .. } = refused;
             RequestError {
                 code,
@@ -73,10 +73,10 @@ pub(super) async fn stopped(inner: &ProxyState, stop: Stop) -> RequestError {
         }
         Stop::Unanswered(unanswered) => {
             // What a server said is withheld where it cannot be recorded.
-            if let Err(error) = record_unanswered(inner, &unanswered).await {
-                return withheld(inner, unanswered.trail.call_id, &error);
+            if let Err(error) = record_unanswered(state, &unanswered).await {
+                return withheld(state, unanswered.trail.call_id, &error);
             }
-            let message = told(&unanswered).to_owned();
+            let message = message_of(&unanswered).to_owned();
             let Unanswered { trail, code, upstream, .. } = unanswered;
             let upstream = upstream.map(|own| *own);
             RequestError { code, message, upstream, ..RequestError::broken(trail.call_id) }
@@ -84,7 +84,7 @@ pub(super) async fn stopped(inner: &ProxyState, stop: Stop) -> RequestError {
     }
 }
 
-async fn record_unanswered(inner: &ProxyState, unanswered: &Unanswered) -> Result<(), LedgerError> {
+async fn record_unanswered(state: &ProxyState, unanswered: &Unanswered) -> Result<(), LedgerError> {
     let code = unanswered.code;
     let Some(kind) = code.event().filter(|_| unanswered.recorded) else { return Ok(()) };
     let effect = match code {
@@ -95,23 +95,23 @@ async fn record_unanswered(inner: &ProxyState, unanswered: &Unanswered) -> Resul
     };
     let end = UnclaimedEnd {
         code: Some(code),
-        sentence: Some(redact::sentence(told(unanswered), &inner.parts.shapes)),
+        sentence: Some(redact::sentence(message_of(unanswered), &state.parts.shapes)),
         internal: Some(unanswered.internal.clone()),
         was_sent: true,
         ..UnclaimedEnd::new(kind, code.status(), effect)
     };
-    unanswered.trail.record(inner, &inner.parts.clock.now(), end).await
+    unanswered.trail.record(state, &state.parts.clock.now(), end).await
 }
 
 /// The sentence that is told: the server's own, or what the code means.
-fn told(unanswered: &Unanswered) -> &str {
+fn message_of(unanswered: &Unanswered) -> &str {
     let own = unanswered.upstream.as_ref().map(|own| own.message.as_str());
     own.unwrap_or_else(|| sentence(unanswered.code))
 }
 
 /// The answer cannot be recorded, so it does not leave.
-fn withheld(inner: &ProxyState, call_id: String, error: &LedgerError) -> RequestError {
-    inner.count_gap(error);
+fn withheld(state: &ProxyState, call_id: String, error: &LedgerError) -> RequestError {
+    state.count_gap(error);
     let code = ErrorCode::RecordUnavailable;
     RequestError {
         code,

@@ -33,16 +33,16 @@ pub(super) struct Permitted {
 
 /// Stage 2, with names and arguments of bounded size.
 pub(super) fn enter(
-    inner: &ProxyState,
+    state: &ProxyState,
     request: ServerRequest,
     conversation: Conversation,
 ) -> Result<Entered<Ask>, Refused> {
     let ServerRequest { ask, context, caller, within } = request;
-    let name = shown_name(inner, name(&ask));
+    let name = shown_name(state, name(&ask));
     let arrival = Arrival { asked: ask, name, context, caller, toolset: within, conversation };
-    entry::enter(inner, arrival, |ask, mut trail| {
+    entry::enter(state, arrival, |ask, mut trail| {
         trail.input = Input::Digest;
-        match objection(inner, ask) {
+        match objection(state, ask) {
             None => Ok(trail),
             Some((code, None)) => Err(Refused::new(trail, code)),
             Some((code, Some(message))) => Err(Refused::new(trail, code).saying(message)),
@@ -51,13 +51,13 @@ pub(super) fn enter(
 }
 
 /// What is wrong with what is asked, whatever it names.
-fn objection(inner: &ProxyState, ask: &Ask) -> Option<(ErrorCode, Option<String>)> {
+fn objection(state: &ProxyState, ask: &Ask) -> Option<(ErrorCode, Option<String>)> {
     // Longer than any name can be on the wire: no such thing is there.
     if name(ask).len() > KEY_BYTES_MAX * 2 {
         return Some((ErrorCode::UnregisteredTool, None));
     }
     let given = arguments(ask);
-    let (size, most) = (bytes(&given), inner.parts.limits.argument_bytes_max);
+    let (size, most) = (bytes(&given), state.parts.limits.argument_bytes_max);
     let message = if size > most {
         format!("the arguments have {size} bytes, at most {most} are taken")
     } else if let Err(fault) = check_value(&given) {
@@ -71,17 +71,17 @@ fn objection(inner: &ProxyState, ask: &Ask) -> Option<(ErrorCode, Option<String>
 }
 
 /// A name as records have it: a URI may carry a secret.
-fn shown_name(inner: &ProxyState, id: &str) -> String {
-    inner.parts.shapes.redact(id).into_owned()
+fn shown_name(state: &ProxyState, id: &str) -> String {
+    state.parts.shapes.redact(id).into_owned()
 }
 
 /// Asks the server what it lists, where it is to be asked before that is used.
 pub(super) async fn verify_source(
-    inner: &ProxyState,
+    state: &ProxyState,
     entered: Entered<Ask>,
 ) -> Result<SourceVerified<Ask>, Refused> {
-    entry::verify_source(inner, entered, |catalogue, world, entered| {
-        let target = Target::find(&inner.parts.upstreams, world, &entered.asked)?;
+    entry::verify_source(state, entered, |catalogue, world, entered| {
+        let target = Target::find(&state.parts.upstreams, world, &entered.asked)?;
         // For whom it is hidden, nothing may take longer than for what is not there.
         let may = world.shows_item(entered.toolset.as_ref(), &target.item())
             && world.policy.lists_item(&entered.trail.caller, &target.item(), &ToolStatus::Active);
@@ -93,7 +93,7 @@ pub(super) async fn verify_source(
 /// In one world: the flag, the item, whether the caller may know it, whether it stands, whether it is
 /// permitted.
 pub(super) fn resolve(
-    inner: &ProxyState,
+    state: &ProxyState,
     verified: SourceVerified<Ask>,
 ) -> Result<Permitted, Refused> {
     let (mut entered, world) = verified.into_parts();
@@ -101,11 +101,11 @@ pub(super) fn resolve(
     if let Err(denial) = world.policy.enabled() {
         return Err(Refused::denied(entered.trail, denial));
     }
-    let Some(target) = Target::find(&inner.parts.upstreams, &world, &entered.asked) else {
+    let Some(target) = Target::find(&state.parts.upstreams, &world, &entered.asked) else {
         return Err(Refused::new(entered.trail, ErrorCode::UnregisteredTool));
     };
     if target.server == GATEWAY_RUNTIME {
-        return resolve_kept_result(inner, &world, entered, target);
+        return resolve_kept_result(state, &world, entered, target);
     }
     let item = target.item();
     let shown = world.shows_item(entered.toolset.as_ref(), &item);
@@ -117,12 +117,12 @@ pub(super) fn resolve(
     match world.policy.permit_item(&trail.caller, &item, status, &trail.context) {
         Ok(permit) => {
             let sent = json!([kind(&target.ask), name(&target.ask), arguments(&target.ask)]);
-            permitted(inner, trail, &target, permit.note(), &sent);
+            permitted(state, trail, &target, permit.note(), &sent);
             Ok(Permitted { entered, target, uris: world.uris.clone(), _stage: () })
         }
         Err(denial) => {
             if denial.code != ErrorCode::UnregisteredTool {
-                trail.name(shown_name(inner, &target.id));
+                trail.name(shown_name(state, &target.id));
             }
             Err(Refused::denied(entered.trail, denial))
         }
@@ -132,7 +132,7 @@ pub(super) fn resolve(
 /// As [`resolve`], for a kept result: whoever may call the tool that reads it may read it as a
 /// resource.
 fn resolve_kept_result(
-    inner: &ProxyState,
+    state: &ProxyState,
     world: &World,
     mut entered: Entered<Ask>,
     target: Target,
@@ -151,7 +151,7 @@ fn resolve_kept_result(
     });
     match permit {
         Ok(permit) if permit.approval().is_none() => {
-            permitted(inner, trail, &target, permit.note(), &arguments);
+            permitted(state, trail, &target, permit.note(), &arguments);
             Ok(Permitted { entered, target, uris: world.uris.clone(), _stage: () })
         }
         // Only calls can be approved.
@@ -162,13 +162,13 @@ fn resolve_kept_result(
 
 /// Notes what is permitted, by which rule, and the digest of what is sent.
 fn permitted(
-    inner: &ProxyState,
+    state: &ProxyState,
     trail: &mut CallTrail,
     target: &Target,
     decision: DecisionNote,
     sent: &Value,
 ) {
-    trail.name(shown_name(inner, &target.id));
+    trail.name(shown_name(state, &target.id));
     trail.decision = Some(decision);
-    trail.args_digest = Some(inner.parts.ledger.digester().of(sent));
+    trail.args_digest = Some(state.parts.ledger.digester().of(sent));
 }

@@ -22,11 +22,11 @@ pub(super) struct Key {
 
 /// Whether the server has been asked; held while it is asked or told to stop, so that these never
 /// pass one another.
-pub(super) type Asked = Arc<tokio::sync::Mutex<bool>>;
+pub(super) type AskedOnce = Arc<tokio::sync::Mutex<bool>>;
 
 #[derive(Default)]
 struct Table {
-    held: HashMap<Key, (usize, Asked)>,
+    held: HashMap<Key, (usize, AskedOnce)>,
     by_caller: HashMap<Caller, usize>,
     all: usize,
 }
@@ -40,7 +40,7 @@ impl Subscriptions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn hold(&self, key: &Key, caller: &Caller) -> Option<Asked> {
+    pub(super) fn hold(&self, key: &Key, caller: &Caller) -> Option<AskedOnce> {
         let mut table = self.table();
         let own = table.by_caller.get(caller).copied().unwrap_or_default();
         if table.all >= SUBSCRIPTIONS_MAX || own >= SUBSCRIPTIONS_OF_CALLER_MAX {

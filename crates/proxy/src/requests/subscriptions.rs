@@ -12,7 +12,7 @@ use super::forward::{Unanswered, send};
 use super::records::{Stop, stopped};
 use super::request::{RequestError, ServerRequest, tell_log};
 use super::resolve::{Permitted, enter, resolve, verify_source};
-use super::subscription_table::{Asked, Key};
+use super::subscription_table::{AskedOnce, Key};
 use super::upstreams::UpstreamEntry;
 use crate::entry::Refused;
 use crate::state::ProxyState;
@@ -54,64 +54,64 @@ impl Subscription {
 
 /// One holder of a subscription.
 struct Held {
-    inner: Arc<ProxyState>,
+    state: Arc<ProxyState>,
     runtime: Handle,
     entry: UpstreamEntry,
     caller: Caller,
     key: Key,
-    asked: Asked,
+    asked: AskedOnce,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let subscriptions = &self.inner.subscriptions;
+        let subscriptions = &self.state.subscriptions;
         if !subscriptions.give_up(&self.key, &self.caller) {
             return;
         }
-        let (inner, entry, key) = (Arc::clone(&self.inner), self.entry.clone(), self.key.clone());
+        let (state, entry, key) = (Arc::clone(&self.state), self.entry.clone(), self.key.clone());
         let (asked, caller) = (Arc::clone(&self.asked), self.caller.clone());
         let ending = async move {
             let mut asked = asked.lock().await;
             // Somebody may have come meanwhile, who finds it asked for.
-            if inner.subscriptions.is_held(&key) {
+            if state.subscriptions.is_held(&key) {
                 return;
             }
             if *asked {
                 *asked = false;
                 let ask = Ask::Unsubscribe { uri: key.uri.clone() };
                 let (conversation, _cancel) = Conversation::detached();
-                let told = send(&inner, &entry, ask, caller, None, &conversation, None).await;
+                let told = send(&state, &entry, ask, caller, None, &conversation, None).await;
                 if let Err(error) = told {
                     tracing::debug!(server = key.server, %error, "a subscription did not end");
                 }
             }
-            inner.subscriptions.forget(&key);
+            state.subscriptions.forget(&key);
         };
-        self.inner.tasks.spawn_on(ending, &self.runtime);
+        self.state.tasks.spawn_on(ending, &self.runtime);
     }
 }
 
 /// Subscribes; runs in a task of its own.
 pub(crate) async fn subscribe(
-    inner: Arc<ProxyState>,
+    state: Arc<ProxyState>,
     request: SubscribeRequest,
 ) -> Result<Subscription, RequestError> {
     let caller = request.caller.clone();
-    let done = match run(&inner, request).await {
+    let done = match run(&state, request).await {
         Ok(subscription) => Ok(subscription),
-        Err(stop) => Err(stopped(&inner, stop).await),
+        Err(stop) => Err(stopped(&state, stop).await),
     };
     tell_log("subscribe", &caller, done.as_ref().err());
     done
 }
 
-async fn run(inner: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subscription, Stop> {
+async fn run(state: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subscription, Stop> {
     let SubscribeRequest { uri, context, caller, within } = request;
     let ask = Ask::Subscribe { uri: uri.clone() };
     let (conversation, _cancel) = Conversation::detached();
     let request = ServerRequest { ask, context, caller: caller.clone(), within };
-    let verified = verify_source(inner, enter(inner, request, conversation)?).await?;
-    let Permitted { entered, target, uris, .. } = resolve(inner, verified)?;
+    let verified = verify_source(state, enter(state, request, conversation)?).await?;
+    let Permitted { entered, target, uris, .. } = resolve(state, verified)?;
     let Ask::Subscribe { uri: own } = &target.ask else {
         return Err(Refused::new(entered.trail, ErrorCode::InvalidArgs).into());
     };
@@ -120,27 +120,27 @@ async fn run(inner: &Arc<ProxyState>, request: SubscribeRequest) -> Result<Subsc
         uri: own.clone(),
         caller: target.upstream.per_caller.then(|| caller.clone()),
     };
-    let Some(asked) = inner.subscriptions.hold(&key, &caller) else {
+    let Some(asked) = state.subscriptions.hold(&key, &caller) else {
         let refused = Refused::new(entered.trail, ErrorCode::Overloaded);
         return Err(refused.saying("there are too many subscriptions").into());
     };
     // From here on whatever ends this gives the subscription up.
     let held = Held {
-        inner: Arc::clone(inner),
+        state: Arc::clone(state),
         runtime: Handle::current(),
         entry: target.upstream.clone(),
         caller: caller.clone(),
         key,
         asked: Arc::clone(&asked),
     };
-    let left = entered.time_left(inner);
+    let left = entered.time_left(state);
     let mut asked = asked.lock().await;
     if !*asked {
         let ask = target.ask.clone();
         let sent =
-            send(inner, &target.upstream, ask, caller, None, &entered.conversation, left).await;
+            send(state, &target.upstream, ask, caller, None, &entered.conversation, left).await;
         if let Err(error) = sent {
-            return Err(Unanswered::of(inner, entered.trail, &error, &target, &uris).into());
+            return Err(Unanswered::of(state, entered.trail, &error, &target, &uris).into());
         }
         *asked = true;
     }

@@ -135,10 +135,10 @@ impl Params {
         #[derive(Deserialize)]
         struct Meta {
             #[serde(default, rename = "_meta")]
-            meta: Option<Known>,
+            meta: Option<MetaMembers>,
         }
         let known = match self {
-            Self::Members(_) => self.member::<Option<Known>>("_meta")?.flatten(),
+            Self::Members(_) => self.member::<Option<MetaMembers>>("_meta")?.flatten(),
             Self::Whole(_) => self.read::<Meta>()?.meta,
         };
         Ok(known.map(|known| known.0).unwrap_or_default())
@@ -153,17 +153,17 @@ fn malformed(error: &serde_json::Error) -> RpcError {
 }
 
 /// The members of `_meta` that the gateway knows.
-struct Known(Map<String, Value>);
+struct MetaMembers(Map<String, Value>);
 
-impl<'de> Deserialize<'de> for Known {
+impl<'de> Deserialize<'de> for MetaMembers {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Known;
+            type Value = MetaMembers;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object as `_meta`")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Known, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<MetaMembers, A::Error> {
                 let (mut known, mut bytes) = (Map::new(), 0);
                 while let Some(key) = members.next_key::<Cow<'de, str>>()? {
                     let is_known = key == "progressToken"
@@ -182,7 +182,7 @@ impl<'de> Deserialize<'de> for Known {
                     let value = serde_json::from_str(raw.get()).map_err(A::Error::custom)?;
                     known.insert(key.into_owned(), value);
                 }
-                Ok(Known(known))
+                Ok(MetaMembers(known))
             }
         }
         from.deserialize_map(Visitor)

@@ -55,7 +55,7 @@ pub(super) async fn run(
         }
     };
     // Notifications from before the answer are sent before it; later ones are dropped.
-    say_rest(&outgoing, token.as_ref(), &counterpart).await;
+    send_rest(&outgoing, token.as_ref(), &counterpart).await;
     send_answer(running, Answer::new(&id, answered), &outgoing).await;
 }
 
@@ -81,7 +81,7 @@ pub(super) async fn answer_of(mut outgoing: mpsc::Receiver<Outgoing>) -> Option<
     None
 }
 
-async fn say_rest(
+async fn send_rest(
     outgoing: &mpsc::Sender<Outgoing>,
     token: Option<&Value>,
     counterpart: &Counterpart,

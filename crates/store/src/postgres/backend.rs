@@ -21,7 +21,7 @@ use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::chain::Head;
 use toolbooth_audit::backend::pruning::Progress;
 use toolbooth_audit::backend::working::{Batch, Needs, WorkingSet};
-use toolbooth_audit::backend::writer::{Backend, End, Failure};
+use toolbooth_audit::backend::writer::{Backend, Failure, LogEnd};
 
 use super::connect::{Connection, Server};
 use super::statements::Statements;
@@ -205,7 +205,10 @@ impl Backend for PostgresBackend {
 
     /// Opens a new connection and reads the end of the log. A transaction that has not ended locks
     /// the writer's row, so that `FOR UPDATE` waits for its end.
-    fn recover(&mut self, writer: &str) -> impl Future<Output = Result<End, LedgerError>> + Send {
+    fn recover(
+        &mut self,
+        writer: &str,
+    ) -> impl Future<Output = Result<LogEnd, LedgerError>> + Send {
         let writer = writer.to_owned();
         self.session = None;
         self.begun = false;
@@ -223,7 +226,7 @@ impl Backend for PostgresBackend {
                 LedgerError::unavailable(message)
             })?;
             self.session = Some(session);
-            Ok(End { size: row.get::<_, i64>(0).unsigned_abs(), last_leaf: row.get(1) })
+            Ok(LogEnd { size: row.get::<_, i64>(0).unsigned_abs(), last_leaf: row.get(1) })
         }
     }
 }

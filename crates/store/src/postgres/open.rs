@@ -8,11 +8,11 @@ use std::sync::Arc;
 use async_channel::{Receiver, Sender};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::chain::Head;
-use toolbooth_audit::backend::recorder::{Recorder, Runner};
+use toolbooth_audit::backend::recorder::{Recorder, StepRunner};
 use toolbooth_audit::backend::steps::{self, AcceptRestored, Start, Step};
-use toolbooth_audit::backend::watch::Watch;
 use toolbooth_audit::backend::working::WorkingSet;
-use toolbooth_audit::backend::writer::{Steps, Writer};
+use toolbooth_audit::backend::writer::{Writer, WriterHandle};
+use toolbooth_audit::backend::writer_status::WriterStatus;
 use toolbooth_audit::checkpoint::Checkpoint;
 use toolbooth_audit::digest::{Digester, KEY_BYTES};
 use toolbooth_audit::ledger::Moment;
@@ -49,13 +49,13 @@ pub type PostgresLedger = Recorder<Postgres>;
 /// Runs the steps of one writer on a dedicated thread, over one connection.
 #[derive(Debug)]
 pub struct Postgres {
-    steps: Steps,
+    steps: WriterHandle,
     reads: PostgresReads,
     /// Closed when the writer has ended.
     serving: Receiver<Infallible>,
 }
 
-impl Runner for Postgres {
+impl StepRunner for Postgres {
     type Reads = PostgresReads;
 
     async fn run<S: Step>(&self, step: S) -> Result<S::Answer, LedgerError> {
@@ -121,10 +121,10 @@ pub async fn open(
         .execute("INSERT INTO writers (writer, started) VALUES ($1, $2)", &[&writer, &at.text])
         .await?;
     transaction.commit().await?;
-    let watch = Arc::new(Watch::default());
-    let (steps, queue) = Steps::new(Arc::clone(&watch));
+    let status = Arc::new(WriterStatus::default());
+    let (steps, queue) = WriterHandle::new(Arc::clone(&status));
     let head = Head::new(writer.to_owned());
-    let set = WorkingSet::new(head, digester.clone(), Arc::clone(&watch));
+    let set = WorkingSet::new(head, digester.clone(), Arc::clone(&status));
     let (own, of) = (server.clone(), writer.to_owned());
     let serving = on_a_thread(async move |ready| {
         let backend = match PostgresBackend::new(own, of).await {
@@ -132,7 +132,7 @@ pub async fn open(
             Err(error) => return drop(ready.try_send(Err(error))),
         };
         if ready.try_send(Ok(())).is_ok() {
-            Writer::new(backend, set, watch).serve(queue).await;
+            Writer::new(backend, set, status).serve(queue).await;
         }
     })
     .await?;

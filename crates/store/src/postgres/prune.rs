@@ -8,7 +8,9 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::merkle::{Hash, leaf_hash};
-use toolbooth_audit::backend::pruning::{self, BLOCK, EventRules, Gone, Piece, Progress, Removal};
+use toolbooth_audit::backend::pruning::{
+    self, BLOCK, EventRules, Piece, Progress, PrunedRange, Removal,
+};
 use toolbooth_audit::backend::working::WorkingSet;
 use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::reads::PrunedLog;
@@ -27,7 +29,7 @@ fn damaged(table: &str, row: impl std::fmt::Display, what: Unreadable) -> Failur
 }
 
 /// The parameters of `put_gone` for the removed subtrees of a log.
-fn columns(writer: &str, gone: &[Gone]) -> Parameters<'static> {
+fn columns(writer: &str, gone: &[PrunedRange]) -> Parameters<'static> {
     let seqs: Vec<i64> = gone.iter().map(|part| part.seq.cast_signed()).collect();
     let sizes: Vec<i64> = gone.iter().map(|part| part.size.cast_signed()).collect();
     let roots: Vec<String> = gone.iter().map(|part| part.root.to_string()).collect();
@@ -171,7 +173,7 @@ impl Session {
                 damaged("gone", format!("{writer} {seq}"), Unreadable::of("`root` is no hash"))
             })?;
             let (seq, size) = (seq.unsigned_abs(), size.unsigned_abs());
-            pieces.push(Piece::Gone(Gone { seq, size, root }));
+            pieces.push(Piece::PrunedRange(PrunedRange { seq, size, root }));
         }
         let sql = "SELECT e.seq, e.body, e.zbody,
                        EXISTS (SELECT 1 FROM agent_logs l

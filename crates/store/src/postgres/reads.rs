@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::merkle::Hash;
-use toolbooth_audit::backend::pruning::Gone;
+use toolbooth_audit::backend::pruning::PrunedRange;
 use toolbooth_audit::backend::working::CallName;
 use toolbooth_audit::queue::RawCall;
 use toolbooth_audit::reads::{
@@ -590,7 +590,7 @@ impl LedgerReads for PostgresReads {
         &self,
         after: Option<(String, u64)>,
         limit: usize,
-    ) -> Result<Vec<(String, Gone)>, LedgerError> {
+    ) -> Result<Vec<(String, PrunedRange)>, LedgerError> {
         let (writer, seq) = after.map_or((String::new(), -1), |(writer, seq)| {
             (writer, i64::try_from(seq).unwrap_or(i64::MAX))
         });
@@ -603,7 +603,7 @@ impl LedgerReads for PostgresReads {
             let (seq, size): (i64, i64) = (row.get(1), row.get(2));
             // An invalid hash becomes zeros, which match no root.
             let root = Hash::parse(row.get(3)).unwrap_or(Hash([0; 32]));
-            (row.get(0), Gone { seq: seq.unsigned_abs(), size: size.unsigned_abs(), root })
+            (row.get(0), PrunedRange { seq: seq.unsigned_abs(), size: size.unsigned_abs(), root })
         };
         Ok(rows.iter().map(part).collect())
     }

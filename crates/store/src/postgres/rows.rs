@@ -14,7 +14,8 @@ use toolbooth_audit::backend::chain::Head;
 use toolbooth_audit::backend::pruning::Progress;
 use toolbooth_audit::backend::steps;
 use toolbooth_audit::backend::working::{
-    Batch, CallName, Earlier, Moved, Needs, OtherHead, Put, Stored, Survey, WorkingSet,
+    Batch, CallName, Earlier, Needs, OtherHead, ReceiptChange, ReceiptWrite, StoreQuery, Stored,
+    WorkingSet,
 };
 use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::checkpoint;
@@ -27,7 +28,7 @@ use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 use super::backend::{Parameters, Session, failed};
 use super::statements::CALL;
 use super::{clean, prune, schema};
-use crate::share::{self, Part};
+use crate::result_reference::{self, Part};
 use crate::{Unreadable, body, shorten, unwritable};
 
 fn unreadable(error: LedgerError) -> Failure {
@@ -155,9 +156,9 @@ fn locks(needs: &Needs) -> Vec<i64> {
 }
 
 /// Statements that are sent together.
-struct Asked<'s>(Vec<(&'s Statement, Parameters<'s>)>);
+struct StatementBatch<'s>(Vec<(&'s Statement, Parameters<'s>)>);
 
-impl<'s> Asked<'s> {
+impl<'s> StatementBatch<'s> {
     /// Adds a statement if it is `wanted`, and returns its index.
     fn add(
         &mut self,
@@ -193,7 +194,7 @@ impl Session {
     ) -> Result<(), Failure> {
         let s = &self.statements;
         let survey = needs.survey.take();
-        let mut asked = Asked(vec![(&s.begin, Parameters::new())]);
+        let mut asked = StatementBatch(vec![(&s.begin, Parameters::new())]);
         let locks = locks(&needs);
         asked.add(!locks.is_empty(), &s.locks, || given![locks]);
         let keys: Vec<&str> = needs.keys.iter().map(String::as_str).collect();
@@ -297,7 +298,7 @@ impl Session {
 
     async fn survey(
         &self,
-        survey: Survey,
+        survey: StoreQuery,
         writer: &str,
         progress: &HashMap<String, Progress>,
         set: &mut WorkingSet,
@@ -305,26 +306,26 @@ impl Session {
         let s = &self.statements;
         let own = writer.to_owned();
         match survey {
-            Survey::Lost => {
+            StoreQuery::Lost => {
                 for row in self.ask(&s.lost_claims, &given![own]).await.map_err(failed)? {
                     if let Some(stored) = readable(stored(&row, true))? {
                         set.load_lost(stored);
                     }
                 }
             }
-            Survey::Beginning { heads } => {
+            StoreQuery::Beginning { heads } => {
                 if heads {
                     let rows = self.ask(&s.heads, &given![own]).await.map_err(failed)?;
                     set.surveyed.heads = rows.iter().map(other).collect();
                 }
                 set.surveyed.earlier = self.earlier(writer).await?;
             }
-            Survey::UnnamedHeads => {
+            StoreQuery::UnnamedHeads => {
                 let parameters = given![own, limited(checkpoint::HEADS_MAX)];
                 let rows = self.ask(&s.unnamed, &parameters).await.map_err(failed)?;
                 set.surveyed.heads = rows.iter().map(other).collect();
             }
-            Survey::PrunableReceipts(before, limit) => {
+            StoreQuery::PrunableReceipts(before, limit) => {
                 let parameters = given![before, limited(limit)];
                 for row in self.ask(&s.prunable, &parameters).await.map_err(failed)? {
                     if let Some(stored) = readable(stored(&row, false))? {
@@ -332,7 +333,7 @@ impl Session {
                     }
                 }
             }
-            Survey::PrunableLogs(before, limit) => {
+            StoreQuery::PrunableLogs(before, limit) => {
                 let given = given![before, limited(limit)];
                 for row in self.ask(&s.prunable_logs, &given).await.map_err(failed)? {
                     let (writer, seq): (String, i64) = (row.get(0), row.get(1));
@@ -341,17 +342,17 @@ impl Session {
                 }
             }
             // The disk of a database server is bounded at the server.
-            Survey::DroppableLogs(_) => (),
-            Survey::PrunableEvents(before) => {
+            StoreQuery::DroppableLogs(_) => (),
+            StoreQuery::PrunableEvents(before) => {
                 self.prunable_events(&before, progress, set).await?;
             }
-            Survey::PrunableCalls(before, limit) => {
+            StoreQuery::PrunableCalls(before, limit) => {
                 let given = given![before, limited(limit)];
                 let rows = self.ask(&s.prunable_calls, &given).await.map_err(failed)?;
                 let name = |row: &Row| (row.get(0), row.get(1));
                 set.surveyed.removal.calls = rows.iter().map(name).collect();
             }
-            Survey::NextCall(running) => {
+            StoreQuery::NextCall(running) => {
                 let running: Vec<String> = running
                     .iter()
                     .map(|(caller, id)| format!("{}\u{1f}{}", clean(caller), clean(id)))
@@ -619,10 +620,10 @@ struct Columns<'b> {
 }
 
 impl<'b> Columns<'b> {
-    fn of(all: impl Iterator<Item = (&'b String, &'b Moved)>) -> Result<Self, Failure> {
+    fn of(all: impl Iterator<Item = (&'b String, &'b ReceiptChange)>) -> Result<Self, Failure> {
         let mut columns = Self::default();
         for (id, moved) in all {
-            let Some(Put { receipt, fence, text }) = &moved.after else { continue };
+            let Some(ReceiptWrite { receipt, fence, text }) = &moved.after else { continue };
             if let Some((state, fence)) = moved.before {
                 columns.was.push(state.as_str());
                 columns.held.push(number(fence));
@@ -707,7 +708,7 @@ fn log_columns<'b>(writer: &'b str, batch: &'b Batch) -> Result<Parameters<'b>, 
     let (mut packed, mut shared) = (Vec::new(), Vec::new());
     for (log, seq) in &batch.logs {
         let whole = &log.record.text;
-        let receipt = share::giver(batch, log, *seq);
+        let receipt = result_reference::giver(batch, log, *seq);
         let part = receipt.and_then(|receipt| Part::of(whole, receipt));
         let rest = part.and_then(|part| part.taken_from(whole));
         seqs.push(number(*seq));

@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::backend::chain::{Head, Placed};
+use toolbooth_audit::backend::chain::{ChainedEvent, Head};
 use toolbooth_audit::backend::pruning::Progress;
 use toolbooth_audit::backend::working::{Batch, Needs, WorkingSet};
-use toolbooth_audit::backend::writer::{Backend, End, Failure};
+use toolbooth_audit::backend::writer::{Backend, Failure, LogEnd};
 
 use super::connection::{Durability, connect};
 use super::folder::StoreFolder;
-use super::lookup::Found;
 use super::room::Rooms;
+use super::search_index::Found;
 use super::transaction::{Transaction, failed};
-use super::{carry, schema, unavailable};
+use super::{schema, unavailable, wal_checkpoint};
 
 /// Pause between two checks whether more steps have come.
 const GATHER_STEP: Duration = Duration::from_micros(50);
@@ -162,7 +162,7 @@ impl SqliteBackend {
             set.forget();
         }
         if let Some(connection) = &self.connection {
-            let looked = self.rooms.look(connection, set);
+            let looked = self.rooms.measure(connection, set);
             looked.or_else(|failure| self.within(|_| Err(failure)))?;
         }
         // Checked inside a transaction, since the WAL exists only from the first one on.
@@ -202,7 +202,7 @@ impl Backend for SqliteBackend {
             .extend(batch.upkeep.pruned.as_ref().and_then(|removal| removal.progress.clone()));
         if !batch.events.is_empty() {
             let place = |seq: u64| schema::place(self.writer_no, seq.cast_signed());
-            let of = |placed: &Placed| Found::of(place(placed.event.seq), &placed.event.body);
+            let of = |placed: &ChainedEvent| Found::of(place(placed.event.seq), &placed.event.body);
             // If the channel is full, the search index reads the events from the database.
             let _ = self.written.try_send(batch.events.iter().map(of).collect());
         }
@@ -225,12 +225,12 @@ impl Backend for SqliteBackend {
 
     /// Opens a new connection, and accepts it only after a complete WAL checkpoint and a
     /// `quick_check`.
-    async fn recover(&mut self, writer: &str) -> Result<End, LedgerError> {
+    async fn recover(&mut self, writer: &str) -> Result<LogEnd, LedgerError> {
         let red = |what: String| Err(LedgerError::unavailable(what));
         self.check_files()?;
         self.connection = None;
         let mut connection = connect(&self.path, self.durability).map_err(unavailable)?;
-        carry::watch(&mut connection, self.grown.clone()).map_err(unavailable)?;
+        wal_checkpoint::watch(&mut connection, self.grown.clone()).map_err(unavailable)?;
         let busy: i64 = connection
             .query_row("PRAGMA wal_checkpoint(FULL)", [], |row| row.get(0))
             .map_err(unavailable)?;
@@ -245,7 +245,7 @@ impl Backend for SqliteBackend {
         }
         let end = connection
             .query_row("SELECT size, last_leaf FROM writers WHERE writer = ?1", [writer], |row| {
-                Ok(End { size: row.get::<_, i64>(0)?.unsigned_abs(), last_leaf: row.get(1)? })
+                Ok(LogEnd { size: row.get::<_, i64>(0)?.unsigned_abs(), last_leaf: row.get(1)? })
             })
             .map_err(unavailable)?;
         self.connection = Some(connection);

@@ -10,15 +10,15 @@ use rusqlite::{Connection, OptionalExtension, ToSql};
 use serde::Deserialize;
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::merkle::Hash;
-use toolbooth_audit::backend::pruning::Gone;
+use toolbooth_audit::backend::pruning::PrunedRange;
 use toolbooth_audit::reads::{Include, RawEntry, RawRecord};
 use toolbooth_contracts::event::AuditEventKind;
 
 use super::compact::{Compact, Shown};
-use super::lookup;
 use super::queries::{EVENT, LOG, body, keys, limited};
 use super::schema::{SEQ_BITS, place};
-use super::{share, unavailable, unreadable_at};
+use super::search_index;
+use super::{result_reference, unavailable, unreadable_at};
 use crate::shorten;
 
 /// The members of an event that name a receipt.
@@ -74,7 +74,7 @@ impl LogPage<'_> {
             let bytes = shorten::unpack(&body).unwrap_or_default();
             let mut entry = RawEntry {
                 writer: writer.to_owned(),
-                seq: lookup::split(at).1.unsigned_abs(),
+                seq: search_index::split(at).1.unsigned_abs(),
                 bytes,
                 ..RawEntry::default()
             };
@@ -94,7 +94,7 @@ impl LogPage<'_> {
         let receipt = entry.receipt.as_ref();
         let given = |_: &str| Ok(receipt.map(|receipt| receipt.bytes.clone()));
         entry.log = log.map(|body| RawRecord {
-            bytes: share::unpack(&body, at, given).unwrap_or_default(),
+            bytes: result_reference::unpack(&body, at, given).unwrap_or_default(),
             ..RawRecord::default()
         });
         Ok(())
@@ -225,7 +225,7 @@ fn next_unknown(database: &Connection, from: i64) -> Result<Option<i64>, LedgerE
             .and_then(|mut statement| statement.query_row([place(from, 0)], |row| row.get(0)))
             .map_err(unavailable)?;
         let Some(next) = next else { return Ok(None) };
-        let no = lookup::split(next).0;
+        let no = search_index::split(next).0;
         let name: Option<RawText> = database
             .prepare_cached("SELECT writer FROM writers WHERE no = ?1")
             .and_then(|mut statement| statement.query_row([no], |row| row.get(0)).optional())
@@ -291,7 +291,7 @@ pub(super) fn gone_page(
     database: &Connection,
     after: Option<(String, u64)>,
     limit: usize,
-) -> Result<Vec<(String, Gone)>, LedgerError> {
+) -> Result<Vec<(String, PrunedRange)>, LedgerError> {
     let sql = "SELECT DISTINCT place >> ?1, (SELECT writer FROM writers WHERE no = place >> ?1)
                FROM gone";
     let mut logs: Vec<(String, i64)> = database
@@ -317,10 +317,13 @@ pub(super) fn gone_page(
         let given = (place(no, from), place(no + 1, 0), limited(limit - found.len()));
         let read = |row: &rusqlite::Row<'_>| {
             let root: Shown = row.get(2)?;
-            let seq = lookup::split(row.get(0)?).1.unsigned_abs();
+            let seq = search_index::split(row.get(0)?).1.unsigned_abs();
             // An invalid hash becomes zeros, which match no root.
             let root = Hash::parse(&root.0).unwrap_or(Hash([0; 32]));
-            Ok((name.clone(), Gone { seq, size: row.get::<_, i64>(1)?.unsigned_abs(), root }))
+            Ok((
+                name.clone(),
+                PrunedRange { seq, size: row.get::<_, i64>(1)?.unsigned_abs(), root },
+            ))
         };
         let mut statement = database.prepare_cached(sql).map_err(unavailable)?;
         let rows = statement.query_map(given, read).map_err(unreadable_at("gone", &name))?;

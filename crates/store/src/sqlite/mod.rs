@@ -3,22 +3,22 @@
 //! Path: 6, 9. Doc: records.md#stores
 
 mod backend;
-mod carry;
 mod compact;
 mod connection;
 mod folder;
 mod log_pages;
-mod lookup;
 mod maintenance;
 mod open;
 mod prune;
 mod queries;
 mod reads;
+mod result_reference;
 mod room;
 mod rows;
 mod schema;
-mod share;
+mod search_index;
 mod transaction;
+mod wal_checkpoint;
 
 pub use folder::{DATABASE, StoreFolder};
 pub use maintenance::{MaintenanceError, backup, restore, vacuum};

@@ -16,12 +16,12 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::chain::Head;
-use toolbooth_audit::backend::recorder::{Recorder, Runner};
+use toolbooth_audit::backend::recorder::{Recorder, StepRunner};
 use toolbooth_audit::backend::room::Room;
 use toolbooth_audit::backend::steps::{self, AcceptRestored, Start, Step};
-use toolbooth_audit::backend::watch::Watch;
 use toolbooth_audit::backend::working::WorkingSet;
-use toolbooth_audit::backend::writer::{Steps, Writer};
+use toolbooth_audit::backend::writer::{Writer, WriterHandle};
+use toolbooth_audit::backend::writer_status::WriterStatus;
 use toolbooth_audit::checkpoint::Checkpoint;
 use toolbooth_audit::digest::Digester;
 use toolbooth_audit::ledger::Moment;
@@ -36,7 +36,7 @@ use super::reads::SqliteReads;
 use super::room::Rooms;
 use super::rows::{HEAD, head};
 use super::schema::MigrateError;
-use super::{OpenError, carry, lookup, schema};
+use super::{OpenError, schema, search_index, wal_checkpoint};
 
 /// Time limit of the integrity check when a database is opened.
 const LOOK_MAX: Duration = Duration::from_millis(250);
@@ -62,7 +62,7 @@ pub type SqliteLedger = Recorder<Sqlite>;
 #[derive(Debug)]
 pub struct Sqlite {
     writer: String,
-    steps: Steps,
+    steps: WriterHandle,
     reads: SqliteReads,
     folder: StoreFolder,
     /// The thread of the writer first, then those of the search index and of WAL checkpoints.
@@ -71,7 +71,7 @@ pub struct Sqlite {
     _lock: File,
 }
 
-impl Runner for Sqlite {
+impl StepRunner for Sqlite {
     type Reads = SqliteReads;
 
     async fn run<S: Step>(&self, step: S) -> Result<S::Answer, LedgerError> {
@@ -194,11 +194,11 @@ pub fn open(
         },
     );
     let writer_no = begun.map_err(database)?;
-    let (written, handed) = lookup::found_channel();
-    let watch = Arc::new(Watch::default());
-    let (steps, queue) = Steps::new(Arc::clone(&watch));
-    let (grown, growing) = carry::notices();
-    carry::watch(&mut connection, grown.clone()).map_err(database)?;
+    let (written, handed) = search_index::found_channel();
+    let status = Arc::new(WriterStatus::default());
+    let (steps, queue) = WriterHandle::new(Arc::clone(&status));
+    let (grown, growing) = wal_checkpoint::notices();
+    wal_checkpoint::watch(&mut connection, grown.clone()).map_err(database)?;
     let backend = SqliteBackend {
         path: path.clone(),
         durability,
@@ -215,8 +215,8 @@ pub fn open(
         progress: HashMap::new(),
     };
     let head = Head::new(writer.to_owned());
-    let set = WorkingSet::new(head, digester.clone(), Arc::clone(&watch));
-    let serving = Writer::new(backend, set, watch).serve(queue);
+    let set = WorkingSet::new(head, digester.clone(), Arc::clone(&status));
+    let serving = Writer::new(backend, set, status).serve(queue);
     let start_thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new()
             .name(name.to_owned())
@@ -227,9 +227,10 @@ pub fn open(
     let reads = SqliteReads::open(&path)?;
     let own = path.clone();
     let gathering =
-        start_thread("toolbooth-lookup", Box::new(move || lookup::serve(&own, &handed)))?;
+        start_thread("toolbooth-lookup", Box::new(move || search_index::serve(&own, &handed)))?;
     let own = path.clone();
-    let carrying = start_thread("toolbooth-carry", Box::new(move || carry::serve(&own, &growing)))?;
+    let carrying =
+        start_thread("toolbooth-carry", Box::new(move || wal_checkpoint::serve(&own, &growing)))?;
     let accepted = accept_restored.then(|| AcceptRestored {
         lost: lost.map(|lost| (lost.writer, lost.size)),
         at: at.clone(),

@@ -7,24 +7,24 @@ use std::collections::BTreeSet;
 use rusqlite::OptionalExtension;
 use serde::Deserialize;
 use toolbooth_audit::backend::merkle::{Hash, leaf_hash};
-use toolbooth_audit::backend::pruning::{self, BLOCK, EventRules, Gone, Piece, Removal};
+use toolbooth_audit::backend::pruning::{self, BLOCK, EventRules, Piece, PrunedRange, Removal};
 use toolbooth_audit::backend::working::{CallName, WorkingSet};
 use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::reads::PrunedLog;
 use toolbooth_contracts::receipt::AuditPlace;
 
 use super::compact::{Compact, Name, Shown};
-use super::lookup::split;
 use super::rows::{RECEIPT, limited, receipt_row, unreadable};
 use super::schema::place;
+use super::search_index::split;
 use super::transaction::{Transaction, failed};
-use super::{share, unavailable};
+use super::{result_reference, unavailable};
 use crate::{Unreadable, shorten};
 
 /// The members of an agent log that show when the call ended, and whether it was dispatched.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Told {
+pub(super) struct LogMembers {
     #[serde(default)]
     pub(super) timestamp: String,
     pub(super) receipt_id: Option<String>,
@@ -121,8 +121,8 @@ impl Transaction<'_> {
     }
 
     /// Reads the members of the agent log at `place` that pruning needs.
-    pub(super) fn told(&self, place: i64, log: &[u8]) -> Result<Told, Failure> {
-        let text = share::unpack(log, place, |id| {
+    pub(super) fn told(&self, place: i64, log: &[u8]) -> Result<LogMembers, Failure> {
+        let text = result_reference::unpack(log, place, |id| {
             let sql = "SELECT fence, body FROM receipts WHERE id = ?1";
             let row = self.connection.prepare_cached(sql).and_then(|mut statement| {
                 statement.query_row([Compact::of(id)], receipt_row).optional()
@@ -237,7 +237,7 @@ impl Transaction<'_> {
             let root = Hash::parse(&root.0)
                 .ok_or_else(|| unreadable(Unreadable::of("`root` is no hash").at("gone", at)))?;
             let (seq, size) = (split(at).1.unsigned_abs(), size.unsigned_abs());
-            pieces.push(Piece::Gone(Gone { seq, size, root }));
+            pieces.push(Piece::PrunedRange(PrunedRange { seq, size, root }));
         }
         let sql = "SELECT place, body FROM events WHERE place >= ?1 AND place < ?2";
         let events: Vec<(i64, Vec<u8>)> =
@@ -332,7 +332,7 @@ impl Transaction<'_> {
         self.one("SELECT no FROM writers WHERE writer = ?1", [writer], |row| row.get(0))
     }
 
-    fn put_gone(&self, no: i64, gone: &[Gone]) -> Result<(), Failure> {
+    fn put_gone(&self, no: i64, gone: &[PrunedRange]) -> Result<(), Failure> {
         for part in gone {
             let root = part.root.to_string();
             let sql = "INSERT INTO gone (place, size, root) VALUES (?1, ?2, ?3)";

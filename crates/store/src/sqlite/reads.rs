@@ -11,7 +11,7 @@ use async_channel::{Receiver, Sender};
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension};
 use toolbooth_audit::LedgerError;
-use toolbooth_audit::backend::pruning::Gone;
+use toolbooth_audit::backend::pruning::PrunedRange;
 use toolbooth_audit::backend::working::CallName;
 use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_audit::reads::{
@@ -26,11 +26,11 @@ use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 use super::compact::{Compact, Shown};
 use super::connection::connect_to_read;
 use super::log_pages::{Naming, RawText, column, gone_page, log_page, writer_name};
-use super::lookup::{self, Lookup, Search};
 use super::queries::{EVENT, LOG, body, keys, limited};
 use super::rows::{CALL, HEAD, RECEIPT, call, head_of, receipt_row};
 use super::schema::{SEQ_BITS, place};
-use super::{OpenError, schema, share, unavailable, unreadable_at};
+use super::search_index::{self, Lookup, Search};
+use super::{OpenError, result_reference, schema, unavailable, unreadable_at};
 use crate::{Unreadable, shorten};
 
 /// Reader threads, each with its own connections.
@@ -141,7 +141,7 @@ fn read_event(place: i64, stored: &[u8]) -> Result<AuditEvent, LedgerError> {
 /// Reads the agent log that is stored at `place`, including the part that it shares with its
 /// receipt.
 fn read_log(database: &Connection, place: i64, stored: &[u8]) -> Result<AgentLog, LedgerError> {
-    let text = share::unpack(stored, place, |id| {
+    let text = result_reference::unpack(stored, place, |id| {
         let sql = "SELECT body FROM receipts WHERE id = ?1";
         let body: Option<Vec<u8>> = database
             .prepare_cached(sql)
@@ -408,7 +408,7 @@ fn unaccounted_logs(
     {
         let writer: Option<Shown> = row.get(1).map_err(unavailable)?;
         let at = row.get(2).map_err(unavailable)?;
-        let seq = lookup::split(at).1.unsigned_abs();
+        let seq = search_index::split(at).1.unsigned_abs();
         if writer.is_some_and(|writer| lacking.get(&writer.0).is_some_and(|size| seq < *size)) {
             continue;
         }
@@ -655,7 +655,7 @@ impl LedgerReads for SqliteReads {
         &self,
         after: Option<(String, u64)>,
         limit: usize,
-    ) -> Result<Vec<(String, Gone)>, LedgerError> {
+    ) -> Result<Vec<(String, PrunedRange)>, LedgerError> {
         self.run(move |reader| gone_page(&reader.database, after, limit)).await
     }
 
@@ -675,7 +675,7 @@ impl LedgerReads for SqliteReads {
     }
 
     async fn index_differences(&self) -> Result<Vec<String>, LedgerError> {
-        self.run(|reader| lookup::differences(&reader.database, &reader.path)).await
+        self.run(|reader| search_index::differences(&reader.database, &reader.path)).await
     }
 
     async fn approval_page(

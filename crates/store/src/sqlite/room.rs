@@ -13,8 +13,8 @@ use toolbooth_audit::backend::writer::Failure;
 
 use super::OpenError;
 use super::folder::StoreFolder;
-use super::lookup::{self, split};
 use super::schema::place;
+use super::search_index::{self, split};
 use super::transaction::{Transaction, failed};
 
 /// The smallest bound of a store that is of use.
@@ -48,7 +48,7 @@ impl Rooms {
     }
 
     /// Measures again if the last measurement is old, or if it found little room.
-    pub(super) fn look(
+    pub(super) fn measure(
         &mut self,
         connection: &Connection,
         set: &mut WorkingSet,
@@ -102,7 +102,7 @@ fn used(connection: &Connection, database: &Path) -> rusqlite::Result<(u64, u64)
     };
     let page = number("PRAGMA page_size")?;
     let (pages, empty) = (number("PRAGMA page_count")?, number("PRAGMA freelist_count")?);
-    let beside = std::fs::metadata(database.with_file_name(lookup::LOOKUP));
+    let beside = std::fs::metadata(database.with_file_name(search_index::LOOKUP));
     let beside = beside.map_or(0, |file| file.size());
     let used = pages.saturating_sub(empty).saturating_mul(page).saturating_add(beside);
     Ok((used, empty.saturating_mul(page)))

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use rusqlite::{OptionalExtension, Params, Row};
 use serde_json::Value;
-use toolbooth_audit::backend::chain::{Head, Placed};
+use toolbooth_audit::backend::chain::{ChainedEvent, Head};
 use toolbooth_audit::backend::steps;
 use toolbooth_audit::backend::working::{
-    ApprovalName, Batch, CallName, Earlier, Moved, Needs, OtherHead, Put, Stored, Survey,
-    WorkingSet,
+    ApprovalName, Batch, CallName, Earlier, Needs, OtherHead, ReceiptChange, ReceiptWrite,
+    StoreQuery, Stored, WorkingSet,
 };
 use toolbooth_audit::backend::writer::Failure;
 use toolbooth_audit::queue::{self, QueueState, QueuedCall, RawCall};
@@ -21,7 +21,7 @@ use toolbooth_contracts::receipt::{AuditPlace, ClaimState, Receipt};
 
 use super::compact::{Compact, Name, Shown};
 use super::transaction::{Transaction, failed};
-use super::{schema, share};
+use super::{result_reference, schema};
 use crate::{Unreadable, shorten, unwritable};
 
 /// The table of a receipt: open claims (running, waiting or in doubt), settled receipts,
@@ -287,9 +287,9 @@ impl Transaction<'_> {
         self.one(&sql, [caller, call_id], call)
     }
 
-    fn survey(&self, survey: Survey, set: &mut WorkingSet) -> Result<(), Failure> {
+    fn survey(&self, survey: StoreQuery, set: &mut WorkingSet) -> Result<(), Failure> {
         match survey {
-            Survey::Lost => {
+            StoreQuery::Lost => {
                 let sql = "SELECT fence, body, id FROM open_receipts
                            WHERE state IN ('in_flight', 'awaiting_input') AND writer <> ?1
                            ORDER BY id";
@@ -302,24 +302,26 @@ impl Transaction<'_> {
                     }
                 }
             }
-            Survey::UnnamedHeads => {
+            StoreQuery::UnnamedHeads => {
                 let of = "named = 0 AND writer <> ?1";
                 set.surveyed.heads = self.heads(of, checkpoint::HEADS_MAX)?;
             }
-            Survey::Beginning { heads } => {
+            StoreQuery::Beginning { heads } => {
                 if heads {
                     set.surveyed.heads = self.heads("writer <> ?1", usize::MAX)?;
                 }
                 set.surveyed.earlier = self.earlier()?;
             }
-            Survey::PrunableReceipts(before, limit) => self.load_prunable(&before, limit, set)?,
-            Survey::PrunableLogs(before, limit) => self.prunable_logs(&before, limit, set)?,
-            Survey::DroppableLogs(limit) => self.droppable_logs(limit, set)?,
-            Survey::PrunableEvents(before) => self.prunable_events(&before, set)?,
-            Survey::PrunableCalls(before, limit) => {
+            StoreQuery::PrunableReceipts(before, limit) => {
+                self.load_prunable(&before, limit, set)?
+            }
+            StoreQuery::PrunableLogs(before, limit) => self.prunable_logs(&before, limit, set)?,
+            StoreQuery::DroppableLogs(limit) => self.droppable_logs(limit, set)?,
+            StoreQuery::PrunableEvents(before) => self.prunable_events(&before, set)?,
+            StoreQuery::PrunableCalls(before, limit) => {
                 set.surveyed.removal.calls = self.prunable_calls(&before, limit)?;
             }
-            Survey::NextCall(own) => {
+            StoreQuery::NextCall(own) => {
                 set.surveyed.call = match self.next_call(&own)? {
                     Some(call) => Some(RawCall {
                         state: call.state.as_str().to_owned(),
@@ -447,7 +449,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    fn put_receipts(&self, receipts: &BTreeMap<String, Moved>) -> Result<(), Failure> {
+    fn put_receipts(&self, receipts: &BTreeMap<String, ReceiptChange>) -> Result<(), Failure> {
         let prepare = |sql: &str| self.connection.prepare_cached(sql).map_err(failed);
         let mut open = prepare(
             "INSERT INTO open_receipts (id, tool, state, writer, fence, body)
@@ -476,7 +478,7 @@ impl Transaction<'_> {
                 }
                 None => (),
             }
-            let (Some(Put { receipt, fence, text }), Some(now)) = (after, now) else {
+            let (Some(ReceiptWrite { receipt, fence, text }), Some(now)) = (after, now) else {
                 moved.accounted.as_ref().map_or(Ok(()), |at| self.lost(at))?;
                 continue;
             };
@@ -512,10 +514,10 @@ impl Transaction<'_> {
         let given = (&at.writer, number(at.seq), schema::SEQ_BITS);
         let log: Option<(i64, Vec<u8>)> =
             self.one(sql, given, |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let Some((place, body)) = log.filter(|(_, body)| share::is_shared(body)) else {
+        let Some((place, body)) = log.filter(|(_, body)| result_reference::is_shared(body)) else {
             return Ok(());
         };
-        let whole = match share::unpack(&body, place, |_| Ok(Some(text))) {
+        let whole = match result_reference::unpack(&body, place, |_| Ok(Some(text))) {
             Ok(whole) => whole,
             // Damage in one log must not stop the pruning of other records; `audit verify` reports
             // it.
@@ -551,7 +553,7 @@ impl Transaction<'_> {
         schema::place(self.writer_no, number(seq))
     }
 
-    fn put_events(&self, events: &[Placed]) -> Result<(), Failure> {
+    fn put_events(&self, events: &[ChainedEvent]) -> Result<(), Failure> {
         let sql = "INSERT INTO events (place, body) VALUES (?1, ?2)";
         let mut insert = self.connection.prepare_cached(sql).map_err(failed)?;
         for placed in events {
@@ -570,8 +572,8 @@ impl Transaction<'_> {
         let mut insert = self.connection.prepare_cached(sql).map_err(failed)?;
         for (log, seq) in &batch.logs {
             let text = &log.record.text;
-            let shared = match crate::share::giver(batch, log, *seq) {
-                Some(receipt) => share::pack(text, receipt).map_err(unreadable)?,
+            let shared = match crate::result_reference::giver(batch, log, *seq) {
+                Some(receipt) => result_reference::pack(text, receipt).map_err(unreadable)?,
                 None => None,
             };
             let body = match shared {

@@ -12,7 +12,7 @@ use super::{caller, text_argument};
 use crate::cli::Context;
 use crate::compose::Runtime;
 use crate::failure::{Failure, USAGE};
-use crate::offline::{OfflineGateway, say_assumptions};
+use crate::offline::{OfflineGateway, report_assumptions};
 use crate::output::{self, Format};
 use crate::trust::Trusted;
 
@@ -26,11 +26,11 @@ pub(super) async fn call(
 ) -> Result<bool, Failure> {
     let text = text_argument(args)?;
     let args = arguments(&text)?;
-    say_assumptions(&loaded);
+    report_assumptions(&loaded);
     let caller = caller(&loaded.config, &context.caller)?;
-    let frame = OfflineGateway::build(loaded).await?;
-    find(&frame, std::iter::once(tool)).await;
-    let runtime = Runtime::build(frame).await?;
+    let offline = OfflineGateway::build(loaded).await?;
+    find(&offline, std::iter::once(tool)).await;
+    let runtime = Runtime::build(offline).await?;
     runtime.note_discovered().await;
     let asked = ToolCall {
         tool: ToolName::Wire(tool.to_owned()),
@@ -124,9 +124,9 @@ fn arguments(text: &[u8]) -> Result<Box<RawValue>, Failure> {
 }
 
 /// Asks the sources that may have a tool; none where it is known without asking.
-async fn find<'t>(frame: &OfflineGateway, tools: impl Iterator<Item = &'t str>) {
-    let world = frame.worlds.now();
-    let config = &frame.loaded.config;
+async fn find<'t>(offline: &OfflineGateway, tools: impl Iterator<Item = &'t str>) {
+    let world = offline.worlds.now();
+    let config = &offline.loaded.config;
     let (mut servers, mut everything) = (Vec::new(), false);
     for tool in tools {
         let id = world.names().tool_id(tool);
@@ -150,11 +150,11 @@ async fn find<'t>(frame: &OfflineGateway, tools: impl Iterator<Item = &'t str>) 
         everything |= servers.len() == before;
     }
     if everything {
-        frame.catalogue.refresh_all().await;
+        offline.catalogue.refresh_all().await;
     } else if !servers.is_empty() {
         let wanted =
             |source: &Source| matches!(source, Source::Mcp(name) if servers.contains(name));
-        frame.catalogue.refresh_only(wanted).await;
+        offline.catalogue.refresh_only(wanted).await;
     }
 }
 
@@ -185,16 +185,16 @@ pub(super) async fn plan(
     };
     // Before a source is asked or a record begun.
     check_plan(&plan, Limits::default().plan_steps_max).map_err(refused)?;
-    say_assumptions(&loaded);
+    report_assumptions(&loaded);
     let caller = caller(&loaded.config, caller_name)?;
-    let frame = OfflineGateway::build(loaded).await?;
+    let offline = OfflineGateway::build(loaded).await?;
     let steps = plan.steps.iter().flatten().map(|step| step.tool.as_str());
     let names: Vec<String> =
         steps.chain(plan.tools.iter().flatten().map(String::as_str)).map(str::to_owned).collect();
-    if frame.worlds.now().policy().enabled().is_ok() {
-        find(&frame, names.iter().map(String::as_str)).await;
+    if offline.worlds.now().policy().enabled().is_ok() {
+        find(&offline, names.iter().map(String::as_str)).await;
     }
-    let runtime = Runtime::build(frame).await?;
+    let runtime = Runtime::build(offline).await?;
     runtime.note_discovered().await;
     let context = CallContext { agent_id: Some("cli".to_owned()), ..CallContext::default() };
     let report = runtime.proxy.plan(plan, &caller, &context).await;

@@ -91,7 +91,7 @@ pub(super) async fn check(
 
 /// Contracts that ask for less than the process that serves them has.
 async fn exceeding(loaded: Loaded, name: &str, text: &[u8]) -> Result<Vec<FileFinding>, Failure> {
-    let frame = OfflineGateway::build(Trusted::starting_nothing(loaded)).await?;
+    let offline = OfflineGateway::build(Trusted::starting_nothing(loaded)).await?;
     let finding = |(id, reason): (ToolId, String)| {
         let quoted = format!("\"{id}\"");
         let at = text.windows(quoted.len()).position(|part| part == quoted.as_bytes());
@@ -109,8 +109,8 @@ async fn exceeding(loaded: Loaded, name: &str, text: &[u8]) -> Result<Vec<FileFi
             column,
         }
     };
-    let findings = frame.catalogue.uncontained().into_iter().map(finding).collect();
-    frame.close().await;
+    let findings = offline.catalogue.uncontained().into_iter().map(finding).collect();
+    offline.close().await;
     Ok(findings)
 }
 

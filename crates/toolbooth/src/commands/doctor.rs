@@ -66,7 +66,7 @@ pub(super) async fn doctor(
             store(&loaded, &mut checks).await;
             sandbox(&loaded, &mut checks).await;
             match OfflineGateway::build(loaded).await {
-                Ok(frame) => sources(&frame, &mut checks).await,
+                Ok(offline) => sources(&offline, &mut checks).await,
                 Err(failure) => checks.push(of_failure("registry and policy", &failure)),
             }
         }
@@ -272,11 +272,11 @@ async fn store(loaded: &Loaded, checks: &mut Vec<Check>) {
 }
 
 /// What the mode of the lock means for the tools of sources.
-fn lock(frame: &OfflineGateway, before: &Lock) -> Check {
-    if frame.catalogue.sources().next().is_none() {
+fn lock(offline: &OfflineGateway, before: &Lock) -> Check {
+    if offline.catalogue.sources().next().is_none() {
         return ok("lock", "no tools that need one");
     }
-    let path = frame.loaded.lock().display().to_string();
+    let path = offline.loaded.lock().display().to_string();
     match before {
         Lock::File(lock) => {
             ok("lock", format!("mode file: {} tool(s) approved in {path}", lock.len()))
@@ -294,7 +294,7 @@ fn lock(frame: &OfflineGateway, before: &Lock) -> Check {
             "take `mode = \"off\"` out of `[lock]`; the first listing of each source is pinned then",
         ),
         Lock::FirstUse(pins) => {
-            let unseen: Vec<String> = frame
+            let unseen: Vec<String> = offline
                 .catalogue
                 .sources()
                 .filter(|source| !pins.has_seen(source))
@@ -304,7 +304,7 @@ fn lock(frame: &OfflineGateway, before: &Lock) -> Check {
                 "mode first-use: {} tool(s) of {} source(s) pinned in {}",
                 pins.len(),
                 pins.sources_seen(),
-                frame.loaded.pins().path().display()
+                offline.loaded.pins().path().display()
             );
             let pinned = match pins.unrecorded().len() {
                 0 => pinned,
@@ -351,11 +351,11 @@ fn write_hint(loaded: &Loaded, source: &str) -> Option<String> {
     Some(format!("it reads {first}; where it should write it: `{line}`"))
 }
 
-async fn sources(frame: &OfflineGateway, checks: &mut Vec<Check>) {
+async fn sources(offline: &OfflineGateway, checks: &mut Vec<Check>) {
     // Pins that the listings below would make are not kept.
-    let before = frame.worlds.now().approvals().lock.clone();
-    frame.catalogue.want_states().await;
-    for state in frame.catalogue.refresh_all().await {
+    let before = offline.worlds.now().approvals().lock.clone();
+    offline.catalogue.want_states().await;
+    for state in offline.catalogue.refresh_all().await {
         checks.push(match &state.unhealthy {
             Some(reason) => bad(
                 state.source.clone(),
@@ -364,7 +364,7 @@ async fn sources(frame: &OfflineGateway, checks: &mut Vec<Check>) {
                 remedy_of(reason),
             ),
             None if state.problems.is_empty() && state.quarantined.is_empty() => Check {
-                remedy: write_hint(&frame.loaded, &state.source),
+                remedy: write_hint(&offline.loaded, &state.source),
                 ..ok(state.source.clone(), format!("{} tool(s)", state.tools))
             },
             None if !state.quarantined.is_empty() => bad(
@@ -381,9 +381,9 @@ async fn sources(frame: &OfflineGateway, checks: &mut Vec<Check>) {
             ),
         });
     }
-    checks.push(lock(frame, &before));
-    let coverage = frame.catalogue.coverage(false).await;
-    frame.close().await;
+    checks.push(lock(offline, &before));
+    let coverage = offline.catalogue.coverage(false).await;
+    offline.close().await;
     checks.push(ok(
         "registry",
         format!("{} tool(s), {} can run", coverage.totals.total, coverage.totals.real),

@@ -15,7 +15,7 @@ use toolbooth_registry::{RegisteredTool, Source};
 use crate::compose::Runtime;
 use crate::config::lock::LockMode;
 use crate::failure::{FAILED, Failure, OUT_OF_REACH};
-use crate::offline::{OfflineGateway, say_assumptions};
+use crate::offline::{OfflineGateway, report_assumptions};
 use crate::output::{self, Format};
 use crate::settings::{check_replicas, read_lock_file};
 use crate::terminal;
@@ -23,7 +23,7 @@ use crate::trust::Trusted;
 
 /// What the sources say now, against the lock file, or the pins where there is none.
 struct Compared {
-    frame: OfflineGateway,
+    offline: OfflineGateway,
     /// The mode, and the approved tools, as they were before the sources were asked.
     before: Lock,
     /// The approved tools that the sources are compared with.
@@ -34,16 +34,16 @@ struct Compared {
 
 impl Compared {
     async fn of(loaded: Trusted) -> Result<Self, Failure> {
-        say_assumptions(&loaded);
-        let frame = OfflineGateway::build(loaded).await?;
-        let before = frame.worlds.now().approvals().lock.clone();
+        report_assumptions(&loaded);
+        let offline = OfflineGateway::build(loaded).await?;
+        let before = offline.worlds.now().approvals().lock.clone();
         let lock = match &before {
             Lock::File(lock) | Lock::FirstUse(lock) => lock.clone(),
             // The file has no effect in this mode, and is still not written over unasked.
-            Lock::Off => read_lock_file(&frame.loaded)?.unwrap_or_else(LockFile::empty),
+            Lock::Off => read_lock_file(&offline.loaded)?.unwrap_or_else(LockFile::empty),
             Lock::Missing => LockFile::empty(),
         };
-        let states = frame.catalogue.refresh_all().await;
+        let states = offline.catalogue.refresh_all().await;
         for state in &states {
             if let Some(reason) = &state.unhealthy {
                 crate::note(&format!("{} does not answer, its tools stay: {reason}", state.source));
@@ -52,13 +52,13 @@ impl Compared {
                 crate::note(&format!("{}: {problem}", state.source));
             }
         }
-        let world = frame.worlds.now();
+        let world = offline.worlds.now();
         let configured: Vec<&str> = states.iter().map(|state| state.source.as_str()).collect();
         let pinned = matches!(before, Lock::FirstUse(_));
         let answered = |source: &Source| {
             // A source that is not configured any more has no tools, and keeps its pins.
             (!pinned && !configured.contains(&source.to_string().as_str()))
-                || frame.catalogue.has_answered(source)
+                || offline.catalogue.has_answered(source)
         };
         let tools = world.registry().iter().map(AsRef::as_ref);
         let mut diffs = lock::diff(&lock, tools, world.objections(), answered);
@@ -68,9 +68,9 @@ impl Compared {
         diffs.retain(|diff| {
             let source = Source::parse(&diff.source);
             diff.change == Change::Removed
-                || source.is_none_or(|source| frame.catalogue.has_answered(&source))
+                || source.is_none_or(|source| offline.catalogue.has_answered(&source))
         });
-        Ok(Self { frame, before, lock, diffs, states })
+        Ok(Self { offline, before, lock, diffs, states })
     }
 
     fn all_answered(&self) -> bool {
@@ -90,7 +90,7 @@ impl Compared {
 
     /// Approves one difference.
     fn approve(&self, lock: &mut LockFile, diff: &ToolDiff) {
-        let world = self.frame.worlds.now();
+        let world = self.offline.worlds.now();
         let there = diff.change != Change::Removed;
         match (world.registry().get(&diff.tool_id), world.items().locked(&diff.tool_id)) {
             (Some(tool), _) if there => lock.approve(tool),
@@ -102,13 +102,13 @@ impl Compared {
     /// Records approvals, which count only once they are on record. Closes the frame and gives its
     /// configuration.
     async fn record(self, chosen: &[ToolDiff]) -> Result<Trusted, Failure> {
-        let world = self.frame.worlds.now();
-        let loaded = self.frame.loaded.clone();
+        let world = self.offline.worlds.now();
+        let loaded = self.offline.loaded.clone();
         if chosen.is_empty() {
-            self.frame.close().await;
+            self.offline.close().await;
             return Ok(loaded);
         }
-        let runtime = Runtime::build(self.frame).await?;
+        let runtime = Runtime::build(self.offline).await?;
         for diff in chosen {
             let tool = world.registry().get(&diff.tool_id).map(AsRef::<RegisteredTool>::as_ref);
             let facts = json!({
@@ -206,7 +206,7 @@ pub(super) async fn lock(loaded: Trusted, all: bool, format: Format) -> Result<b
     let there = loaded.lock().is_file();
     let mut compared = Compared::of(loaded).await?;
     if compared.states.is_empty() && !there {
-        compared.frame.close().await;
+        compared.offline.close().await;
         if format.is_json() {
             output::json(&json!({ "ok": true, "approved": 0, "suspicious": [] }));
         } else {
@@ -228,7 +228,7 @@ pub(super) async fn lock(loaded: Trusted, all: bool, format: Format) -> Result<b
         there || pinned
     };
     if !all && diffs.iter().any(asks) {
-        compared.frame.close().await;
+        compared.offline.close().await;
         if format.is_json() {
             output::json(
                 &json!({ "ok": false, "tools": diffs.iter().map(row).collect::<Vec<_>>() }),
@@ -276,7 +276,7 @@ pub(super) async fn diff(loaded: Trusted, format: Format) -> Result<bool, Failur
             .hint("`toolbooth lock` writes a lock file"));
     }
     let mut compared = Compared::of(loaded).await?;
-    compared.frame.close().await;
+    compared.offline.close().await;
     let diffs = std::mem::take(&mut compared.diffs);
     let (first, diffs): (Vec<ToolDiff>, Vec<ToolDiff>) =
         diffs.into_iter().partition(|diff| compared.is_first_use(diff));
@@ -309,7 +309,7 @@ pub(super) async fn diff(loaded: Trusted, format: Format) -> Result<bool, Failur
 }
 
 /// What an argument of `lock approve` names.
-enum Named<'a> {
+enum Selection<'a> {
     /// One tool; with a digest, as it was shown.
     Tool(&'a str, Option<&'a str>),
     /// The tools of a source.
@@ -318,7 +318,7 @@ enum Named<'a> {
     Pattern(ToolPattern),
 }
 
-impl<'a> Named<'a> {
+impl<'a> Selection<'a> {
     fn of(given: &'a str) -> Result<Self, Failure> {
         if let Some(source) = Source::parse(given).filter(Source::is_discovered) {
             return Ok(Self::Source(source));
@@ -356,7 +356,10 @@ impl<'a> Named<'a> {
 }
 
 /// The differences that arguments name.
-fn choose(compared: &Compared, named: &[(String, Named<'_>)]) -> Result<Vec<ToolDiff>, Failure> {
+fn choose(
+    compared: &Compared,
+    named: &[(String, Selection<'_>)],
+) -> Result<Vec<ToolDiff>, Failure> {
     let mut chosen: Vec<ToolDiff> = Vec::new();
     for (given, named) in named {
         let found: Vec<&ToolDiff> = compared
@@ -377,14 +380,16 @@ fn choose(compared: &Compared, named: &[(String, Named<'_>)]) -> Result<Vec<Tool
             let now = diff.source_digest.as_deref().unwrap_or_default();
             match named {
                 // `TOOL@DIGEST` approves what was shown, and nothing that the source says since.
-                Named::Tool(tool, Some(shown)) if shown.len() < 8 || !now.starts_with(shown) => {
+                Selection::Tool(tool, Some(shown))
+                    if shown.len() < 8 || !now.starts_with(shown) =>
+                {
                     let message =
                         format!("`{tool}` is not what `{shown}` stands for; nothing was approved");
                     return Err(Failure::new(FAILED, "changed-again", message)
                         .hint("`toolbooth lock diff` shows what its source says now"));
                 }
-                Named::Tool(..) => (),
-                Named::Source(_) | Named::Pattern(_) => {
+                Selection::Tool(..) => (),
+                Selection::Source(_) | Selection::Pattern(_) => {
                     if !diff.suspicious.is_empty() {
                         crate::note(&format!(
                             "`{}` is left out because of its text; approve it by its id",
@@ -410,8 +415,8 @@ fn meant<'k>(given: &str, known: &[&'k str]) -> Option<&'k str> {
 }
 
 /// No tool is what an argument names.
-fn unknown(compared: &Compared, given: &str, named: &Named<'_>) -> Failure {
-    let Named::Tool(tool, _) = named else {
+fn unknown(compared: &Compared, given: &str, named: &Selection<'_>) -> Failure {
+    let Selection::Tool(tool, _) = named else {
         let message = format!("no source lists a tool of `{given}`; nothing was approved");
         return Failure::new(FAILED, "unregistered-tool", message)
             .hint("`toolbooth lock diff` shows what there is to approve");
@@ -433,7 +438,7 @@ pub(super) async fn approve(
 ) -> Result<bool, Failure> {
     let mut named = Vec::new();
     for given in tools {
-        named.push((given.clone(), Named::of(given)?));
+        named.push((given.clone(), Selection::of(given)?));
     }
     match loaded.lock_mode() {
         LockMode::Off => {
@@ -445,7 +450,7 @@ pub(super) async fn approve(
         LockMode::File => (),
     }
     // A digest says what is approved; where one is missing, somebody has to have seen it.
-    let shown = named.iter().all(|(_, named)| matches!(named, Named::Tool(_, Some(_))));
+    let shown = named.iter().all(|(_, named)| matches!(named, Selection::Tool(_, Some(_))));
     let asks = !yes && !shown;
     if asks && !terminal::can_ask(format) {
         return Err(Failure::usage("there is no terminal to ask on; nothing was approved").hint(
@@ -457,7 +462,7 @@ pub(super) async fn approve(
     let chosen = match choose(&compared, &named) {
         Ok(chosen) => chosen,
         Err(failure) => {
-            compared.frame.close().await;
+            compared.offline.close().await;
             return Err(failure);
         }
     };
@@ -468,7 +473,7 @@ pub(super) async fn approve(
         && !chosen.is_empty()
         && !terminal::confirm(&format!("approve {} change(s)?", chosen.len()))
     {
-        compared.frame.close().await;
+        compared.offline.close().await;
         crate::note("nothing was approved");
         return Ok(false);
     }
@@ -476,7 +481,7 @@ pub(super) async fn approve(
     let same: Vec<&str> = named
         .iter()
         .filter_map(|(_, named)| match named {
-            Named::Tool(id, _) if !chosen.iter().any(|diff| diff.tool_id == *id) => Some(*id),
+            Selection::Tool(id, _) if !chosen.iter().any(|diff| diff.tool_id == *id) => Some(*id),
             _ => None,
         })
         .collect();

@@ -45,11 +45,11 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
         }
         Command::Check { file, shown } => check::check(file, shown.format, load).await,
         Command::List { caller, limit, after, shown } => {
-            tools::list(frame(trusted()?).await?, &caller, limit, after.as_deref(), shown.format)
+            tools::list(offline(trusted()?).await?, &caller, limit, after.as_deref(), shown.format)
                 .await
         }
         Command::Show { tool, caller, shown } => {
-            tools::show(frame(trusted()?).await?, &tool, &caller, shown.format).await
+            tools::show(offline(trusted()?).await?, &tool, &caller, shown.format).await
         }
         Command::Call { tool, args, context, explain, shown } => {
             call::call(trusted()?, &tool, &args, context, explain, shown.format).await
@@ -63,10 +63,10 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
             trusted => serve::stdio(trusted?, toolset).await,
         },
         Command::Search { query, caller, limit, shown } => {
-            tools::search(frame(trusted()?).await?, &query, &caller, limit, shown.format).await
+            tools::search(offline(trusted()?).await?, &query, &caller, limit, shown.format).await
         }
         Command::Discover { source, write, shown } => {
-            tools::discover(frame(trusted()?).await?, &source, write, shown.format).await
+            tools::discover(offline(trusted()?).await?, &source, write, shown.format).await
         }
         Command::Lock { action, all, shown } => {
             let loaded = trusted()?.using_lock(LockUse::Write);
@@ -82,11 +82,11 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
             import::import(what, import::Places { configuration, data }, &gate).await
         }
         Command::Export { form, strict, caller } => {
-            tools::export(frame(trusted()?).await?, form, strict, &caller).await
+            tools::export(offline(trusted()?).await?, form, strict, &caller).await
         }
         Command::Coverage { check, probe, format } => {
             let loaded = trusted()?.using_lock(LockUse::Look);
-            tools::coverage(frame(loaded).await?, check, probe, format).await
+            tools::coverage(offline(loaded).await?, check, probe, format).await
         }
         Command::Worker { at_once } => serve::worker(trusted()?, at_once).await,
         Command::Audit(command) => {
@@ -112,8 +112,8 @@ pub(crate) async fn run(cli: Cli) -> Result<bool, Failure> {
     }
 }
 
-async fn frame(loaded: Trusted) -> Result<OfflineGateway, Failure> {
-    offline::say_assumptions(&loaded);
+async fn offline(loaded: Trusted) -> Result<OfflineGateway, Failure> {
+    offline::report_assumptions(&loaded);
     OfflineGateway::build(loaded).await
 }
 

@@ -24,7 +24,7 @@ use crate::compose::Runtime;
 use crate::config::{self, Loaded};
 use crate::door;
 use crate::failure::{Failure, OUT_OF_REACH};
-use crate::offline::{self, OfflineGateway, say_assumptions};
+use crate::offline::{self, OfflineGateway, report_assumptions};
 use crate::output;
 use crate::registry_file;
 use crate::retention;
@@ -76,7 +76,7 @@ impl Signals {
 }
 
 pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<bool, Failure> {
-    say_assumptions(&loaded);
+    report_assumptions(&loaded);
     let given = listen
         .or_else(|| loaded.config.http.listen.clone())
         .unwrap_or_else(|| config::LISTEN.to_owned());
@@ -106,7 +106,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
         }
     };
     let address = listener.local_addr().unwrap_or(address);
-    runtime.frame.launcher.doors().add(address);
+    runtime.offline.launcher.doors().add(address);
     begin(&runtime).await;
     let tending = tokio::spawn(maintain(Arc::clone(&runtime)));
     let (stopping, ending) = (CancellationToken::new(), CancellationToken::new());
@@ -121,7 +121,7 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
             Box::pin(async move { Ok(reads.healthy().await?) })
         }),
     };
-    let workers = runtime.frame.loaded.config.proxy.workers.unwrap_or(WORKERS);
+    let workers = runtime.offline.loaded.config.proxy.workers.unwrap_or(WORKERS);
     if workers > 0 {
         let (calls, stopping) = (runtime.calls.clone(), stopping.clone());
         tokio::spawn(async move { calls.work(workers, stopping).await });
@@ -147,11 +147,11 @@ pub(super) async fn serve(loaded: Trusted, listen: Option<String>) -> Result<boo
 }
 
 fn hints(address: SocketAddr, runtime: &Runtime, authenticator: Loopback) {
-    let world = runtime.frame.worlds.now();
+    let world = runtime.offline.worlds.now();
     crate::note(&format!(
         "{} tool(s); records under {}",
         world.registry().len(),
-        crate::records::place(&runtime.frame.loaded)
+        crate::records::place(&runtime.offline.loaded)
     ));
     if authenticator == Loopback::Any {
         crate::note(&format!("risk: {}", door::ANY_USER));
@@ -164,7 +164,7 @@ fn hints(address: SocketAddr, runtime: &Runtime, authenticator: Loopback) {
 }
 
 pub(super) async fn stdio(loaded: Trusted, toolset: Option<String>) -> Result<bool, Failure> {
-    say_assumptions(&loaded);
+    report_assumptions(&loaded);
     if let Some(name) = &toolset {
         check_toolset(&loaded, name)?;
     }
@@ -226,7 +226,7 @@ fn check_toolset(loaded: &Loaded, name: &str) -> Result<(), Failure> {
 
 /// What is done once before the doors open: sources asked, the registry noted.
 async fn begin(runtime: &Runtime) {
-    let world = runtime.frame.worlds.now();
+    let world = runtime.offline.worlds.now();
     let from_file = world.registry().iter().filter(|tool| *tool.source() == Source::File).count();
     runtime
         .note(
@@ -237,9 +237,9 @@ async fn begin(runtime: &Runtime) {
     runtime
         .note(AuditEventKind::PolicyLoaded, json!({ "policyVersion": world.policy().version() }))
         .await;
-    runtime.note_replaced(&runtime.frame.replaced).await;
-    runtime.frame.catalogue.want_states().await;
-    let catalogue = Arc::clone(&runtime.frame.catalogue);
+    runtime.note_replaced(&runtime.offline.replaced).await;
+    runtime.offline.catalogue.want_states().await;
+    let catalogue = Arc::clone(&runtime.offline.catalogue);
     let unknown = catalogue.unknown_sources();
     let known = Arc::clone(&catalogue);
     let others = unknown.clone();
@@ -252,21 +252,21 @@ async fn begin(runtime: &Runtime) {
         tracing::warn!("some sources have not answered yet; their tools appear when they do");
     }
     runtime.note_discovered().await;
-    offline::remember_names(&runtime.frame);
-    offline::say_lock(&runtime.frame);
+    offline::remember_names(&runtime.offline);
+    offline::report_lock(&runtime.offline);
 }
 
 /// What goes on while the doors are open.
 async fn maintain(runtime: Arc<Runtime>) {
     let interval =
-        runtime.frame.loaded.config.discovery.interval_ms.map_or(INTERVAL, Duration::from_millis);
+        runtime.offline.loaded.config.discovery.interval_ms.map_or(INTERVAL, Duration::from_millis);
     let renewing = async {
         loop {
             tokio::time::sleep(RENEW_EVERY).await;
             if let Err(failure) = runtime.maintain().await {
                 tracing::error!(reason = failure.message, "the store does not answer");
             }
-            offline::remember_names(&runtime.frame);
+            offline::remember_names(&runtime.offline);
         }
     };
     let signing = async {
@@ -278,10 +278,10 @@ async fn maintain(runtime: Arc<Runtime>) {
             }
         }
     };
-    let catalogue = Arc::clone(&runtime.frame.catalogue);
+    let catalogue = Arc::clone(&runtime.offline.catalogue);
     let freshening = catalogue.keep_fresh(interval.max(Duration::from_millis(100)));
     let noting = async {
-        let mut changes = runtime.frame.catalogue.changes();
+        let mut changes = runtime.offline.catalogue.changes();
         // What came between the start and this was told to nobody.
         runtime.note_discovered().await;
         while changes.changed().await.is_ok() {
@@ -312,7 +312,7 @@ fn retained(loaded: &Loaded) -> Result<Vec<(PruneKind, String)>, Failure> {
 
 /// Removes what is old, now and then.
 async fn retain(runtime: &Runtime) {
-    let loaded = &runtime.frame.loaded;
+    let loaded = &runtime.offline.loaded;
     loop {
         match retained(loaded) {
             Ok(wanted) => match receipts::prune(runtime, wanted).await {
@@ -337,7 +337,7 @@ async fn retain(runtime: &Runtime) {
 
 /// Runs asynchronous calls until it is told to stop.
 pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failure> {
-    say_assumptions(&loaded);
+    report_assumptions(&loaded);
     let mut signals = Signals::new()?;
     let runtime = Arc::new(Runtime::build(OfflineGateway::build(loaded).await?).await?);
     begin(&runtime).await;
@@ -350,7 +350,7 @@ pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failur
     };
     crate::note(&format!(
         "working; records under {}",
-        crate::records::place(&runtime.frame.loaded)
+        crate::records::place(&runtime.offline.loaded)
     ));
     signals.received().await;
     stopping.cancel();
@@ -366,7 +366,7 @@ pub(super) async fn worker(loaded: Trusted, at_once: u32) -> Result<bool, Failur
 /// Asks every source again at SIGHUP.
 async fn reload_on_signal(runtime: &Runtime) {
     let Ok(mut hang_up) = signal(SignalKind::hangup()) else { return };
-    let configuration = runtime.frame.loaded.file.clone();
+    let configuration = runtime.offline.loaded.file.clone();
     let known = configuration.as_deref().and_then(stamp);
     while hang_up.recv().await.is_some() {
         if configuration.as_deref().and_then(stamp) != known {
@@ -374,7 +374,7 @@ async fn reload_on_signal(runtime: &Runtime) {
         }
         reload_registry(runtime).await;
         reload_lock(runtime).await;
-        runtime.frame.catalogue.refresh_all().await;
+        runtime.offline.catalogue.refresh_all().await;
     }
 }
 
@@ -390,7 +390,7 @@ fn stamp(path: &Path) -> Stamp {
 /// A good edit of the registry file, of the lock or of the pins is live within a second; a bad one
 /// is reported and what was good last stays.
 async fn watch_files(runtime: &Runtime) {
-    let loaded = &runtime.frame.loaded;
+    let loaded = &runtime.offline.loaded;
     let (registry, lock, pins) = (loaded.registry().0, loaded.lock(), loaded.pins().path());
     let trusted = TrustFile::of_user();
     let trusted = trusted.as_ref().map(TrustFile::path);
@@ -413,7 +413,7 @@ async fn watch_files(runtime: &Runtime) {
 /// Uses what was approved while the doors are open. A lock or pins that are gone approve as
 /// before: taking the file away must not open what it closed.
 async fn reload_lock(runtime: &Runtime) {
-    let loaded = &runtime.frame.loaded;
+    let loaded = &runtime.offline.loaded;
     let read = |now: &Approvals| match settings::approvals(loaded) {
         Ok(approvals) if approvals.lock == now.lock => None,
         Ok(approvals) => match (&now.lock, &approvals.lock) {
@@ -440,13 +440,13 @@ async fn reload_lock(runtime: &Runtime) {
             None
         }
     };
-    runtime.frame.catalogue.approve_with(read).await;
+    runtime.offline.catalogue.approve_with(read).await;
     runtime.note_discovered().await;
 }
 
 async fn reload_registry(runtime: &Runtime) {
-    let loaded = &runtime.frame.loaded;
-    let guard = runtime.frame.catalogue.guard();
+    let loaded = &runtime.offline.loaded;
+    let guard = runtime.offline.catalogue.guard();
     let rejected = |message: String| async move {
         tracing::error!(reason = message, "the registry file is refused, the last good one stays");
         runtime.note(AuditEventKind::RegistryRejected, json!({ "reason": message })).await;
@@ -463,7 +463,7 @@ async fn reload_registry(runtime: &Runtime) {
         Err(failure) => return rejected(failure.message).await,
     };
     let count = tools.len();
-    let replaced = runtime.frame.catalogue.replace_source(&Source::File, tools).await;
+    let replaced = runtime.offline.catalogue.replace_source(&Source::File, tools).await;
     if !replaced.changed {
         return;
     }

@@ -15,28 +15,28 @@ use toolbooth_registry::{RegisteredTool, Source, coverage as report, file};
 use super::caller;
 use crate::cli::{CoverageFormat, Form};
 use crate::failure::{FAILED, Failure};
-use crate::offline::{OfflineGateway, remember_names, say_first_uses};
+use crate::offline::{OfflineGateway, remember_names, report_first_uses};
 use crate::output::{self, Format};
 
 /// Asks every source and works out the state of every tool.
-async fn everything(frame: &OfflineGateway) {
-    frame.catalogue.want_states().await;
-    frame.catalogue.refresh_all().await;
-    say_first_uses(frame);
+async fn everything(offline: &OfflineGateway) {
+    offline.catalogue.want_states().await;
+    offline.catalogue.refresh_all().await;
+    report_first_uses(offline);
 }
 
 pub(super) async fn list(
-    frame: OfflineGateway,
+    offline: OfflineGateway,
     caller_name: &str,
     limit: Option<usize>,
     after: Option<&str>,
     format: Format,
 ) -> Result<bool, Failure> {
-    let caller = caller(&frame.loaded.config, caller_name)?;
-    everything(&frame).await;
-    remember_names(&frame);
-    let (tools, next) = frame.catalogue.view(&caller).all(after, limit.unwrap_or(usize::MAX));
-    frame.close().await;
+    let caller = caller(&offline.loaded.config, caller_name)?;
+    everything(&offline).await;
+    remember_names(&offline);
+    let (tools, next) = offline.catalogue.view(&caller).all(after, limit.unwrap_or(usize::MAX));
+    offline.close().await;
     if format.is_json() {
         let tools: Vec<Value> = tools.iter().map(row).collect();
         let mut out = json!({ "tools": tools });
@@ -86,16 +86,16 @@ fn row(visible: &Visible) -> Value {
 }
 
 pub(super) async fn show(
-    frame: OfflineGateway,
+    offline: OfflineGateway,
     name: &str,
     caller_name: &str,
     format: Format,
 ) -> Result<bool, Failure> {
-    let caller = caller(&frame.loaded.config, caller_name)?;
-    everything(&frame).await;
-    let view = frame.catalogue.view(&caller);
+    let caller = caller(&offline.loaded.config, caller_name)?;
+    everything(&offline).await;
+    let view = offline.catalogue.view(&caller);
     let found = view.find_any(name);
-    frame.close().await;
+    offline.close().await;
     let Some(visible) = found else {
         let (tools, _) = view.all(None, usize::MAX);
         let ids: Vec<String> = tools.iter().map(|tool| tool.tool.id().to_string()).collect();
@@ -109,7 +109,7 @@ pub(super) async fn show(
     let tool = &visible.tool;
     let mut out = row(&visible);
     if let Some(members) = out.as_object_mut() {
-        let reason = frame.worlds.now().state(tool).and_then(|state| state.reason.clone());
+        let reason = offline.worlds.now().state(tool).and_then(|state| state.reason.clone());
         if let Some(reason) = reason {
             members.insert("reason".to_owned(), json!(reason));
         }
@@ -132,17 +132,17 @@ pub(super) async fn show(
 }
 
 pub(super) async fn search(
-    frame: OfflineGateway,
+    offline: OfflineGateway,
     query: &str,
     caller_name: &str,
     limit: usize,
     format: Format,
 ) -> Result<bool, Failure> {
-    let caller = caller(&frame.loaded.config, caller_name)?;
-    everything(&frame).await;
-    remember_names(&frame);
-    let found = frame.catalogue.view(&caller).search(query, limit);
-    frame.close().await;
+    let caller = caller(&offline.loaded.config, caller_name)?;
+    everything(&offline).await;
+    remember_names(&offline);
+    let found = offline.catalogue.view(&caller).search(query, limit);
+    offline.close().await;
     if format.is_json() {
         output::json(&json!({ "tools": found.iter().map(row).collect::<Vec<_>>() }));
         return Ok(true);
@@ -157,7 +157,7 @@ pub(super) async fn search(
 }
 
 pub(super) async fn discover(
-    frame: OfflineGateway,
+    offline: OfflineGateway,
     wanted: &[String],
     write: bool,
     format: Format,
@@ -170,11 +170,11 @@ pub(super) async fn discover(
     }
     let chosen =
         |source: &Source| wanted.is_empty() || wanted.iter().any(|own| *own == source.to_string());
-    let states = frame.catalogue.refresh_only(chosen).await;
-    say_first_uses(&frame);
-    remember_names(&frame);
-    let world = frame.worlds.now();
-    frame.close().await;
+    let states = offline.catalogue.refresh_only(chosen).await;
+    report_first_uses(&offline);
+    remember_names(&offline);
+    let world = offline.worlds.now();
+    offline.close().await;
     if let Some(unknown) =
         wanted.iter().find(|own| states.iter().all(|state| state.source != **own))
     {
@@ -193,7 +193,7 @@ pub(super) async fn discover(
             .filter(|tool| !matches!(world.status(tool), ToolStatus::Quarantined(_)))
             .map(|tool| tool.contract().as_ref())
             .collect();
-        written = Some(write_contracts(&frame, &trusted)?);
+        written = Some(write_contracts(&offline, &trusted)?);
     }
     if format.is_json() {
         let mut out = json!({ "sources": states, "tools": contracts });
@@ -238,10 +238,10 @@ pub(super) async fn discover(
 
 /// Adds contracts to the registry file; those whose id is there already stay as they are.
 pub(super) fn write_contracts(
-    frame: &OfflineGateway,
+    offline: &OfflineGateway,
     contracts: &[&ToolContract],
 ) -> Result<(String, usize), Failure> {
-    let (path, _) = frame.loaded.registry();
+    let (path, _) = offline.loaded.registry();
     let shown = path.display().to_string();
     let text = match crate::files::read(&path) {
         Ok(text) => text,
@@ -257,31 +257,31 @@ pub(super) fn write_contracts(
     };
     let entries: Vec<Value> =
         contracts.iter().filter_map(|contract| serde_json::to_value(contract).ok()).collect();
-    let guard = frame.catalogue.guard();
+    let guard = offline.catalogue.guard();
     let (text, count) = file::with_entries(&text, &shown, &entries, guard)
         .map_err(|error| crate::registry_file::rejected(&error))?;
     if count > 0 {
         super::lock::replace_file(&path, &text)?;
-        frame.loaded.registry_written();
+        offline.loaded.registry_written();
     }
     Ok((shown, count))
 }
 
 pub(super) async fn export(
-    frame: OfflineGateway,
+    offline: OfflineGateway,
     form: Form,
     strict: bool,
     caller_name: &str,
 ) -> Result<bool, Failure> {
-    let caller = caller(&frame.loaded.config, caller_name)?;
+    let caller = caller(&offline.loaded.config, caller_name)?;
     let openai = matches!(form, Form::Openai | Form::OpenaiResponses);
     if strict && !openai {
         return Err(Failure::usage("only the openai forms have a strict mode"));
     }
-    everything(&frame).await;
-    remember_names(&frame);
-    let view = frame.catalogue.view(&caller);
-    frame.close().await;
+    everything(&offline).await;
+    remember_names(&offline);
+    let view = offline.catalogue.view(&caller);
+    offline.close().await;
     let name = match form {
         Form::Registry => {
             let (tools, _) = view.listed(None, usize::MAX);
@@ -323,18 +323,18 @@ pub(super) async fn export(
 }
 
 pub(super) async fn coverage(
-    frame: OfflineGateway,
+    offline: OfflineGateway,
     check: Option<PathBuf>,
     probe: bool,
     format: Option<CoverageFormat>,
 ) -> Result<bool, Failure> {
     // With a lock file the approved tools are known, and nothing is started to count them. Pins
     // are of this machine: a report that rests on them could not be compared with another's.
-    if probe || !matches!(frame.worlds.now().approvals().lock, Lock::File(_)) {
-        everything(&frame).await;
+    if probe || !matches!(offline.worlds.now().approvals().lock, Lock::File(_)) {
+        everything(&offline).await;
     }
-    let covered = frame.catalogue.coverage(probe).await;
-    frame.close().await;
+    let covered = offline.catalogue.coverage(probe).await;
+    offline.close().await;
     if let Some(path) = check {
         let current = match format {
             Some(CoverageFormat::Json) => {

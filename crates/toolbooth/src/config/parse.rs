@@ -27,12 +27,12 @@ pub(crate) fn parse(
     file: &str,
     overrides: Vec<(String, String)>,
 ) -> Result<Config, Failure> {
-    let mut table: Table = toml::from_str(text).map_err(|error| told(&error, text, file))?;
+    let mut table: Table = toml::from_str(text).map_err(|error| failure_of(&error, text, file))?;
     if has_private_name(&table) {
         let message = format!("no setting has a name that begins with `{PRIVATE}`");
         return Err(Failure::configuration(message).at(file.to_owned()));
     }
-    let config: Config = toml::from_str(text).map_err(|error| told(&error, text, file))?;
+    let config: Config = toml::from_str(text).map_err(|error| failure_of(&error, text, file))?;
     if overrides.is_empty() {
         return Ok(config);
     }
@@ -45,7 +45,7 @@ pub(crate) fn parse(
     Value::Table(table).try_into().map_err(|error: toml::de::Error| {
         let names: Vec<String> =
             overrides.iter().map(|(name, _)| format!("TOOLBOOTH__{name}")).collect();
-        told(&error, "", &format!("the variables {}", names.join(", ")))
+        failure_of(&error, "", &format!("the variables {}", names.join(", ")))
     })
 }
 
@@ -79,7 +79,7 @@ fn set(table: &mut Table, path: &[String], value: Value) -> Result<(), String> {
 const NOT_YET: [&str; 4] = ["auth", "budgets", "approvals", "telemetry"];
 
 /// What is wrong, with place and help; never the line itself, which may hold a secret.
-fn told(error: &toml::de::Error, text: &str, file: &str) -> Failure {
+fn failure_of(error: &toml::de::Error, text: &str, file: &str) -> Failure {
     let place = match error.span().filter(|_| !text.is_empty()) {
         Some(span) => {
             let (line, column) =

@@ -61,7 +61,7 @@ pub(crate) fn folder(data: &Path) -> PathBuf {
 
 /// Values that were moved.
 #[derive(Debug, Default)]
-pub(crate) struct Moved {
+pub(crate) struct MovedValues {
     references: Vec<Reference>,
     files: Vec<PathBuf>,
 }
@@ -76,7 +76,7 @@ struct Reference {
     is_secret: bool,
 }
 
-impl Moved {
+impl MovedValues {
     /// Takes them back, where the configuration that refers to them was not written.
     pub(crate) fn take_back(&self) {
         for file in &self.files {
@@ -99,8 +99,8 @@ pub(crate) fn relocate(
     sections: &mut Sections,
     added: &[String],
     data: &Path,
-) -> Result<(Moved, Vec<String>), Failure> {
-    let (mut moved, mut notices) = (Moved::default(), Vec::new());
+) -> Result<(MovedValues, Vec<String>), Failure> {
+    let (mut moved, mut notices) = (MovedValues::default(), Vec::new());
     let mut place = said.unwrap_or(match cfg!(feature = "keyring") {
         true => SecretPlace::Keyring,
         false => SecretPlace::File,

@@ -52,7 +52,7 @@ pub(crate) struct Trial {
     pub(crate) attempts: BTreeMap<(&'static str, String), Attempt>,
     /// Names on the wire, as they were before.
     names: WireNames,
-    frame: Option<OfflineGateway>,
+    offline: Option<OfflineGateway>,
 }
 
 fn source(kind: &str, name: &str) -> Source {
@@ -110,12 +110,12 @@ pub(crate) async fn run(
     };
     let mut tried = names("servers", loaded.config.servers.keys().collect());
     tried.extend(names("commands", loaded.config.commands.keys().collect()));
-    let frame = match OfflineGateway::build(consent.trusted(loaded)).await {
-        Ok(frame) => frame,
+    let offline = match OfflineGateway::build(consent.trusted(loaded)).await {
+        Ok(offline) => offline,
         Err(failure) => {
             let failed = Attempt::Failed(failure.message);
             attempts.extend(tried.into_iter().map(|section| (section, failed.clone())));
-            return Ok(Trial { attempts, names: wire_names, frame: None });
+            return Ok(Trial { attempts, names: wire_names, offline: None });
         }
     };
     let progress = std::io::stderr().is_terminal();
@@ -125,7 +125,7 @@ pub(crate) async fn run(
     }
     let mut starting = JoinSet::new();
     for (kind, name) in tried {
-        let catalogue = Arc::clone(&frame.catalogue);
+        let catalogue = Arc::clone(&offline.catalogue);
         let trying = async move {
             let own = source(kind, &name);
             let states = catalogue.refresh_only(|source| *source == own).await;
@@ -137,7 +137,7 @@ pub(crate) async fn run(
     while let Some(joined) = starting.join_next().await {
         let Ok((section, Some(state))) = joined else { continue };
         let attempt = match &state.unhealthy {
-            Some(reason) => failed(reason, &frame.refused_hosts(&source(section.0, &section.1))),
+            Some(reason) => failed(reason, &offline.refused_hosts(&source(section.0, &section.1))),
             None => Attempt::Answered(state),
         };
         if progress {
@@ -150,8 +150,8 @@ pub(crate) async fn run(
         }
         attempts.insert(section, attempt);
     }
-    frame.close().await;
-    Ok(Trial { attempts, names: wire_names, frame: Some(frame) })
+    offline.close().await;
+    Ok(Trial { attempts, names: wire_names, offline: Some(offline) })
 }
 
 /// What a start means that failed, by the hosts that it was refused meanwhile.
@@ -174,14 +174,14 @@ pub(crate) fn untried(
     let attempt = Attempt::NotTried(reason.to_owned());
     let attempts = sections.iter().map(|section| (section.clone(), attempt.clone()));
     let names = settings::wire_names(loaded)?;
-    Ok(Trial { attempts: attempts.collect(), names, frame: None })
+    Ok(Trial { attempts: attempts.collect(), names, offline: None })
 }
 
 impl Trial {
     /// The tools that a server listed.
     pub(crate) fn tools(&self, server: &str) -> Vec<ListedTool> {
-        let Some(frame) = &self.frame else { return Vec::new() };
-        let world = frame.worlds.now();
+        let Some(offline) = &self.offline else { return Vec::new() };
+        let world = offline.worlds.now();
         let own = source("servers", server);
         let tools = world.registry().iter().filter(|tool| *tool.source() == own);
         let names = self.names();
@@ -201,15 +201,15 @@ impl Trial {
 
     /// Names on the wire of all tools that were listed, those in quarantine last.
     pub(crate) fn names(&self) -> WireNames {
-        let Some(frame) = &self.frame else { return self.names.clone() };
-        let world = frame.worlds.now();
+        let Some(offline) = &self.offline else { return self.names.clone() };
+        let world = offline.worlds.now();
         world.names().with(world.registry().iter().map(|tool| WireCandidate::of(tool)))
     }
 
     /// Keeps the names on the wire that tools were given, once a client's file has them.
     pub(crate) fn remember_names(&self) {
-        if let Some(frame) = &self.frame {
-            offline::remember_names(frame);
+        if let Some(offline) = &self.offline {
+            offline::remember_names(offline);
         }
     }
 

@@ -21,7 +21,7 @@ const BYTES_MAX: u64 = 16 << 20;
 /// A configuration as it was trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Kept {
+pub(crate) struct TrustedState {
     /// SHA-256 of its registry file, in hex; empty where not all of it is trusted.
     pub(crate) registry_digest: String,
     /// RFC 3339.
@@ -35,7 +35,7 @@ pub(crate) struct Kept {
 pub(crate) struct Contents {
     version: u32,
     /// By the real paths of configurations.
-    pub(crate) configurations: BTreeMap<String, Kept>,
+    pub(crate) configurations: BTreeMap<String, TrustedState>,
 }
 
 /// The file of one user.
@@ -120,7 +120,7 @@ mod tests {
     fn a_file_that_others_may_write_is_not_believed() {
         let folder = tempfile::tempdir().unwrap();
         let file = TrustFile(folder.path().join("toolbooth/trusted"));
-        let kept = Kept {
+        let kept = TrustedState {
             registry_digest: "d".to_owned(),
             trusted_at: "2026-01-01T00:00:00Z".to_owned(),
             entries: Entries::new(),

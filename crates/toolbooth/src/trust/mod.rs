@@ -24,7 +24,7 @@ use toolbooth_registry::RegisteredTool;
 pub(crate) use self::consent::Consent;
 use self::entries::is_of_registry;
 pub(crate) use self::entries::{Change, Entries};
-pub(crate) use self::file::{Kept, TrustFile};
+pub(crate) use self::file::{TrustFile, TrustedState};
 pub(crate) use self::shown::told;
 use crate::config::Loaded;
 use crate::failure::{Failure, USAGE};
@@ -233,7 +233,7 @@ impl Judged {
         // Only a registry that is trusted as a whole is known by its bytes.
         let registry_digest = if all { self.registry_digest.clone() } else { String::new() };
         let trusted_at = SystemClock::default().now().text;
-        let kept = Kept { registry_digest, trusted_at, entries };
+        let kept = TrustedState { registry_digest, trusted_at, entries };
         own.change(|contents| {
             contents.configurations.insert(name(&self.file), kept);
         })

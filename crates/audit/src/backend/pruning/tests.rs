@@ -5,9 +5,9 @@ use crate::backend::merkle::leaf_hash;
 
 #[test]
 fn a_part_that_ends_before_it_begins_is_empty() {
-    let none = Left::of(5, 3, [(1, 9), (4, 4)]);
-    assert_eq!(none, Left::of(5, 5, []));
-    assert_ne!(none, Left::of(3, 5, []));
+    let none = Remaining::of(5, 3, [(1, 9), (4, 4)]);
+    assert_eq!(none, Remaining::of(5, 5, []));
+    assert_ne!(none, Remaining::of(3, 5, []));
 }
 
 #[test]
@@ -49,17 +49,17 @@ proptest! {
             let Cut { removed, gone, left } = cut(0, size, &pieces);
             pieces.retain(|piece| matches!(piece, Piece::Event(_, _, true)));
             prop_assert!(pieces.iter().all(|piece| !removed.contains(&piece.seq())));
-            pieces.extend(gone.iter().copied().map(Piece::Gone));
+            pieces.extend(gone.iter().copied().map(Piece::PrunedRange));
             pieces.sort_by_key(Piece::seq);
             prop_assert_eq!(root_of(&pieces), signed);
             let ranges = gone.iter().map(|part| (part.seq, part.seq + part.size));
-            prop_assert_eq!(&Left::of(0, size, ranges), &left);
+            prop_assert_eq!(&Remaining::of(0, size, ranges), &left);
             // Whether a place is left is all that counts, not how the others are held.
             let single = gone.iter().flat_map(|part| part.seq..part.seq + part.size);
-            prop_assert_eq!(&Left::of(0, size, single.map(|seq| (seq, seq + 1))), &left);
+            prop_assert_eq!(&Remaining::of(0, size, single.map(|seq| (seq, seq + 1))), &left);
             if let Some(part) = gone.first() {
                 let fewer = gone.iter().skip(1).map(|part| (part.seq, part.seq + part.size));
-                prop_assert_ne!(Left::of(0, size, fewer).places, left.places, "{:?}", part);
+                prop_assert_ne!(Remaining::of(0, size, fewer).places, left.places, "{:?}", part);
             }
         }
     }

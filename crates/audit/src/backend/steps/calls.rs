@@ -9,7 +9,7 @@ use serde_json::Value;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 
 use super::{Step, place, plain};
-use crate::backend::working::{CallName, Changes, Needs, Survey, WorkingSet};
+use crate::backend::working::{CallName, Changes, Needs, StoreQuery, WorkingSet};
 use crate::ledger::{LedgerError, Moment};
 use crate::queue::{self, CallEvent, Enqueued, Heartbeat, QueuedCall, digest_of};
 
@@ -117,7 +117,7 @@ impl Step for TakeCall {
     type Answer = Option<QueuedCall>;
 
     fn needs(&self) -> Needs {
-        Needs::of(Survey::NextCall(self.running.clone()))
+        Needs::of(StoreQuery::NextCall(self.running.clone()))
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<(Option<QueuedCall>, Changes), LedgerError> {

@@ -112,7 +112,9 @@ fn earlier(
             let receipt = Box::new(Receipt::clone(receipt));
             Err(Claimed::Replay { receipt, arguments_differ })
         }
-        Transition::InFlight => Err(Claimed::InFlight { receipt_id, settled: set.watch(stored) }),
+        Transition::InFlight => {
+            Err(Claimed::InFlight { receipt_id, settled: set.wait_for(stored) })
+        }
         Transition::Conflict => Err(Claimed::Conflict { receipt_id }),
         // Nothing else comes of a call; were it to, nothing would be dispatched.
         Transition::InDoubt | Transition::Now { .. } | Transition::Already | Transition::Stale => {

@@ -6,8 +6,8 @@
 use toolbooth_contracts::event::{AuditEvent, AuditEventKind, EventBody};
 
 use super::{Step, plain};
-use crate::backend::pruning::Left;
-use crate::backend::working::{Changes, Named, Needs, Survey, WorkingSet};
+use crate::backend::pruning::Remaining;
+use crate::backend::working::{Changes, CheckpointWrite, Needs, StoreQuery, WorkingSet};
 use crate::checkpoint::{self, Due};
 use crate::ledger::{LedgerError, Moment, PruneKind};
 use crate::note::Signer;
@@ -46,7 +46,7 @@ impl Step for SignCheckpoint {
     type Answer = Option<String>;
 
     fn needs(&self) -> Needs {
-        Needs::of(Survey::UnnamedHeads)
+        Needs::of(StoreQuery::UnnamedHeads)
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<(Option<String>, Changes), LedgerError> {
@@ -65,7 +65,7 @@ impl Step for SignCheckpoint {
             .filter(|other| other.ended)
             .map(|other| (other.head.writer.clone(), other.head.size))
             .collect();
-        changes.upkeep.checkpoint = Some(Named { note: note.clone(), ended });
+        changes.upkeep.checkpoint = Some(CheckpointWrite { note: note.clone(), ended });
         Ok((Some(note), changes))
     }
 }
@@ -91,7 +91,7 @@ pub(super) fn sign_at_once(
     let note = body.facts.as_ref().and_then(|facts| facts.get("note")?.as_str());
     let note = note.unwrap_or_default().to_owned();
     changes.events.push(plain(body));
-    changes.upkeep.checkpoint = Some(Named { note: note.clone(), ended: Vec::new() });
+    changes.upkeep.checkpoint = Some(CheckpointWrite { note: note.clone(), ended: Vec::new() });
     note
 }
 
@@ -108,7 +108,7 @@ impl Step for Stop {
     type Answer = Option<String>;
 
     fn needs(&self) -> Needs {
-        Needs::of(Survey::UnnamedHeads)
+        Needs::of(StoreQuery::UnnamedHeads)
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<(Option<String>, Changes), LedgerError> {
@@ -183,7 +183,7 @@ impl Step for Start {
     type Answer = ();
 
     fn needs(&self) -> Needs {
-        Needs::of(Survey::Beginning { heads: self.accepted.is_some() })
+        Needs::of(StoreQuery::Beginning { heads: self.accepted.is_some() })
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<((), Changes), LedgerError> {
@@ -241,7 +241,7 @@ fn forgotten(at: &Moment) -> EventBody {
 
 /// The beginning of a log that an earlier version has removed is vouched for from now on.
 fn adopted(writer: &str, log: &PrunedLog, at: &Moment) -> EventBody {
-    let left = Left::of(0, log.size, [(0, log.size)]);
+    let left = Remaining::of(0, log.size, [(0, log.size)]);
     let mut facts = serde_json::Map::new();
     facts.insert("records".to_owned(), PruneKind::Events.as_str().into());
     facts.insert("writer".to_owned(), writer.into());

@@ -24,7 +24,9 @@ use std::sync::Arc;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::{AuditPlace, Receipt};
 
-use crate::backend::working::{Changes, Entry, Needs, Put, RecordText, Stored, WorkingSet};
+use crate::backend::working::{
+    Changes, Needs, NewEvent, ReceiptWrite, RecordText, Stored, WorkingSet,
+};
 use crate::claim::{ClaimSnapshot, holds_keys};
 use crate::ledger::{LedgerError, Moment};
 
@@ -90,22 +92,22 @@ fn about(receipt: &Receipt, kind: AuditEventKind, at: &Moment) -> EventBody {
     body
 }
 
-fn plain(body: EventBody) -> Entry {
-    Entry { body, log: None }
+fn plain(body: EventBody) -> NewEvent {
+    NewEvent { body, log: None }
 }
 
 impl Changes {
     /// Writes what is left of a receipt, which no event names.
     fn put(&mut self, receipt: Receipt, fence: u64) {
         let text = crate::digest::record_text(&receipt);
-        self.receipts.push(Put { receipt: Arc::new(receipt), fence, text });
+        self.receipts.push(ReceiptWrite { receipt: Arc::new(receipt), fence, text });
     }
 
     /// Writes a receipt; gives it, and the digest by which an event names it.
     fn put_named(&mut self, receipt: Receipt, fence: u64) -> (Arc<Receipt>, String) {
         let RecordText { text, digest } = RecordText::of(&receipt);
         let receipt = Arc::new(receipt);
-        self.receipts.push(Put { receipt: Arc::clone(&receipt), fence, text });
+        self.receipts.push(ReceiptWrite { receipt: Arc::clone(&receipt), fence, text });
         (receipt, digest)
     }
 

@@ -10,7 +10,7 @@ use toolbooth_contracts::receipt::{ClaimState, Receipt};
 use toolbooth_contracts::{Effect, ErrorCode};
 
 use super::{Step, about, account, approvals, move_to, place, plain, snapshot};
-use crate::backend::working::{Changes, Entry, Needs, RecordText, WorkingSet, WrittenLog};
+use crate::backend::working::{Changes, Needs, NewEvent, RecordText, WorkingSet, WrittenLog};
 use crate::claim::{self, ClaimEvent, ClaimSnapshot, Transition};
 use crate::ledger::{LedgerError, Moment, Refusal, Settlement};
 
@@ -127,9 +127,9 @@ fn settled(settlement: &Settlement, before: &Receipt, effect: Effect) -> Receipt
 }
 
 /// A terminal event, and the agent log that it accounts for.
-fn logged(log: &Arc<WrittenLog>, mut terminal: EventBody) -> Entry {
+fn logged(log: &Arc<WrittenLog>, mut terminal: EventBody) -> NewEvent {
     terminal.log_digest = Some(log.record.digest.clone());
-    Entry { body: terminal, log: Some(Arc::clone(log)) }
+    NewEvent { body: terminal, log: Some(Arc::clone(log)) }
 }
 
 /// Records a call that was refused or replayed.

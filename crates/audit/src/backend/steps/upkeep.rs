@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{Step, about, log, move_to, place, snapshot};
 use crate::backend::pruning::Removal;
-use crate::backend::working::{Changes, Needs, Survey, Upkeep, WorkingSet};
+use crate::backend::working::{Changes, Needs, StoreQuery, Upkeep, WorkingSet};
 use crate::claim::{self, ClaimEvent, Transition};
 use crate::ledger::{LedgerError, Moment, Prune, PruneKind, Pruned, Swept};
 use crate::note::Signer;
@@ -50,7 +50,7 @@ impl Step for Sweep {
     type Answer = Vec<Swept>;
 
     fn needs(&self) -> Needs {
-        Needs::of(Survey::Lost)
+        Needs::of(StoreQuery::Lost)
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<(Vec<Swept>, Changes), LedgerError> {
@@ -87,7 +87,7 @@ impl Step for MakeRoom {
     type Answer = (Pruned, Option<String>);
 
     fn needs(&self) -> Needs {
-        Needs::of(Survey::DroppableLogs(PRUNE_MAX))
+        Needs::of(StoreQuery::DroppableLogs(PRUNE_MAX))
     }
 
     fn decide(&self, set: &WorkingSet) -> Result<(Self::Answer, Changes), LedgerError> {
@@ -138,10 +138,10 @@ impl Step for PruneRecords {
     fn needs(&self) -> Needs {
         let before = self.before();
         Needs::of(match self.prune.kind {
-            PruneKind::Receipts => Survey::PrunableReceipts(before, PRUNE_MAX),
-            PruneKind::Logs => Survey::PrunableLogs(before, PRUNE_MAX),
-            PruneKind::Events => Survey::PrunableEvents(before),
-            PruneKind::Calls => Survey::PrunableCalls(before, PRUNE_MAX),
+            PruneKind::Receipts => StoreQuery::PrunableReceipts(before, PRUNE_MAX),
+            PruneKind::Logs => StoreQuery::PrunableLogs(before, PRUNE_MAX),
+            PruneKind::Events => StoreQuery::PrunableEvents(before),
+            PruneKind::Calls => StoreQuery::PrunableCalls(before, PRUNE_MAX),
         })
     }
 

@@ -8,18 +8,20 @@ use std::sync::Arc;
 use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::{AuditPlace, ClaimState};
 
-use super::{CallName, Changes, Entry, Put, RateName, Stored, Upkeep, WorkingSet, WrittenLog};
-use crate::backend::chain::Placed;
+use super::{
+    CallName, Changes, NewEvent, RateName, ReceiptWrite, Stored, Upkeep, WorkingSet, WrittenLog,
+};
+use crate::backend::chain::ChainedEvent;
 use crate::ledger::Moment;
 use crate::queue::{QueueState, QueuedCall};
 
 /// A receipt that a batch has moved.
 #[derive(Debug, Clone)]
-pub struct Moved {
+pub struct ReceiptChange {
     /// Where it stood before the batch: state and fence; `None` where it is new.
     pub before: Option<(ClaimState, u64)>,
     /// As it is now; `None` where it is removed.
-    pub after: Option<Put>,
+    pub after: Option<ReceiptWrite>,
     /// Where it is removed: the event that accounted for it.
     pub accounted: Option<AuditPlace>,
 }
@@ -28,7 +30,7 @@ pub struct Moved {
 #[derive(Debug, Default)]
 pub struct Batch {
     /// Receipts by their ids.
-    pub receipts: BTreeMap<String, Moved>,
+    pub receipts: BTreeMap<String, ReceiptChange>,
     /// Receipts whose keys are freed, before others are held.
     pub freed: BTreeSet<String>,
     /// Keys, and the receipts that hold them.
@@ -38,7 +40,7 @@ pub struct Batch {
     /// Approvals by their ids.
     pub approvals: BTreeMap<String, Approval>,
     /// Events in their places.
-    pub events: Vec<Placed>,
+    pub events: Vec<ChainedEvent>,
     /// Agent logs, each with the place of the event that accounts for it.
     pub logs: Vec<(Arc<WrittenLog>, u64)>,
     /// Asynchronous calls.
@@ -89,7 +91,7 @@ impl WorkingSet {
                 let ran = before.as_ref().is_some_and(|own| own.runs() && !own.owner_lost);
                 *running = (*running + u64::from(runs)).saturating_sub(u64::from(ran));
             }
-            let moved = batch.receipts.entry(id).or_insert_with(|| Moved {
+            let moved = batch.receipts.entry(id).or_insert_with(|| ReceiptChange {
                 before: before.map(|before| (before.receipt.state, before.fence)),
                 after: None,
                 accounted: None,
@@ -99,7 +101,7 @@ impl WorkingSet {
         for receipt in changes.removed {
             let id = receipt.receipt_id.clone();
             let before = self.receipts.insert(id.clone(), None).flatten();
-            let moved = batch.receipts.entry(id).or_insert_with(|| Moved {
+            let moved = batch.receipts.entry(id).or_insert_with(|| ReceiptChange {
                 before: before.map(|before| (before.receipt.state, before.fence)),
                 after: None,
                 accounted: None,
@@ -118,7 +120,7 @@ impl WorkingSet {
             self.approvals.insert(approval.approval_id.clone(), approval.clone());
             batch.approvals.insert(approval.approval_id.clone(), approval);
         }
-        for Entry { body, log } in changes.events {
+        for NewEvent { body, log } in changes.events {
             let placed = self.head.append(body);
             if let Some(log) = log {
                 batch.logs.push((log, placed.event.seq));
@@ -137,10 +139,10 @@ impl WorkingSet {
             batch.calls.insert(name, call);
         }
         if let Some(now_ms) = changes.looked_ms {
-            self.head.look(now_ms);
+            self.head.check_due(now_ms);
         }
         if changes.upkeep.checkpoint.is_some() {
-            self.head.cover();
+            self.head.mark_checkpointed();
         }
         batch.upkeep.add(changes.upkeep);
         batch.begun.extend(changes.begun);

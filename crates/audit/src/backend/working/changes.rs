@@ -46,7 +46,7 @@ pub struct WrittenLog {
 
 /// A receipt that a step writes.
 #[derive(Debug, Clone)]
-pub struct Put {
+pub struct ReceiptWrite {
     /// The receipt.
     pub receipt: Arc<Receipt>,
     /// The fence of its claim.
@@ -57,7 +57,7 @@ pub struct Put {
 
 /// An event that a step writes, and the agent log that it accounts for.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct NewEvent {
     /// The event.
     pub body: EventBody,
     /// The log.
@@ -68,7 +68,7 @@ pub struct Entry {
 #[derive(Debug, Default)]
 pub struct Changes {
     /// Receipts, new or changed.
-    pub receipts: Vec<Put>,
+    pub receipts: Vec<ReceiptWrite>,
     /// Receipts that are removed.
     pub removed: Vec<Arc<Receipt>>,
     /// Receipts whose keys are freed, before others are held.
@@ -80,7 +80,7 @@ pub struct Changes {
     /// Approvals, new or changed.
     pub approvals: Vec<Approval>,
     /// Events, in order.
-    pub events: Vec<Entry>,
+    pub events: Vec<NewEvent>,
     /// Asynchronous calls, new or changed.
     pub calls: Vec<QueuedCall>,
     /// Claims that were dispatched: their fences, and when.
@@ -95,7 +95,7 @@ pub struct Changes {
 #[derive(Debug, Default)]
 pub struct Upkeep {
     /// A checkpoint covers everything up to now.
-    pub checkpoint: Option<Named>,
+    pub checkpoint: Option<CheckpointWrite>,
     /// The writer's lease is renewed.
     pub renewed: Option<Moment>,
     /// Records that go, beside receipts.
@@ -129,7 +129,7 @@ impl Upkeep {
 
 /// What a checkpoint leaves behind beside its event.
 #[derive(Debug, Clone, Default)]
-pub struct Named {
+pub struct CheckpointWrite {
     /// The note.
     pub note: String,
     /// Writers whose logs grow no more, with the sizes that the checkpoint names.

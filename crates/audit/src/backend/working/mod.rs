@@ -10,7 +10,11 @@ mod changes;
 mod needs;
 mod set;
 
-pub use batch::{Batch, Moved};
-pub use changes::{Changes, Entry, Named, Put, RecordText, Upkeep, WrittenLog};
-pub use needs::{ApprovalName, CallName, Earlier, Needs, OtherHead, RateName, Survey, Surveyed};
-pub use set::{Stored, WorkingSet, is_vouched};
+pub use batch::{Batch, ReceiptChange};
+pub use changes::{
+    Changes, CheckpointWrite, NewEvent, ReceiptWrite, RecordText, Upkeep, WrittenLog,
+};
+pub use needs::{
+    ApprovalName, CallName, Earlier, Needs, OtherHead, RateName, StoreFindings, StoreQuery,
+};
+pub use set::{Stored, WorkingSet, has_accounting_event};

@@ -59,12 +59,12 @@ pub struct Needs {
     /// How many asynchronous calls wait.
     pub waiting: bool,
     /// A look at the whole store; such a step has a batch of its own.
-    pub survey: Option<Survey>,
+    pub survey: Option<StoreQuery>,
 }
 
 /// A look at the whole store, within the transaction of its step. It changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Survey {
+pub enum StoreQuery {
     /// Running claims whose writers are lost.
     Lost,
     /// The ends of other writers' logs that no checkpoint has named for good, oldest first.
@@ -92,24 +92,24 @@ pub enum Survey {
     PrunableCalls(String, usize),
 }
 
-/// What a [`Survey`] has found.
+/// What a [`StoreQuery`] has found.
 #[derive(Debug, Default)]
-pub struct Surveyed {
-    /// Of [`Survey::Lost`].
+pub struct StoreFindings {
+    /// Of [`StoreQuery::Lost`].
     pub lost: Vec<Stored>,
-    /// Of [`Survey::UnnamedHeads`] and [`Survey::Beginning`].
+    /// Of [`StoreQuery::UnnamedHeads`] and [`StoreQuery::Beginning`].
     pub heads: Vec<OtherHead>,
-    /// Of [`Survey::Beginning`], in a store that an earlier version has written.
+    /// Of [`StoreQuery::Beginning`], in a store that an earlier version has written.
     pub earlier: Option<Earlier>,
-    /// Of [`Survey::PrunableReceipts`], and whether each holds a key.
+    /// Of [`StoreQuery::PrunableReceipts`], and whether each holds a key.
     pub prunable: Vec<(Stored, bool)>,
     /// Other records that may go.
     pub removal: Removal,
-    /// Of [`Survey::DroppableLogs`]: up to where they go.
+    /// Of [`StoreQuery::DroppableLogs`]: up to where they go.
     pub dropped: Option<Dropped>,
     /// Whether there is more to look at.
     pub more: bool,
-    /// Of [`Survey::NextCall`].
+    /// Of [`StoreQuery::NextCall`].
     pub call: Option<RawCall>,
 }
 
@@ -147,7 +147,7 @@ impl Needs {
 
     /// A survey.
     #[must_use]
-    pub fn of(survey: Survey) -> Self {
+    pub fn of(survey: StoreQuery) -> Self {
         Self { survey: Some(survey), ..Self::default() }
     }
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use toolbooth_contracts::approval::{Approval, ApprovalState};
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
 
-use super::{ApprovalName, CallName, Needs, RateName, Surveyed};
+use super::{ApprovalName, CallName, Needs, RateName, StoreFindings};
 use crate::backend::chain::Head;
 use crate::backend::room::Room;
-use crate::backend::watch::Watch;
+use crate::backend::writer_status::WriterStatus;
 use crate::digest::{Digester, of_record};
 use crate::ledger::LedgerError;
 use crate::queue::QueuedCall;
@@ -50,15 +50,15 @@ pub struct WorkingSet {
     pub(super) calls: HashMap<CallName, Option<QueuedCall>>,
     pub(super) waiting: Option<u64>,
     /// What the batch's survey has found.
-    pub surveyed: Surveyed,
+    pub surveyed: StoreFindings,
     /// The store's clock, in milliseconds since 1970, where it has one of its own.
     pub clock_ms: Option<i64>,
-    watch: Arc<Watch>,
+    status: Arc<WriterStatus>,
 }
 
 /// Whether an event accounts for an approval; who only asks needs none.
 #[must_use]
-pub fn is_vouched(approval: &Approval, event: Option<&str>) -> bool {
+pub fn has_accounting_event(approval: &Approval, event: Option<&str>) -> bool {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Fields {
@@ -86,7 +86,7 @@ fn known<'s, T>(found: Option<&'s Option<T>>, what: &str) -> Result<Option<&'s T
 impl WorkingSet {
     /// The set of a writer whose log ends at `head`, in a store with the keys of `digester`.
     #[must_use]
-    pub fn new(head: Head, digester: Digester, watch: Arc<Watch>) -> Self {
+    pub fn new(head: Head, digester: Digester, status: Arc<WriterStatus>) -> Self {
         Self {
             digester,
             head,
@@ -98,9 +98,9 @@ impl WorkingSet {
             asked: HashSet::new(),
             calls: HashMap::new(),
             waiting: None,
-            surveyed: Surveyed::default(),
+            surveyed: StoreFindings::default(),
             clock_ms: None,
-            watch,
+            status,
         }
     }
 
@@ -119,12 +119,12 @@ impl WorkingSet {
     /// How much room the store has left.
     #[must_use]
     pub fn room(&self) -> Room {
-        self.watch.room()
+        self.status.room()
     }
 
     /// The store was looked at.
     pub fn set_room(&self, room: Room) {
-        self.watch.set_room(room);
+        self.status.set_room(room);
     }
 
     /// Where the writer's log ends.
@@ -231,9 +231,9 @@ impl WorkingSet {
 
     /// Closes when a claim of this process is settled; `None` for claims of others.
     #[must_use]
-    pub fn watch(&self, stored: &Stored) -> Option<async_channel::Receiver<Infallible>> {
+    pub fn wait_for(&self, stored: &Stored) -> Option<async_channel::Receiver<Infallible>> {
         let own = stored.receipt.writer == self.head.writer();
-        own.then(|| self.watch.of(&stored.receipt.receipt_id))
+        own.then(|| self.status.of(&stored.receipt.receipt_id))
     }
 
     /// What of this has to be loaded.
@@ -277,7 +277,7 @@ impl WorkingSet {
     /// An approval, as the store has it, and the event that it says accounts for it. What somebody
     /// has decided is believed by its event, not by its row.
     pub fn load_approval(&mut self, approval: Approval, event: Option<&str>) {
-        if is_vouched(&approval, event) {
+        if has_accounting_event(&approval, event) {
             self.approvals.entry(approval.approval_id.clone()).or_insert(approval);
         } else {
             let id = &approval.approval_id;
@@ -341,7 +341,7 @@ impl WorkingSet {
         self.asked.clear();
         self.calls.clear();
         self.waiting = None;
-        self.surveyed = Surveyed::default();
+        self.surveyed = StoreFindings::default();
         self.clock_ms = None;
     }
 }

@@ -9,12 +9,12 @@ use toolbooth_import::permissions::{self, Exchange, GATEWAY, Switched};
 use toolbooth_import::servers::{self as clients, Imported};
 use toolbooth_import::{Client, Extended, Replaced};
 
-use super::report::{self, Kept, Report};
+use super::report::{self, KeptServer, Report};
 use super::{Places, questions};
 use crate::cli::ClientArgs;
 use crate::config;
 use crate::failure::{FAILED, Failure};
-use crate::import::secrets::{self, Moved};
+use crate::import::secrets::{self, MovedValues};
 use crate::import::trial::{self, Trial};
 use crate::import::{self, Installed};
 use crate::trust::{Consent, Gate, Judged};
@@ -84,7 +84,7 @@ pub(super) async fn servers(
         questions::settle_containment(sections, &added, &draft, asks, &mut notices).await?;
     // Moved before the trial, so that servers are tried with what is written.
     let (moved, told) = match dry_run {
-        true => (Moved::default(), secrets::rehearse(sections, &added)),
+        true => (MovedValues::default(), secrets::rehearse(sections, &added)),
         false => secrets::relocate(secrets, sections, &added, &data)?,
     };
     notices.extend(told);
@@ -229,7 +229,7 @@ fn divide(
     refused: &[(String, String)],
     trial: &Trial,
     force: bool,
-) -> (Vec<Switched>, Vec<Kept>) {
+) -> (Vec<Switched>, Vec<KeptServer>) {
     let (mut switched, mut stays) = (Vec::new(), Vec::new());
     for name in servers {
         let attempt = trial.attempts.get(&("servers", name.clone()));

@@ -58,8 +58,8 @@ async fn operations(
     let operations = openapi::operations(&document, endpoint)
         .map_err(|error| Failure::usage(error.to_string()).at(path.display().to_string()))?;
     let mut notices = operations.notices;
-    let frame = OfflineGateway::build(loaded).await?;
-    let guard = frame.catalogue.guard();
+    let offline = OfflineGateway::build(loaded).await?;
+    let guard = offline.catalogue.guard();
     let mut contracts = Vec::new();
     for entry in &operations.contracts {
         match guard.validate_entry(entry) {
@@ -75,7 +75,7 @@ async fn operations(
             }
         }
     }
-    frame.close().await;
+    offline.close().await;
     if contracts.is_empty() {
         for notice in &notices {
             crate::note(&format!("note: {notice}"));
@@ -89,7 +89,7 @@ async fn operations(
     let mut written = None;
     if write {
         let all: Vec<_> = contracts.iter().collect();
-        written = Some(super::tools::write_contracts(&frame, &all)?);
+        written = Some(super::tools::write_contracts(&offline, &all)?);
     }
     for notice in &notices {
         crate::note(&format!("note: {notice}"));

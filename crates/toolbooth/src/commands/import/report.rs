@@ -12,7 +12,7 @@ use crate::import::{Backup, Installed};
 use crate::output::{self, Format};
 
 /// A server that the client keeps, with the reason.
-pub(super) type Kept = (String, String);
+pub(super) type KeptServer = (String, String);
 
 /// Everything that one run has to say.
 pub(super) struct Report<'r> {
@@ -30,7 +30,7 @@ pub(super) struct Report<'r> {
     /// Old and new names of tools, by server.
     pub(super) names: Vec<(String, String, String)>,
     /// Servers that the client keeps.
-    pub(super) stays: Vec<Kept>,
+    pub(super) stays: Vec<KeptServer>,
 }
 
 /// What the client has less of than before, as sentences.

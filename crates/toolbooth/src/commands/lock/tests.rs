@@ -1,7 +1,7 @@
 use super::*;
 
-fn named(given: &str) -> Named<'_> {
-    Named::of(given).unwrap()
+fn named(given: &str) -> Selection<'_> {
+    Selection::of(given).unwrap()
 }
 
 #[test]
@@ -15,10 +15,10 @@ fn an_item_without_its_kind_is_meant() {
 #[test]
 fn arguments_name_tools_items_sources_and_patterns() {
     let item = "resource:s.https://ada@host/*";
-    assert!(matches!(named(item), Named::Tool(own, None) if own == item));
+    assert!(matches!(named(item), Selection::Tool(own, None) if own == item));
     let shown = format!("{item}@0123abcd");
-    assert!(matches!(named(&shown), Named::Tool(own, Some("0123abcd")) if own == item));
-    assert!(matches!(named("s.read@0123abcd"), Named::Tool("s.read", Some("0123abcd"))));
+    assert!(matches!(named(&shown), Selection::Tool(own, Some("0123abcd")) if own == item));
+    assert!(matches!(named("s.read@0123abcd"), Selection::Tool("s.read", Some("0123abcd"))));
     assert!(named("s.*").selects("prompt:s.greet", "mcp:s"));
     assert!(named("s.*").selects("s.read", "mcp:s") && !named("s.*").selects("t.a", "mcp:t"));
     assert!(named("mcp:s").selects("template:s.x:{y}", "mcp:s"));

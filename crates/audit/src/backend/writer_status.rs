@@ -16,7 +16,7 @@ type Watched = (Sender<Infallible>, Receiver<Infallible>);
 
 /// What a writer and those who wait share.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub struct WriterStatus {
     health: Mutex<Option<LedgerError>>,
     running: Mutex<HashMap<String, Watched>>,
     room: Mutex<Room>,
@@ -26,7 +26,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Watch {
+impl WriterStatus {
     pub(crate) fn set_health(&self, error: Option<&LedgerError>) {
         *locked(&self.health) = error.cloned();
     }

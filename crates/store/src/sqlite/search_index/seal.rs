@@ -27,7 +27,7 @@ pub(super) struct Sealer {
     digester: Digester,
     /// Blocks and names that were compared or written by this process: they are not read again for
     /// each seal.
-    known: Known,
+    known: SealDigests,
     /// SQLite's number of the state that this process has sealed last; commits of others change it.
     sealed: Option<i64>,
     /// When the whole file was last compared.
@@ -36,7 +36,7 @@ pub(super) struct Sealer {
 
 /// Digests over the rows up to a number.
 #[derive(Clone, Default)]
-struct Known {
+struct SealDigests {
     made: i64,
     blocks: Part,
     names: Part,
@@ -55,12 +55,12 @@ impl Sealer {
         let folder = database.parent().map(StoreFolder::at);
         let digester = folder.and_then(|folder| folder.digester(false).ok());
         let digester = digester.unwrap_or_else(|| Digester::new(&[0; 32]));
-        Self { digester, known: Known::default(), sealed: None, compared: None }
+        Self { digester, known: SealDigests::default(), sealed: None, compared: None }
     }
 
     /// Forgets what was known, after a transaction that was not committed.
     pub(super) fn forget(&mut self) {
-        (self.known, self.sealed, self.compared) = (Known::default(), None, None);
+        (self.known, self.sealed, self.compared) = (SealDigests::default(), None, None);
     }
 
     /// Whether the whole file has to be compared.
@@ -123,13 +123,13 @@ impl Sealer {
     fn mac(&mut self, connection: &Connection) -> rusqlite::Result<String> {
         let made = connection.query_row("PRAGMA application_id", [], |row| row.get(0))?;
         if self.known.made != made {
-            self.known = Known { made, ..Known::default() };
+            self.known = SealDigests { made, ..SealDigests::default() };
         }
         let first = connection.query_row("SELECT min(no) FROM tail", [], |row| row.get(0))?;
         if self.known.first != first || first.is_none() {
             (self.known.first, self.known.tail) = (first, Part::default());
         }
-        let Known { blocks, names, tail, .. } = &mut self.known;
+        let SealDigests { blocks, names, tail, .. } = &mut self.known;
         add(
             connection,
             "SELECT no, digest FROM blocks WHERE ?1 IS NULL OR no > ?1 ORDER BY no",

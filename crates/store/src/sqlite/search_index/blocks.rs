@@ -60,7 +60,7 @@ impl FromSql for Id {
 
 /// One entry of the index: the indexed members of an event.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct IndexEntry {
     pub(super) place: i64,
     pub(super) time: i64,
     pub(super) names: [u32; COLUMNS],
@@ -119,7 +119,7 @@ impl Numbers {
 
 impl Block {
     /// Builds a block of at most [`BLOCK`] entries, and its ids.
-    pub(super) fn of(entries: &[Entry]) -> (Self, Ids) {
+    pub(super) fn of(entries: &[IndexEntry]) -> (Self, Ids) {
         let (mut block, mut numbers) = (Self::default(), Numbers::default());
         let id = |entry: &Option<Id>, numbers: &mut Numbers| match entry {
             Some(Id::Uuid(id)) => (numbers.of_uuid(*id), false),
@@ -307,14 +307,14 @@ fn take_length(rest: &mut &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn entries(count: usize) -> Vec<Entry> {
+    fn entries(count: usize) -> Vec<IndexEntry> {
         let id = |n: usize| match n % 3 {
             0 => None,
             1 => Some(Id::of(&format!("01985b6e-7c1a-7e2b-9f00-0123456789{:02x}", n % 256))),
             _ => Some(Id::of(&format!("call-{n}"))),
         };
         (0..count)
-            .map(|n| Entry {
+            .map(|n| IndexEntry {
                 place: (n as i64) << 20,
                 time: 20_261_123_120_000_000 + n as i64,
                 names: [n as u32 % 7, 0, 1, n as u32, u32::MAX],

@@ -4,7 +4,7 @@
 
 use toolbooth_audit::LedgerError;
 
-use crate::share::Part;
+use crate::result_reference::Part;
 use crate::{Unreadable, shorten};
 
 /// First byte of an agent log that is stored without its shared part. The part's offset in the log,

@@ -6,7 +6,7 @@ use crate::backend::merkle::Hash;
 
 /// Events that are gone: a whole subtree of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gone {
+pub struct PrunedRange {
     /// The place of the first.
     pub seq: u64,
     /// How many: a power of two, which divides the place.

@@ -29,7 +29,7 @@ use serde::Deserialize;
 use toolbooth_audit::LedgerError;
 use toolbooth_contracts::event::EventBody;
 
-use blocks::{BLOCK, Block, COLUMNS, Entry, Id};
+use blocks::{BLOCK, Block, COLUMNS, Id, IndexEntry};
 use seal::Sealer;
 
 use super::connection::{BUSY, connect_to_read, keep_a_log, touch};
@@ -464,7 +464,7 @@ fn gather(transaction: &Connection) -> rusqlite::Result<bool> {
 }
 
 /// The entries that are in no block yet, at most `limit`, and the number of the first.
-fn tail(connection: &Connection, limit: usize) -> rusqlite::Result<Option<(i64, Vec<Entry>)>> {
+fn tail(connection: &Connection, limit: usize) -> rusqlite::Result<Option<(i64, Vec<IndexEntry>)>> {
     let mut statement = connection.prepare_cached(
         "SELECT no, place, time, tool, agent, caller, code, status, has_log, call, receipt
          FROM tail ORDER BY no LIMIT ?1",
@@ -474,7 +474,7 @@ fn tail(connection: &Connection, limit: usize) -> rusqlite::Result<Option<(i64, 
     while let Some(row) = rows.next()? {
         let no: i64 = row.get(0)?;
         first.get_or_insert(no);
-        entries.push(Entry {
+        entries.push(IndexEntry {
             place: row.get(1)?,
             time: row.get(2)?,
             names: [row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?],
