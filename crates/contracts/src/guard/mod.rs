@@ -6,9 +6,12 @@
 //! Doc: contract.md#guard
 
 mod fields;
+mod idempotency_rules;
 mod normalise;
+mod policy_rules;
 mod rules;
 mod secrets;
+mod values;
 
 use serde_json::{Map, Value};
 

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use super::fields::{self, RegistryEntry};
-use super::rules::whole;
+use super::values::whole_number;
 use crate::contract::{HANDLERS_RUNTIME, TIMEOUT_MS_DEFAULT, ToolContract};
 
 /// Canonical form of an entry that the rules have passed.
@@ -37,7 +37,7 @@ pub(super) fn contract(entry: &RegistryEntry<'_>) -> serde_json::Result<ToolCont
         // `30000.0` is a whole number too.
         for name in ["timeoutMs", "rateLimitPerMin", "maxConcurrency"] {
             if let Some(Value::Number(number)) = policy.get(name)
-                && let Some(whole) = whole(number)
+                && let Some(whole) = whole_number(number)
             {
                 policy.insert(name.to_owned(), json!(whole));
             }

@@ -2,11 +2,13 @@
 //!
 //! Doc: contract.md#codes
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 use super::fields::{self, Field, RegistryEntry};
+use super::values::{at_least_zero, number_or_kind, shown};
 use super::{Report, found, kind};
-use crate::contract::{Category, IdempotencyMode};
+use super::{idempotency_rules, policy_rules};
+use crate::contract::Category;
 use crate::finding::ContractCode as Code;
 use crate::id::{ToolId, near_miss, nearest};
 use crate::json::{Step, dotted};
@@ -28,10 +30,10 @@ pub(super) fn examine(entry: &RegistryEntry<'_>, report: &mut Report) -> Schemas
     let output = schema(entry, fields::OUTPUT_SCHEMA, Code::InvalidOutputSchema, false, report);
     capabilities(entry, report);
     execution(entry, report);
-    policy(entry, report);
-    permissions(entry, report);
-    idempotency(entry, report);
-    receipt_fields(entry, report);
+    policy_rules::policy(entry, report);
+    policy_rules::permissions(entry, report);
+    idempotency_rules::idempotency(entry, report);
+    idempotency_rules::receipt_fields(entry, report);
     sandbox(entry, report);
     unknown_keys(entry, report);
     let description = entry.plain("description").and_then(Value::as_str).unwrap_or_default();
@@ -245,279 +247,6 @@ fn execution(entry: &RegistryEntry<'_>, report: &mut Report) {
     }
 }
 
-fn policy(entry: &RegistryEntry<'_>, report: &mut Report) {
-    let snake = entry.is_snake();
-    let top_timeout = entry.plain(fields::TIMEOUT_MS);
-    let empty = Map::new();
-    let members = match entry.plain("policy") {
-        None if snake => &empty,
-        value => match value.and_then(Value::as_object) {
-            Some(members) => members,
-            None => {
-                let message = format!("expected an object, found {}", found(value));
-                report.error(Code::InvalidPolicy, "policy", message);
-                return;
-            }
-        },
-    };
-    let (timeout_path, timeout) = match top_timeout {
-        Some(value) => (fields::TIMEOUT_MS.to_owned(), Some(value)),
-        None => ("policy.timeoutMs".to_owned(), members.get("timeoutMs")),
-    };
-    let mut expect = |path: String, value: Option<&Value>, required: bool, rule: &FieldRule| {
-        let fits = value.map_or(!required, rule.fits);
-        if !fits {
-            let found = value.map_or_else(|| "nothing".to_owned(), number_or_kind);
-            report.error(rule.code, &path, format!("expected {}, found {found}", rule.expected));
-        }
-    };
-    expect(timeout_path, timeout, !snake, &TIMEOUT);
-    for (name, required, rule) in POLICY_RULES {
-        expect(format!("policy.{name}"), members.get(*name), *required && !snake, rule);
-    }
-}
-
-/// What a field of the policy must be.
-struct FieldRule {
-    code: Code,
-    expected: &'static str,
-    fits: fn(&Value) -> bool,
-}
-
-const TIMEOUT: FieldRule = FieldRule {
-    code: Code::InvalidPolicyTimeout,
-    expected: "a whole number of milliseconds above 0",
-    fits: above_zero,
-};
-
-/// In the order of the table; `true` where the field is required.
-const POLICY_RULES: &[(&str, bool, FieldRule)] = &[
-    (
-        "rateLimitPerMin",
-        false,
-        FieldRule {
-            code: Code::InvalidPolicyRateLimit,
-            expected: "a whole number of at least 0",
-            fits: |value| value.as_number().is_some_and(|number| whole(number).is_some()),
-        },
-    ),
-    (
-        "costTier",
-        false,
-        FieldRule { code: Code::InvalidPolicyCostTier, expected: "text", fits: not_blank },
-    ),
-    (
-        "trustLevel",
-        true,
-        FieldRule {
-            code: Code::InvalidPolicyTrustLevel,
-            expected: "text that is not blank",
-            fits: not_blank,
-        },
-    ),
-    (
-        "maxConcurrency",
-        false,
-        FieldRule {
-            code: Code::InvalidPolicyConcurrency,
-            expected: "a whole number above 0",
-            fits: above_zero,
-        },
-    ),
-    (
-        "approval",
-        false,
-        FieldRule {
-            code: Code::InvalidPolicyApproval,
-            expected: "`never` or `always`",
-            fits: |value| matches!(value.as_str(), Some("never" | "always")),
-        },
-    ),
-    (
-        "costUnits",
-        false,
-        FieldRule {
-            code: Code::InvalidPolicyField,
-            expected: "a number of at least 0",
-            fits: |value| value.as_number().is_some_and(at_least_zero),
-        },
-    ),
-    (
-        "readOnly",
-        false,
-        FieldRule {
-            code: Code::InvalidPolicyField,
-            expected: "true or false",
-            fits: Value::is_boolean,
-        },
-    ),
-];
-
-fn not_blank(value: &Value) -> bool {
-    value.as_str().is_some_and(|text| !text.trim().is_empty())
-}
-
-fn above_zero(value: &Value) -> bool {
-    value.as_number().and_then(whole).is_some_and(|number| number > 0)
-}
-
-fn permissions(entry: &RegistryEntry<'_>, report: &mut Report) {
-    let Some(value) = entry.plain("permissions") else {
-        return;
-    };
-    let Some(items) = value.as_array() else {
-        let message = format!("expected a list of `verb:resource`, found {}", kind(value));
-        report.error(Code::InvalidPermission, "permissions", message);
-        return;
-    };
-    for (index, item) in items.iter().enumerate() {
-        if !item.as_str().is_some_and(is_permission) {
-            report.error_with(
-                Code::InvalidPermission,
-                &format!("permissions[{index}]"),
-                match item.as_str() {
-                    Some(text) => format!("expected `verb:resource`, found `{}`", shown(text)),
-                    None => format!("expected `verb:resource`, found {}", kind(item)),
-                },
-                "for example `read:db` or `send:email`".to_owned(),
-            );
-        }
-    }
-}
-
-fn is_permission(text: &str) -> bool {
-    let word = |part: &str| {
-        !part.is_empty()
-            && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'))
-    };
-    text.split_once(':').is_some_and(|(verb, resource)| word(verb) && word(resource))
-}
-
-fn idempotency(entry: &RegistryEntry<'_>, report: &mut Report) {
-    let Some(value) = entry.plain("idempotency") else {
-        return;
-    };
-    let Some(members) = value.as_object() else {
-        let message = format!("expected an object, found {}", kind(value));
-        report.error(Code::InvalidIdempotencyField, "idempotency", message);
-        return;
-    };
-    let mode = members.get("mode");
-    match mode {
-        None => (),
-        Some(Value::String(text)) if IdempotencyMode::NAMES.contains(&text.as_str()) => (),
-        Some(other) => report.error(
-            Code::InvalidIdempotencyMode,
-            "idempotency.mode",
-            format!(
-                "expected one of {}, found {}",
-                IdempotencyMode::NAMES.join(", "),
-                other
-                    .as_str()
-                    .map_or_else(|| kind(other).to_owned(), |text| format!("`{}`", shown(text)))
-            ),
-        ),
-    }
-    let path = |field: Field| {
-        let spelled = field.get(members).map(|(spelled, _)| spelled);
-        format!("idempotency.{}", spelled.unwrap_or(field.in_dialect(entry.dialect)))
-    };
-    let key_field = fields::KEY_FIELD.get(members).map(|(_, value)| value);
-    let keyed = mode.and_then(Value::as_str) == Some("keyed");
-    match key_field {
-        None if keyed => report.error_with(
-            Code::MissingKeyField,
-            &path(fields::KEY_FIELD),
-            "a keyed tool must name the argument that is its key",
-            "name a property of the input schema".to_owned(),
-        ),
-        Some(Value::String(text)) if !text.trim().is_empty() => {
-            let properties = entry
-                .get(fields::INPUT_SCHEMA)
-                .and_then(|schema| schema.get("properties"))
-                .and_then(Value::as_object);
-            let known = properties.is_some_and(|properties| properties.contains_key(text));
-            if keyed && !known {
-                let message = format!("the input schema has no property `{}`", shown(text));
-                let near = properties
-                    .and_then(|properties| nearest(text, properties.keys().map(String::as_str)));
-                match near {
-                    Some(near) => report.error_with(
-                        Code::UnknownKeyField,
-                        &path(fields::KEY_FIELD),
-                        message,
-                        format!("did you mean `{near}`?"),
-                    ),
-                    None => report.error(Code::UnknownKeyField, &path(fields::KEY_FIELD), message),
-                }
-            }
-        }
-        None => (),
-        Some(other) => {
-            let code = if keyed { Code::MissingKeyField } else { Code::InvalidIdempotencyField };
-            let message = format!("expected the name of an argument, found {}", kind(other));
-            report.error(code, &path(fields::KEY_FIELD), message);
-        }
-    }
-    let mut choice = |field: Field, what: &str, fits: &dyn Fn(&Value) -> bool| {
-        if let Some((_, value)) = field.get(members)
-            && !fits(value)
-        {
-            let message = format!("expected {what}, found {}", kind(value));
-            report.error(Code::InvalidIdempotencyField, &path(field), message);
-        }
-    };
-    choice(fields::KEY_SCOPE, "`tool` or `caller`", &|value| {
-        matches!(value.as_str(), Some("tool" | "caller"))
-    });
-    choice(fields::ON_DIFFERENT_ARGS, "`replay` or `refuse`", &|value| {
-        matches!(value.as_str(), Some("replay" | "refuse"))
-    });
-    choice(fields::ACCEPTS_KEY, "true or false", &Value::is_boolean);
-    choice(fields::ON_SIGNAL, "`unknown` or `failed`", &|value| {
-        matches!(value.as_str(), Some("unknown" | "failed"))
-    });
-}
-
-fn receipt_fields(entry: &RegistryEntry<'_>, report: &mut Report) {
-    let path = entry.path(fields::RECEIPT_FIELDS);
-    let Some(value) = entry.get(fields::RECEIPT_FIELDS) else {
-        return;
-    };
-    let Some(items) = value.as_array() else {
-        let message = format!("expected a list of dotted paths, found {}", kind(value));
-        report.error(Code::InvalidReceiptField, path, message);
-        return;
-    };
-    for (index, item) in items.iter().enumerate() {
-        let fits = item.as_str().is_some_and(|text| {
-            let mut parts = text.split('.');
-            parts.next() == Some("result") && parts.all(|part| !part.trim().is_empty())
-        });
-        if !fits {
-            report.error_with(
-                Code::InvalidReceiptField,
-                &format!("{path}[{index}]"),
-                match item.as_str() {
-                    Some(text) => {
-                        format!(
-                            "expected a dotted path that starts at `result`, found `{}`",
-                            shown(text)
-                        )
-                    }
-                    None => format!("expected a dotted path, found {}", kind(item)),
-                },
-                "for example `result.id`".to_owned(),
-            );
-        }
-    }
-    let texts = items.iter().filter_map(Value::as_str);
-    if let Some(twice) = crate::json::first_duplicate(texts) {
-        let message = format!("`{}` stands there twice", shown(twice));
-        report.error(Code::InvalidReceiptField, path, message);
-    }
-}
-
 /// Whether a text is `*`, or a host with a port or `*` behind it.
 fn is_host(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return text == "*" };
@@ -613,31 +342,4 @@ fn unknown_keys(entry: &RegistryEntry<'_>, report: &mut Report) {
             report.warning(Code::UnknownField, path, message, hint);
         }
     }
-}
-
-/// User text for a message: short, on one line, without control characters.
-fn shown(text: &str) -> String {
-    let short: String = text.chars().take(60).collect();
-    let more = if short.len() < text.len() { "…" } else { "" };
-    format!("{}{more}", short.escape_debug())
-}
-
-fn number_or_kind(value: &Value) -> String {
-    match value {
-        Value::Number(number) => format!("`{number}`"),
-        other => kind(other).to_owned(),
-    }
-}
-
-/// A whole number of at least 0; `30000.0` is one.
-pub(super) fn whole(number: &Number) -> Option<u64> {
-    number.as_u64().or_else(|| {
-        let double = number.as_f64()?;
-        let fits = double >= 0.0 && double.fract() == 0.0 && double < 9_007_199_254_740_992.0;
-        fits.then_some(double as u64)
-    })
-}
-
-fn at_least_zero(number: &Number) -> bool {
-    number.as_f64().is_some_and(|double| double >= 0.0)
 }

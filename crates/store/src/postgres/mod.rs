@@ -7,12 +7,14 @@
 
 mod backend;
 mod connect;
+mod load;
 mod open;
 mod prune;
 mod reads;
 mod rows;
 mod schema;
 mod statements;
+mod write;
 
 pub use open::{Postgres, PostgresLedger, PostgresOptions, open};
 pub use reads::PostgresReads;

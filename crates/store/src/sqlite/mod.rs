@@ -6,6 +6,7 @@ mod backend;
 mod compact;
 mod connection;
 mod folder;
+mod load;
 mod log_pages;
 mod maintenance;
 mod open;
@@ -19,6 +20,7 @@ mod schema;
 mod search_index;
 mod transaction;
 mod wal_checkpoint;
+mod write;
 
 pub use folder::{DATABASE, StoreFolder};
 pub use maintenance::{MaintenanceError, backup, restore, vacuum};

@@ -1,0 +1,242 @@
+//! Loads the rows that a batch of steps needs.
+//!
+//! Doc: records.md#stores
+
+use super::compact::{Compact, Name, Shown};
+use super::rows::{CALL, HEAD, RECEIPT, call, head, limited, number, receipt_row, unreadable};
+use super::schema;
+use super::transaction::{Transaction, failed};
+use crate::{Unreadable, shorten};
+use rusqlite::Row;
+use toolbooth_audit::backend::steps;
+use toolbooth_audit::backend::working::{
+    ApprovalName, CallName, Earlier, Needs, OtherHead, StoreQuery, WorkingSet,
+};
+use toolbooth_audit::backend::writer::Failure;
+use toolbooth_audit::checkpoint;
+use toolbooth_audit::queue::{self, QueuedCall, RawCall};
+use toolbooth_audit::reads::WriterHead;
+use toolbooth_contracts::approval::Approval;
+use toolbooth_contracts::receipt::AuditPlace;
+
+impl Transaction<'_> {
+    /// Loads the rows that a batch needs into its working set.
+    pub(super) fn load(&self, needs: Needs, set: &mut WorkingSet) -> Result<(), Failure> {
+        for key in needs.keys {
+            let sql = "SELECT receipt FROM keys WHERE key = ?1";
+            let holder: Option<Name> = self.one(sql, [Compact::of(&key)], |row| row.get(0))?;
+            let holder = holder.map(|holder| holder.0);
+            if let Some(id) = &holder {
+                self.load_receipt(id.clone(), set)?;
+            }
+            set.load_key(key, holder);
+        }
+        for id in needs.receipts {
+            self.load_receipt(id, set)?;
+        }
+        for name in needs.rates {
+            let sql = "SELECT tat_ms FROM rates WHERE tool = ?1 AND caller = ?2";
+            let tat_ms = self.one(sql, (&name.0, &name.1), |row| row.get(0))?;
+            set.load_rate(name, tat_ms);
+        }
+        for tool in needs.running {
+            let running = self.running(&tool)?;
+            set.load_running(tool, running);
+        }
+        for name in needs.approvals {
+            self.load_approvals(&name, set)?;
+            set.load_asked(name);
+        }
+        for name in needs.calls {
+            let call = self.call(&name)?;
+            set.load_call(name, call);
+        }
+        if needs.waiting {
+            let sql = "SELECT count(*) FROM queue WHERE state = 'queued'";
+            let waiting: i64 = self.one(sql, [], |row| row.get(0))?.unwrap_or_default();
+            set.load_waiting(waiting.unsigned_abs());
+        }
+        match needs.survey {
+            Some(survey) => self.survey(survey, set),
+            None => Ok(()),
+        }
+    }
+
+    fn load_receipt(&self, id: String, set: &mut WorkingSet) -> Result<(), Failure> {
+        let row = self.one(RECEIPT, [Compact::of(&id)], receipt_row)?;
+        let stored = row.map(|row| self.stored(&id, row)).transpose()?;
+        if let Some(spent) = stored.as_ref().and_then(|stored| stored.receipt.approval_id.as_ref())
+        {
+            let sql = "SELECT body FROM approvals WHERE approval_id = ?1";
+            let text: Option<String> = self.one(sql, [spent], |row| row.get(0))?;
+            if let Some(text) = text {
+                self.load_approval(spent, &text, set)?;
+            }
+        }
+        set.load_receipt(id, stored);
+        Ok(())
+    }
+
+    fn load_approvals(&self, name: &ApprovalName, set: &mut WorkingSet) -> Result<(), Failure> {
+        let bodies: Vec<(String, String)> = self.all(
+            "SELECT approval_id, body FROM approvals
+             WHERE tool = ?1 AND caller = ?2 AND args_digest = ?3 AND contract_digest = ?4
+                 AND state <> 'spent'
+             ORDER BY approval_id DESC LIMIT 1",
+            (&name.tool, &name.caller, &name.args_digest, &name.contract_digest),
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )?;
+        bodies.iter().try_for_each(|(id, text)| self.load_approval(id, text, set))
+    }
+
+    fn load_approval(&self, id: &str, text: &str, set: &mut WorkingSet) -> Result<(), Failure> {
+        let approval: Approval = serde_json::from_str(text)
+            .map_err(|error| unreadable(Unreadable::of(error).at("approvals", id)))?;
+        let event = self.event(approval.audit_seq.as_ref())?;
+        set.load_approval(approval, event.as_deref());
+        Ok(())
+    }
+
+    /// The text of an event by its place.
+    fn event(&self, at: Option<&AuditPlace>) -> Result<Option<String>, Failure> {
+        let Some(at) = at else { return Ok(None) };
+        let sql = "SELECT body FROM events WHERE place =
+                       (SELECT no << ?3 | ?2 FROM writers WHERE writer = ?1)";
+        let given = (&at.writer, number(at.seq), schema::SEQ_BITS);
+        let body: Option<Vec<u8>> = self.one(sql, given, |row| row.get(0))?;
+        let damaged = |damage: Unreadable| damage.at("events", format!("{} {}", at.writer, at.seq));
+        body.map(|body| shorten::unpack(&body).map_err(damaged)).transpose().map_err(unreadable)
+    }
+
+    fn running(&self, tool: &str) -> Result<u64, Failure> {
+        let by_writer: Vec<(String, i64)> = self.all(
+            "SELECT writer, count(*) FROM open_receipts
+             WHERE tool = ?1 AND state = 'in_flight' GROUP BY writer",
+            [tool],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )?;
+        let live = by_writer.iter().filter(|(writer, _)| !self.is_lost(writer));
+        Ok(live.map(|(_, count)| count.unsigned_abs()).sum())
+    }
+
+    fn call(&self, (caller, call_id): &CallName) -> Result<Option<QueuedCall>, Failure> {
+        let sql = format!("SELECT {CALL} FROM queue WHERE caller = ?1 AND call_id = ?2");
+        self.one(&sql, [caller, call_id], call)
+    }
+
+    fn survey(&self, survey: StoreQuery, set: &mut WorkingSet) -> Result<(), Failure> {
+        match survey {
+            StoreQuery::Lost => {
+                let sql = "SELECT fence, body, id FROM open_receipts
+                           WHERE state IN ('in_flight', 'awaiting_input') AND writer <> ?1
+                           ORDER BY id";
+                let read = |row: &Row<'_>| Ok((row.get::<_, Shown>(2)?, receipt_row(row)?));
+                for (id, row) in self.all(sql, [self.writer], read)? {
+                    if let Some(stored) = self.readable(&id.0, row)?
+                        && stored.owner_lost
+                    {
+                        set.load_lost(stored);
+                    }
+                }
+            }
+            StoreQuery::UnnamedHeads => {
+                let of = "named = 0 AND writer <> ?1";
+                set.surveyed.heads = self.heads(of, checkpoint::HEADS_MAX)?;
+            }
+            StoreQuery::Beginning { heads } => {
+                if heads {
+                    set.surveyed.heads = self.heads("writer <> ?1", usize::MAX)?;
+                }
+                set.surveyed.earlier = self.earlier()?;
+            }
+            StoreQuery::PrunableReceipts(before, limit) => {
+                self.load_prunable(&before, limit, set)?
+            }
+            StoreQuery::PrunableLogs(before, limit) => self.prunable_logs(&before, limit, set)?,
+            StoreQuery::DroppableLogs(limit) => self.droppable_logs(limit, set)?,
+            StoreQuery::PrunableEvents(before) => self.prunable_events(&before, set)?,
+            StoreQuery::PrunableCalls(before, limit) => {
+                set.surveyed.removal.calls = self.prunable_calls(&before, limit)?;
+            }
+            StoreQuery::NextCall(own) => {
+                set.surveyed.call = match self.next_call(&own)? {
+                    Some(call) => Some(RawCall {
+                        state: call.state.as_str().to_owned(),
+                        queued: self.event(call.queued_by.as_ref())?,
+                        finished: None,
+                        call,
+                    }),
+                    None => None,
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// What an earlier version has left to be taken over. `None` once that is done, and in a store
+    /// that is new.
+    fn earlier(&self) -> Result<Option<Earlier>, Failure> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM writers WHERE writer <> ?1)";
+        let used: Option<bool> = self.one(sql, [self.writer], |row| row.get(0))?;
+        let version = schema::version(self.connection).map_err(failed)?;
+        if used != Some(true) || version >= schema::VERSION {
+            return Ok(None);
+        }
+        let sql = "SELECT body FROM events WHERE place IN (SELECT no << ?1 FROM writers)";
+        let first: Vec<Vec<u8>> = self.all(sql, [schema::SEQ_BITS], |row| row.get(0))?;
+        let first: Vec<String> =
+            first.iter().filter_map(|event| shorten::unpack(event).ok()).collect();
+        let version = u32::try_from(version).unwrap_or_default();
+        steps::check_version(version, first.iter().map(String::as_str))
+            .map_err(Failure::Refused)?;
+        let sql = format!("SELECT {CALL} FROM queue WHERE mac IS NULL ORDER BY place");
+        let calls = self.all(&sql, [], call)?;
+        let sql = "SELECT writer, pruned FROM writers WHERE pruned IS NOT NULL ORDER BY no";
+        let logs: Vec<(String, String)> =
+            self.all(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        // Version 4 wrote how far it had pruned, which does not parse as a log.
+        let log =
+            |(writer, text): (String, String)| Some((writer, serde_json::from_str(&text).ok()?));
+        Ok(Some(Earlier { calls, logs: logs.into_iter().filter_map(log).collect() }))
+    }
+
+    fn heads(&self, of: &str, limit: usize) -> Result<Vec<OtherHead>, Failure> {
+        let sql = format!("SELECT {HEAD} FROM writers WHERE {of} ORDER BY writer LIMIT ?2");
+        let rows: Vec<WriterHead> = self.all(&sql, (self.writer, limited(limit)), head)?;
+        let ended = |head: WriterHead| OtherHead {
+            ended: head.row.as_ref().is_some_and(|row| row.stopped) || self.is_lost(&head.writer),
+            head,
+        };
+        Ok(rows.into_iter().map(ended).collect())
+    }
+
+    fn next_call(
+        &self,
+        own: &std::collections::BTreeSet<CallName>,
+    ) -> Result<Option<QueuedCall>, Failure> {
+        // Calls of lost workers were queued first, so they come first.
+        let running = self.all(
+            &format!(
+                "SELECT {CALL} FROM queue WHERE state = 'running'
+                 ORDER BY enqueued, place LIMIT 1000"
+            ),
+            [],
+            call,
+        )?;
+        let left = running.into_iter().find(|call| {
+            let has = || own.contains(&(call.caller.clone(), call.call_id.clone()));
+            queue::is_left(call, self.writer, has, |worker| self.is_lost(worker))
+        });
+        match left {
+            Some(left) => Ok(Some(left)),
+            None => self.one(
+                &format!(
+                    "SELECT {CALL} FROM queue WHERE state = 'queued'
+                     ORDER BY enqueued, place LIMIT 1"
+                ),
+                [],
+                call,
+            ),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! `audit export`: the records as lines or rows, to a file or to standard output.
+//!
+//! Doc: records.md#export
+
+use super::events::{csv_cells, csv_headings, csv_line};
+use crate::cli::ExportFormat;
+use crate::commands::records::{need, unreadable};
+use crate::config::Loaded;
+use crate::failure::Failure;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use toolbooth_audit::export::{Exporter, Line, ocsf};
+use toolbooth_contracts::event::AuditEvent;
+
+/// Where an export goes: standard output, or a file that takes its name when it is whole.
+pub(super) struct Target {
+    out: Box<dyn Write>,
+    /// The draft and the name.
+    file: Option<(PathBuf, PathBuf)>,
+}
+
+impl Target {
+    fn open(path: Option<&Path>) -> Result<Self, Failure> {
+        let Some(path) = path else {
+            let out = std::io::BufWriter::new(std::io::stdout());
+            return Ok(Self { out: Box::new(out), file: None });
+        };
+        let wrong = |message: String| Failure::usage(message).at(path.display().to_string());
+        if path.exists() {
+            return Err(wrong("there is something with this name already".to_owned()));
+        }
+        let mut draft = path.as_os_str().to_owned();
+        draft.push(format!(".{}.draft", uuid::Uuid::now_v7().simple()));
+        let draft = PathBuf::from(draft);
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&draft)
+            .map_err(|error| wrong(format!("the file cannot be written: {error}")))?;
+        let out = Box::new(std::io::BufWriter::new(file));
+        Ok(Self { out, file: Some((draft, path.to_owned())) })
+    }
+
+    /// Writes; `false` where nobody reads any more.
+    fn write(&mut self, text: &[u8]) -> Result<bool, Failure> {
+        match self.out.write_all(text) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(Failure::store(format!("the export cannot be written: {error}"))),
+        }
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        let done = self.out.flush().and_then(|()| match &self.file {
+            Some((draft, path)) => std::fs::rename(draft, path),
+            None => Ok(()),
+        });
+        match done {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                Err(Failure::store(format!("the export cannot be written: {error}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) async fn export(
+    loaded: &Loaded,
+    format: ExportFormat,
+    (since, until): (Option<String>, Option<String>),
+    out: Option<&Path>,
+) -> Result<bool, Failure> {
+    let operations = need(loaded).await?;
+    #[cfg(feature = "parquet")]
+    if format == ExportFormat::Parquet {
+        return crate::commands::parquet::export(&operations, (since, until), out).await;
+    }
+    let part = since.is_some() || until.is_some();
+    let mut target = Target::open(out)?;
+    let mut exporter = Exporter::begin(operations.reads()).await.map_err(unreadable)?;
+    let total = exporter.total();
+    let mut written = 0u64;
+    if format == ExportFormat::Csv {
+        target.write(&csv_line(&csv_headings())?)?;
+    }
+    while let Some(page) = exporter.page().await.map_err(unreadable)? {
+        for line in &page {
+            let entry = match line {
+                Line::Event(entry) => entry,
+                Line::Gone(line) if format == ExportFormat::Jsonl && !part => {
+                    if !target.write(format!("{line}\n").as_bytes())? {
+                        return Ok(true);
+                    }
+                    continue;
+                }
+                Line::Gone(_) => continue,
+            };
+            let event: Option<AuditEvent> = serde_json::from_str(&entry.bytes).ok();
+            let within = event.as_ref().is_none_or(|event| {
+                since.as_ref().is_none_or(|since| event.body.time >= *since)
+                    && until.as_ref().is_none_or(|until| event.body.time < *until)
+            });
+            if !within {
+                continue;
+            }
+            let line = match (format, event) {
+                (ExportFormat::Jsonl, _) => format!("{}\n", entry.bytes).into_bytes(),
+                (ExportFormat::Csv, Some(event)) => csv_line(&csv_cells(&event))?,
+                (_, Some(event)) => format!("{}\n", ocsf(&event, epoch_ms(&event))).into_bytes(),
+                // What cannot be read is for `verify` to tell; in JSON Lines it is there as it is.
+                (_, None) => continue,
+            };
+            if !target.write(&line)? {
+                return Ok(true);
+            }
+            written += 1;
+        }
+        progress(written, total);
+    }
+    if format == ExportFormat::Jsonl {
+        if part {
+            crate::note("a part of the log: `verify` needs all of it");
+            target.write(format!("{}\n", Exporter::part()).as_bytes())?;
+        } else {
+            target.write(format!("{}\n", exporter.trailer()).as_bytes())?;
+        }
+    }
+    target.finish()?;
+    Ok(true)
+}
+
+/// Says on a terminal how far long work has come.
+pub(super) fn progress(done: u64, total: u64) {
+    use std::io::IsTerminal;
+    if total > 100_000 && std::io::stderr().is_terminal() {
+        crate::note(&format!("{done} of {total} event(s)"));
+    }
+}
+
+fn epoch_ms(event: &AuditEvent) -> i64 {
+    let at: Option<jiff::Timestamp> = event.body.time.parse().ok();
+    at.map_or(0, jiff::Timestamp::as_millisecond)
+}

@@ -1,0 +1,234 @@
+//! `audit`: reading, exporting, verifying and proving.
+
+mod events;
+mod export;
+mod proofs;
+
+use std::collections::BTreeMap;
+use std::io::BufReader;
+use std::path::Path;
+
+use serde_json::json;
+use toolbooth_audit::proof::{self};
+use toolbooth_audit::reads::{EventFilter, Page};
+use toolbooth_audit::stats;
+use toolbooth_audit::verify::{self, TrustAnchors};
+use toolbooth_registry::lock::LockFile;
+
+use super::records::{need, nothing_yet, open, unreadable, whole};
+use crate::cli::{Audit, EventFilterArgs};
+use crate::config::Loaded;
+use crate::config::lock::LockMode;
+use crate::failure::{FAILED, Failure, OUT_OF_REACH};
+use crate::output::{self};
+use crate::records;
+use crate::times::time;
+use crate::trust::Trusted;
+
+use events::{print_events, tail};
+use export::export;
+use proofs::{check_proof, keys, no_proof, notes, print_report, signing_keys};
+
+pub(super) async fn audit(loaded: Trusted, command: Audit) -> Result<bool, Failure> {
+    match command {
+        Audit::Query { filter, format } => {
+            let EventFilterArgs { tool, agent, caller, status, code, since, until, call, limit } =
+                filter;
+            if let Some(code) = &code
+                && toolbooth_contracts::ErrorCode::parse(code).is_none()
+            {
+                return Err(Failure::usage(format!("there is no error code `{code}`")).at("--code"));
+            }
+            let filter = EventFilter {
+                tool,
+                agent,
+                caller,
+                status,
+                code,
+                call,
+                since: time(since.as_deref(), "--since")?,
+                until: time(until.as_deref(), "--until")?,
+                after: None,
+                limit,
+            };
+            let page = match open(&loaded).await? {
+                Some(operations) => operations.events(filter).await.map_err(unreadable)?,
+                None => {
+                    nothing_yet(&loaded);
+                    Page::default()
+                }
+            };
+            print_events(&page.found, format, true)?;
+            Ok(whole(&page.damaged))
+        }
+        Audit::Tail { follow, lines, format } => tail(&loaded, follow, lines, format).await,
+        Audit::Stats { since, until, shown } => {
+            let since = time(since.as_deref(), "--since")?;
+            let until = time(until.as_deref(), "--until")?;
+            let (tools, damaged) = match open(&loaded).await? {
+                Some(operations) => {
+                    stats::of_store(operations.reads(), since, until).await.map_err(unreadable)?
+                }
+                None => {
+                    nothing_yet(&loaded);
+                    Default::default()
+                }
+            };
+            if shown.format.is_json() {
+                output::json(&json!({ "tools": tools }));
+                return Ok(whole(&damaged));
+            }
+            let ms = |ms: f64| format!("{ms:.1}");
+            let rows: Vec<Vec<String>> = tools
+                .iter()
+                .map(|tool| {
+                    let counts = [tool.calls, tool.replays, tool.errors, tool.denials];
+                    std::iter::once(tool.tool_name.clone())
+                        .chain(counts.iter().map(u64::to_string))
+                        .chain([tool.p50_ms, tool.p95_ms, tool.p99_ms, tool.max_ms].map(ms))
+                        .collect()
+                })
+                .collect();
+            let headings = [
+                "TOOL", "CALLS", "REPLAYS", "ERRORS", "DENIALS", "P50 MS", "P95 MS", "P99 MS",
+                "MAX MS",
+            ];
+            output::table(&headings, &rows);
+            Ok(whole(&damaged))
+        }
+        Audit::Export { format, since, until, out } => {
+            let since = time(since.as_deref(), "--since")?;
+            let until = time(until.as_deref(), "--until")?;
+            export(&loaded, format, (since, until), out.as_deref()).await
+        }
+        Audit::Verify { store, file, key, checkpoint, proof, shown } => {
+            let keys = keys(&key)?;
+            if let Some(proof) = proof {
+                return check_proof(&proof, &keys, shown.format);
+            }
+            let mut notes = match &checkpoint {
+                Some(path) => {
+                    let notes = notes(path)?;
+                    if notes.is_empty() {
+                        return Err(Failure::usage("there is no checkpoint in the file")
+                            .at(path.display().to_string()));
+                    }
+                    notes
+                }
+                None => Vec::new(),
+            };
+            if store.is_none() && file.is_none() {
+                notes.extend(records::kept_note(&loaded));
+            }
+            let digester = match (&store, &file) {
+                (None, None) => records::own_digester(&loaded).await?,
+                _ => None,
+            };
+            let pins = match (&store, &file) {
+                (None, None) => recorded_pins(&loaded)?,
+                _ => BTreeMap::new(),
+            };
+            let known = TrustAnchors { keys, notes, digester, pins };
+            let report = match file {
+                Some(path) => {
+                    verify::export(|| std::fs::File::open(&path).map(BufReader::new), known)
+                        .map_err(|error| {
+                            Failure::new(
+                                OUT_OF_REACH,
+                                "unreadable",
+                                format!("the export cannot be read: {error}"),
+                            )
+                            .at(path.display().to_string())
+                        })?
+                }
+                None => {
+                    let place = store.clone().unwrap_or_else(|| records::place(&loaded));
+                    let reads = records::reads(&loaded, store.as_deref())
+                        .await?
+                        .ok_or_else(|| Failure::store("there is no store to verify").at(place))?;
+                    records::operations(reads)?.verify(known).await.map_err(unreadable)?
+                }
+            };
+            print_report(&report, shown.format);
+            Ok(report.ok)
+        }
+        Audit::Prove { call } => {
+            let operations = need(&loaded).await?;
+            let proof = proof::inclusion(operations.reads(), &call).await.map_err(no_proof)?;
+            output::json(&proof);
+            Ok(true)
+        }
+        Audit::ProveConsistency { first, second } => {
+            let operations = need(&loaded).await?;
+            let last = |path: &Path| -> Result<String, Failure> {
+                notes(path)?.pop().ok_or_else(|| {
+                    Failure::usage("there is no checkpoint in the file")
+                        .at(path.display().to_string())
+                })
+            };
+            let (first, second) = (last(&first)?, last(&second)?);
+            let proof =
+                proof::consistency(operations.reads(), &first, &second).await.map_err(no_proof)?;
+            output::json(&proof);
+            Ok(true)
+        }
+        Audit::Keys { shown } => {
+            let mut keys: Vec<String> = records::own_key(&loaded).await?.into_iter().collect();
+            if let Some(operations) = open(&loaded).await? {
+                for key in signing_keys(&operations).await? {
+                    if !keys.contains(&key) {
+                        keys.push(key);
+                    }
+                }
+            } else {
+                nothing_yet(&loaded);
+            }
+            if shown.format.is_json() {
+                output::json(&json!({ "keys": keys }));
+            } else {
+                keys.iter().for_each(|key| output::line(key));
+            }
+            Ok(true)
+        }
+        Audit::AcceptRestore { anyway, shown } => {
+            if !anyway && !records::is_rolled_back(&loaded).await? {
+                return Err(Failure::new(
+                    FAILED,
+                    "nothing-to-accept",
+                    "the records have their newest checkpoint: nothing was put back",
+                )
+                .hint("`--anyway` accepts them all the same, for a checkpoint that was kept elsewhere"));
+            }
+            let writer = uuid::Uuid::now_v7().to_string();
+            let clock = toolbooth_proxy::SystemClock::default();
+            let now = toolbooth_proxy::Clock::now(&clock);
+            let opened = records::open(&loaded, writer, now, true).await?;
+            let now = toolbooth_proxy::Clock::now(&clock);
+            let note = opened.ledger.close(now).await.map_err(unreadable)?;
+            records::hand_outside(&loaded, note.as_deref());
+            // Pins since the backup are on record no more.
+            if loaded.lock_mode() == LockMode::FirstUse && loaded.pins().read()?.is_some() {
+                loaded.pins().change(true, LockFile::forget_records)?;
+            }
+            if shown.format.is_json() {
+                output::json(&json!({ "accepted": true }));
+            } else {
+                output::line("the records are taken as they are; the log says so (STORE_RESTORED)");
+            }
+            Ok(true)
+        }
+    }
+}
+
+/// The first-use pins that events must tell of; none where the lock has another mode.
+pub(super) fn recorded_pins(loaded: &Loaded) -> Result<BTreeMap<String, String>, Failure> {
+    if loaded.lock_mode() != LockMode::FirstUse {
+        return Ok(BTreeMap::new());
+    }
+    let Some(pins) = loaded.pins().read()? else { return Ok(BTreeMap::new()) };
+    let mut recorded = pins.digests();
+    for pin in pins.unrecorded() {
+        recorded.remove(&pin.id);
+    }
+    Ok(recorded)
+}
