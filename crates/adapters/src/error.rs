@@ -6,6 +6,7 @@
 #[cfg(feature = "net-guard")]
 use std::net::{IpAddr, SocketAddr};
 
+#[cfg(feature = "mcp")]
 use toolbooth_contracts::causes::with_causes;
 
 /// Why a command was not run: nothing has happened.

@@ -25,7 +25,7 @@ use toolbooth_contracts::conversation::CancelHandle;
 use toolbooth_contracts::coverage::Readiness;
 use toolbooth_contracts::port::{ExecutionError, ToolSource};
 use toolbooth_contracts::sandbox::{NetProfile, SandboxLimits, SandboxProfile};
-use toolbooth_contracts::secret::SecretLocation;
+use toolbooth_contracts::secret_location::SecretLocation;
 use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_contracts::{
     Caller, Conversation, Dispatch, Effect, ErrorCode, ExecutionLog, Executor, Outcome,

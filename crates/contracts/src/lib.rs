@@ -30,6 +30,7 @@ pub mod schema_dialect;
 #[cfg(feature = "schema")]
 mod schema_graph;
 pub mod secret;
+pub mod secret_location;
 pub mod trust;
 pub mod upstream;
 

@@ -6,10 +6,11 @@ mod common;
 use std::path::Path;
 use std::time::Duration;
 
-use common::*;
 use libtest_mimic::{Arguments, Failed, Trial};
 use toolbooth_launcher::order::*;
 use toolbooth_launcher::wire::{Found, Report};
+
+use common::*;
 
 type Test = fn(Who) -> Result<(), Failed>;
 

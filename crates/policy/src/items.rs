@@ -7,7 +7,8 @@ use toolbooth_contracts::event::DecisionNote;
 use toolbooth_contracts::port::ItemKind;
 use toolbooth_contracts::{CallContext, Caller, ErrorCode};
 
-use crate::authorizer::{Authorizer, Denial, DenialRule, ToolStatus};
+use crate::authorizer::{Authorizer, ToolStatus};
+use crate::denial::{Denial, DenialRule};
 use crate::engine::{ItemQuestion, Verdict};
 
 /// A prompt, a resource or a template, as policy knows it.

@@ -2,6 +2,7 @@
 
 mod authorizer;
 mod caller;
+mod denial;
 mod engine;
 mod error;
 mod flags;
@@ -9,10 +10,9 @@ mod items;
 mod toolset;
 mod whitelist;
 
-pub use authorizer::{
-    Access, ApprovalNeed, Authorizer, Charges, Denial, DenialRule, Permit, ToolStatus,
-};
+pub use authorizer::{Access, ApprovalNeed, Authorizer, Charges, Permit, ToolStatus};
 pub use caller::{CallerRights, Grant, Operator, set_of};
+pub use denial::{Denial, DenialRule};
 pub use engine::{ItemQuestion, PolicyEngine, Question, Verdict};
 pub use error::{EngineError, SettingError};
 pub use flags::FeatureFlags;

@@ -14,7 +14,7 @@ use toolbooth_audit::memory::MemoryLedger;
 use toolbooth_audit::note::Signer;
 use toolbooth_audit::{CallQueue, Digester, Ledger, LedgerReads};
 use toolbooth_contracts::causes::with_causes;
-use toolbooth_contracts::secret::SecretRef;
+use toolbooth_contracts::secret_location::SecretRef;
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::Operations;
 use toolbooth_store::postgres::{self, PostgresOptions, PostgresReads};

@@ -6,6 +6,7 @@
 //!
 //! Path: 7. Doc: execution.md#handlers
 
+mod reply;
 mod worker;
 
 use std::collections::HashMap;
@@ -31,8 +32,8 @@ use crate::outcome::ProgramEnd;
 use crate::process::CLOSE;
 use crate::sandbox::{self, ProfileSetting};
 use crate::secrets::Setting;
-
-use worker::{Failure, Reply, Worker};
+use reply::Reply;
+use worker::{Failure, Worker};
 
 /// In which language a folder's handlers are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]

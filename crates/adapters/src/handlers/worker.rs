@@ -10,10 +10,11 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
 use toolbooth_contracts::execution_log::AppliedSandbox;
-use toolbooth_contracts::json::{JsonFault, Kind, Reader, parse};
+use toolbooth_contracts::json::parse;
 use toolbooth_contracts::sandbox::SandboxProfile;
-use toolbooth_contracts::{Arguments, ContentBlock, ExecutionLog, Payload, ToolOutput};
+use toolbooth_contracts::{Arguments, ExecutionLog};
 
+use super::reply::{Reply, read};
 use super::{HandlerFolder, Language};
 use crate::command_line::CommandLine;
 use crate::error::{HandlerError, StartError};
@@ -35,19 +36,6 @@ const MARK_TIMEOUT: Duration = Duration::from_secs(1);
 
 const NODE_SHIM: &str = include_str!("shim.mjs");
 const PYTHON_SHIM: &str = include_str!("shim.py");
-
-/// What a handler answered.
-#[derive(Debug)]
-pub(super) enum Reply {
-    /// A value.
-    Result(ToolOutput),
-    /// It threw; the sentence of the error.
-    Error(String),
-    /// It returned something that JSON cannot say.
-    Unserialisable(String),
-    /// There is no such export.
-    Missing,
-}
 
 /// Why a worker did not answer.
 #[derive(Debug)]
@@ -325,72 +313,6 @@ impl Worker {
             }
         }
     }
-}
-
-/// Reads a line of a worker, in one pass: which question it answers, and how.
-fn read(line: Vec<u8>) -> Result<(Option<u64>, Reply), JsonFault> {
-    // Bytes that are no text are told by the gate.
-    Reader::of_bytes(&line)?;
-    let source = Arc::new(String::from_utf8(line).unwrap_or_default());
-    let mut reader = Reader::of_source(&source);
-    let (mut id, mut result) = (None, None);
-    let (mut missing, mut unserialisable, mut error) = (false, None, None);
-    reader.members(|reader, name| {
-        let is_text = reader.kind() == Kind::Text;
-        match name.as_ref() {
-            "id" => id = reader.json()?.as_str().parse().ok(),
-            "missing" => {
-                missing = true;
-                reader.skip()?;
-            }
-            "unserialisable" if is_text => unserialisable = Some(reader.text()?.into_owned()),
-            "error" if is_text => error = Some(reader.text()?.into_owned()),
-            "result" => result = Some(returned(reader)?),
-            _ => reader.skip()?,
-        }
-        Ok(())
-    })?;
-    reader.end()?;
-    let reply = match (missing, unserialisable, error) {
-        (true, ..) => Reply::Missing,
-        (_, Some(reason), _) => Reply::Unserialisable(reason),
-        (_, _, Some(error)) => Reply::Error(error),
-        _ => Reply::Result(result.unwrap_or_else(|| ToolOutput::data(&Value::Null))),
-    };
-    Ok((id, reply))
-}
-
-/// What a handler returned: a text is text, an object with a list as `content` is a whole result,
-/// anything else is data.
-fn returned(reader: &mut Reader<'_>) -> Result<ToolOutput, JsonFault> {
-    if reader.kind() == Kind::Text {
-        return Ok(ToolOutput::text(reader.text()?));
-    }
-    let read = |reader: &mut Reader<'_>| {
-        let (mut payload, mut is_error) = (Payload::default(), false);
-        if reader.kind() != Kind::Object {
-            reader.skip()?;
-            return Ok((payload, is_error));
-        }
-        reader.members(|reader, name| {
-            let kind = reader.kind();
-            match name.as_ref() {
-                "content" if kind == Kind::Array => {
-                    payload.content = Some(ContentBlock::read_all(reader)?);
-                }
-                "structuredContent" => payload.structured_content = Some(reader.json()?),
-                "isError" => is_error = reader.json()?.as_str() == "true",
-                _ => reader.skip()?,
-            }
-            Ok(())
-        })?;
-        Ok((payload, is_error))
-    };
-    let ((payload, is_error), json) = reader.json_of(read)?;
-    Ok(match payload.content {
-        Some(_) => ToolOutput { is_error, ..ToolOutput::new(payload) },
-        None => ToolOutput::new(Payload::data(json)),
-    })
 }
 
 async fn keep_stderr(mut stderr: pipe::Receiver, kept: Arc<Stderr>) {

@@ -4,11 +4,11 @@
 
 use toolbooth_contracts::port::{ExecutionError, UpstreamError};
 use toolbooth_contracts::{Effect, ErrorCode};
+use toolbooth_mcp::{Era, code};
 
 use super::greeting;
 use super::message::Refusal;
 use super::results::RpcResult;
-use toolbooth_mcp::{Era, code};
 
 /// Bytes of a server's own sentence that an agent is shown.
 const REFUSAL_BYTES_MAX: usize = 512;

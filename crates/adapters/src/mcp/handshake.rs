@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use serde_json::Map;
+use toolbooth_mcp::{Era, version};
 
 use super::calls::{Purpose, Ticket};
 use super::channel::{Line, Transport};
@@ -15,7 +16,6 @@ use super::greeting::{self, Greeting};
 use super::headers;
 use super::http::Speech;
 use super::results::RpcResult;
-use toolbooth_mcp::{Era, version};
 
 /// How long a child may be silent on the modern era's first question, before the legacy one is
 /// tried. Servers of that era may not answer what they do not know. At most half of the time that

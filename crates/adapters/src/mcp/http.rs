@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use toolbooth_contracts::causes::with_causes;
+use toolbooth_mcp::header;
 
 use super::envelope::{self, MESSAGE_BYTES_MAX};
 use super::fault::{Answered, Fault, names_session};
@@ -21,7 +22,6 @@ use super::message::{Message, Reply};
 use super::notifications::Incoming;
 use super::sse::{Broken, Event, Events};
 use crate::tracked_body;
-use toolbooth_mcp::header;
 
 /// Requests of one connection that run at once; further ones wait within their own time.
 const POSTS_MAX: usize = 256;

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use toolbooth_contracts::port::{DiscoveredItem, DiscoveredTool, Listing, SourceError};
+use toolbooth_mcp::{code, header};
 
 use super::fault::{Failure, Fault};
 use super::link::{Link, Unserved};
 use super::request::Request;
 use crate::secrets::KnownSecrets;
-use toolbooth_mcp::{code, header};
 
 /// Pages of a listing; a server whose cursor never ends is cut off there.
 const PAGES_MAX: usize = 1_000;

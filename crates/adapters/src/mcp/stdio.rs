@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use toolbooth_contracts::ExecutionLog;
 use toolbooth_contracts::execution_log::AppliedSandbox;
+use toolbooth_mcp::lines::{Line, Lines};
 
 use super::Child;
 use super::calls::Calls;
@@ -25,7 +26,6 @@ use crate::error::StartError;
 use crate::launcher::{Containment, Launcher, Running};
 use crate::outcome::ProgramEnd;
 use crate::process::STDERR_BYTES_MAX;
-use toolbooth_mcp::lines::{Line, Lines};
 
 /// Messages to a child that may wait until it reads.
 const QUEUE_MAX: usize = 64;

@@ -3,18 +3,22 @@
 //!
 //! Doc: execution.md#known-secrets
 
+mod base64;
+
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 
-use data_encoding::{BASE64_NOPAD, BASE64URL_NOPAD, Encoding};
+use data_encoding::{BASE64_NOPAD, BASE64URL_NOPAD};
 use memchr::memmem;
+use percent_encoding::percent_decode_str;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value};
 use toolbooth_contracts::json::{JsonText, Rewrite};
 use toolbooth_contracts::{ContentBlock, Outcome, Payload};
 
 use super::escapes::Escapable;
+use base64::{has_run, in_alphabet, in_base64};
 
 /// Shorter values are not looked for: they stand in every text.
 const BYTES_MIN: usize = 4;
@@ -357,52 +361,11 @@ fn parts(secret: &str) -> Vec<String> {
     let password = authority.and_then(|authority| authority.rsplit_once('@'));
     if let Some((_, password)) = password.and_then(|(user, _)| user.split_once(':')) {
         parts.push(password.to_owned());
-        parts.push(percent_decoded(password));
+        parts.push(percent_decode_str(password).decode_utf8().unwrap_or_default().into_owned());
     }
     parts.retain(|part| part.len() >= BYTES_MIN);
     parts.dedup();
     parts
-}
-
-fn percent_decoded(text: &str) -> String {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        let escaped = after.split_at_checked(2).filter(|_| *byte == b'%');
-        let decoded = escaped.and_then(|(digits, after)| {
-            let digits = std::str::from_utf8(digits).ok()?;
-            Some((u8::from_str_radix(digits, 16).ok()?, after))
-        });
-        let (byte, after) = decoded.unwrap_or((*byte, after));
-        out.push(byte);
-        rest = after;
-    }
-    String::from_utf8(out).unwrap_or_default()
-}
-
-/// The characters of base64 that a text alone decides, where so many bytes stand before it; and
-/// whether the characters before and after hold bits of it.
-fn in_base64(text: &str, before: usize, alphabet: &Encoding) -> (String, (bool, bool)) {
-    let mut bytes = vec![0; before];
-    bytes.extend_from_slice(text.as_bytes());
-    let whole = alphabet.encode(&bytes);
-    let (from, to) = ((before * 8).div_ceil(6), bytes.len() * 8 / 6);
-    let form = whole.get(from..to).unwrap_or_default().to_owned();
-    (form, (before > 0, !(bytes.len() * 8).is_multiple_of(6)))
-}
-
-fn in_alphabet(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_')
-}
-
-/// Whether a text has so many characters of base64 in a row.
-fn has_run(text: &[u8], length: usize) -> bool {
-    let mut run = 0;
-    text.len() >= length
-        && text.iter().any(|byte| {
-            run = if in_alphabet(*byte) { run + 1 } else { 0 };
-            run >= length
-        })
 }
 
 #[cfg(test)]

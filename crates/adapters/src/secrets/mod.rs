@@ -11,7 +11,8 @@ use std::path::Path;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
 use secrecy::{ExposeSecret, SecretString};
-use toolbooth_contracts::secret::{SecretLocation, names_a_secret};
+use toolbooth_contracts::secret::names_a_secret;
+use toolbooth_contracts::secret_location::SecretLocation;
 
 pub use given::given_secrets;
 pub use known::KnownSecrets;

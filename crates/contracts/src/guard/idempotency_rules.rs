@@ -2,13 +2,14 @@
 //!
 //! Doc: contract.md#fields
 
+use serde_json::Value;
+
 use super::fields::{self, Field, RegistryEntry};
 use super::values::shown;
 use super::{Report, kind};
 use crate::contract::IdempotencyMode;
 use crate::finding::ContractCode as Code;
 use crate::id::nearest;
-use serde_json::Value;
 
 pub(super) fn idempotency(entry: &RegistryEntry<'_>, report: &mut Report) {
     let Some(value) = entry.plain("idempotency") else {

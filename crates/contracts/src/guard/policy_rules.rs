@@ -2,11 +2,12 @@
 //!
 //! Doc: contract.md#fields
 
+use serde_json::{Map, Value};
+
 use super::fields::{self, RegistryEntry};
 use super::values::{at_least_zero, number_or_kind, shown, whole_number};
 use super::{Report, found, kind};
 use crate::finding::ContractCode as Code;
-use serde_json::{Map, Value};
 
 pub(super) fn policy(entry: &RegistryEntry<'_>, report: &mut Report) {
     let snake = entry.is_snake();

@@ -1,5 +1,6 @@
-use super::*;
 use toolbooth_contracts::{Effect, Status};
+
+use super::*;
 
 fn wanted(text: &str) -> Wanted {
     serde_json::from_str(text).unwrap()

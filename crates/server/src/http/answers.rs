@@ -10,7 +10,6 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
-
 use toolbooth_contracts::ErrorCode;
 
 use super::{Problem, ProblemCode};

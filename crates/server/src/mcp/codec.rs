@@ -14,10 +14,10 @@ use serde::de::{DeserializeOwned, Error as _, IgnoredAny, MapAccess};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use toolbooth_mcp::code;
 
 use super::call_result::CallResult;
 use super::rpc_error::RpcError;
-use toolbooth_mcp::code;
 
 /// The most bytes of an id.
 const ID_BYTES_MAX: usize = 1_024;

@@ -2,13 +2,9 @@
 //!
 //! Doc: records.md#stores
 
-use super::backend::{Parameters, Session, failed};
-use super::rows::{call, cleaned, given, head, limited, number, stored, unreadable};
-use super::statements::CALL;
-use super::{clean, schema};
-use crate::{Unreadable, body};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicBool;
+
 use tokio_postgres::{Row, Statement};
 use toolbooth_audit::LedgerError;
 use toolbooth_audit::backend::pruning::Progress;
@@ -21,6 +17,12 @@ use toolbooth_audit::checkpoint;
 use toolbooth_audit::digest::sha256_hex;
 use toolbooth_audit::queue::{QueuedCall, RawCall};
 use toolbooth_contracts::approval::Approval;
+
+use super::backend::{Parameters, Session, failed};
+use super::rows::{call, cleaned, given, head, limited, number, stored, unreadable};
+use super::statements::CALL;
+use super::{clean, schema};
+use crate::{Unreadable, body};
 
 /// Statements that are sent together.
 struct StatementBatch<'s>(Vec<(&'s Statement, Parameters<'s>)>);

@@ -2,15 +2,11 @@
 //!
 //! Doc: records.md#stores
 
-use super::backend::{Parameters, Session, failed};
-use super::rows::{cleaned, given, limited, log_text, number, text_of, unreadable};
-use super::{clean, prune};
-use crate::result_reference::{self, Part};
-use crate::{Unreadable, body, shorten, unwritable};
-use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value;
 use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 use toolbooth_audit::backend::chain::Head;
@@ -20,6 +16,12 @@ use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::MILESTONES;
 use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
+
+use super::backend::{Parameters, Session, failed};
+use super::rows::{cleaned, given, limited, log_text, number, text_of, unreadable};
+use super::{clean, prune};
+use crate::result_reference::{self, Part};
+use crate::{Unreadable, body, shorten, unwritable};
 
 /// Receipts, column by column.
 #[derive(Default)]

@@ -2,11 +2,6 @@
 //!
 //! Doc: records.md#stores
 
-use super::compact::{Compact, Name, Shown};
-use super::rows::{CALL, HEAD, RECEIPT, call, head, limited, number, receipt_row, unreadable};
-use super::schema;
-use super::transaction::{Transaction, failed};
-use crate::{Unreadable, shorten};
 use rusqlite::Row;
 use toolbooth_audit::backend::steps;
 use toolbooth_audit::backend::working::{
@@ -18,6 +13,12 @@ use toolbooth_audit::queue::{self, QueuedCall, RawCall};
 use toolbooth_audit::reads::WriterHead;
 use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::AuditPlace;
+
+use super::compact::{Compact, Name, Shown};
+use super::rows::{CALL, HEAD, RECEIPT, call, head, limited, number, receipt_row, unreadable};
+use super::schema;
+use super::transaction::{Transaction, failed};
+use crate::{Unreadable, shorten};
 
 impl Transaction<'_> {
     /// Loads the rows that a batch needs into its working set.

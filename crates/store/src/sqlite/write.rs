@@ -2,13 +2,9 @@
 //!
 //! Doc: records.md#stores
 
-use super::compact::Compact;
-use super::rows::{json_text, number, receipt_row, unreadable, word};
-use super::transaction::{Transaction, failed};
-use super::{result_reference, schema};
-use crate::{Unreadable, shorten};
-use serde_json::Value;
 use std::collections::BTreeMap;
+
+use serde_json::Value;
 use toolbooth_audit::backend::chain::{ChainedEvent, Head};
 use toolbooth_audit::backend::working::{Batch, ReceiptChange, ReceiptWrite};
 use toolbooth_audit::backend::writer::Failure;
@@ -16,6 +12,12 @@ use toolbooth_audit::queue::QueuedCall;
 use toolbooth_audit::reads::MILESTONES;
 use toolbooth_contracts::approval::Approval;
 use toolbooth_contracts::receipt::{ClaimState, Receipt};
+
+use super::compact::Compact;
+use super::rows::{json_text, number, receipt_row, unreadable, word};
+use super::transaction::{Transaction, failed};
+use super::{result_reference, schema};
+use crate::{Unreadable, shorten};
 
 /// The table of a receipt: open claims (running, waiting or in doubt), settled receipts,
 /// tombstones.

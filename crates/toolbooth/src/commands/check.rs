@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-
 use toolbooth_contracts::json::line_column;
 use toolbooth_contracts::{Guard, Severity, ToolId};
 use toolbooth_registry::file::{self, FileFinding};

@@ -2,15 +2,17 @@
 //!
 //! Doc: configuration.md
 
-use super::setting::Setting;
-use schemars::JsonSchema;
-use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
 use toolbooth_contracts::ToolPattern;
 use toolbooth_contracts::agent_log::LogLevel;
-use toolbooth_contracts::secret::SecretRef;
+use toolbooth_contracts::secret_location::SecretRef;
 use toolbooth_proxy::Results;
+
+use super::setting::Setting;
 
 /// Where records are kept.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]

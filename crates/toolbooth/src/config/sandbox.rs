@@ -12,7 +12,7 @@ use toolbooth_adapters::sandbox::{ProfileSetting, default_profile, is_wide, serv
 use toolbooth_contracts::sandbox::{
     Enforce, EnvProfile, FsProfile, NetProfile, SandboxLimits, SandboxProfile, WritePath,
 };
-use toolbooth_contracts::secret::SecretRef;
+use toolbooth_contracts::secret_location::SecretRef;
 
 use crate::failure::Failure;
 

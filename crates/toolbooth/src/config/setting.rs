@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error as _, MapAccess, Unexpected, Visitor};
-use toolbooth_contracts::secret::SecretLocation;
+use toolbooth_contracts::secret_location::SecretLocation;
 
 /// A value that may be a secret.
 #[derive(Debug, Clone, JsonSchema)]

@@ -20,7 +20,7 @@ use toolbooth_adapters::launcher::Launcher;
 use toolbooth_adapters::mcp::Child;
 use toolbooth_adapters::secrets;
 use toolbooth_contracts::contract::AdapterId;
-use toolbooth_contracts::secret::SecretLocation;
+use toolbooth_contracts::secret_location::SecretLocation;
 use toolbooth_contracts::trust::{TrustLevel, TrustLevels};
 use toolbooth_contracts::{ExecutionLog, Executor};
 use toolbooth_proxy::{Executors, SourceEntry, UpstreamEntry, Upstreams};

@@ -5,7 +5,6 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 
 use super::{Step, place, plain};

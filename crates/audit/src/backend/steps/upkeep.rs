@@ -2,11 +2,11 @@
 //!
 //! Path: 9. Doc: records.md#retention
 
+use std::sync::Arc;
+
 use toolbooth_contracts::ErrorCode;
 use toolbooth_contracts::event::{AuditEventKind, EventBody};
 use toolbooth_contracts::receipt::Receipt;
-
-use std::sync::Arc;
 
 use super::{Step, about, log, move_to, place, snapshot};
 use crate::backend::pruning::Removal;

@@ -2,15 +2,17 @@
 //!
 //! Doc: records.md#reading
 
+use std::time::Duration;
+
+use serde_json::json;
+use toolbooth_audit::reads::{EventFilter, Page, PlacedEvent};
+use toolbooth_contracts::event::AuditEvent;
+
 use crate::cli::EventFormat;
 use crate::commands::records::{nothing_yet, open, unreadable, whole};
 use crate::config::Loaded;
 use crate::failure::Failure;
 use crate::output::{self};
-use serde_json::json;
-use std::time::Duration;
-use toolbooth_audit::reads::{EventFilter, Page, PlacedEvent};
-use toolbooth_contracts::event::AuditEvent;
 
 /// How often the store is asked for events that follow.
 pub(super) const FOLLOW_EVERY: Duration = Duration::from_millis(200);

@@ -1,16 +1,18 @@
 //! `audit export`: the records as lines or rows, to a file or to standard output.
 //!
-//! Doc: records.md#export
+//! Doc: records.md#exports
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use toolbooth_audit::export::{Exporter, Line, ocsf};
+use toolbooth_contracts::event::AuditEvent;
 
 use super::events::{csv_cells, csv_headings, csv_line};
 use crate::cli::ExportFormat;
 use crate::commands::records::{need, unreadable};
 use crate::config::Loaded;
 use crate::failure::Failure;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use toolbooth_audit::export::{Exporter, Line, ocsf};
-use toolbooth_contracts::event::AuditEvent;
 
 /// Where an export goes: standard output, or a file that takes its name when it is whole.
 pub(super) struct Target {

@@ -24,7 +24,6 @@ use crate::output::{self};
 use crate::records;
 use crate::times::time;
 use crate::trust::Trusted;
-
 use events::{print_events, tail};
 use export::export;
 use proofs::{check_proof, keys, no_proof, notes, print_report, signing_keys};

@@ -2,16 +2,18 @@
 //!
 //! Doc: records.md#verification
 
-use crate::commands::records::unreadable;
-use crate::failure::{FAILED, Failure};
-use crate::output::{self, Format};
-use serde_json::json;
 use std::path::Path;
+
+use serde_json::json;
 use toolbooth_audit::proof::{Proof, ProofError};
 use toolbooth_audit::reads::Include;
 use toolbooth_audit::verify::VerifyReport;
 use toolbooth_audit::{checkpoint, note};
 use toolbooth_contracts::event::AuditEvent;
+
+use crate::commands::records::unreadable;
+use crate::failure::{FAILED, Failure};
+use crate::output::{self, Format};
 
 /// The keys that the beginnings of the logs name.
 pub(super) async fn signing_keys(
