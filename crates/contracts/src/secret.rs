@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-#[cfg(feature = "schemars")]
 use crate::secret_location::SecretRef;
 
 const SECRET_WORDS: [&str; 21] = [
