@@ -35,8 +35,7 @@ use toolbooth_contracts::{
 };
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::{
-    Clock, Executors, IdSource, Limits, ProxyParts, SystemClock, SystemIds, ToolProxy, World,
-    Worlds,
+    Clock, Executors, IdSource, ProxyParts, SystemClock, SystemIds, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 use toolbooth_store::postgres::{self, PostgresOptions};
@@ -70,20 +69,12 @@ fn proxy(ledger: Arc<dyn Ledger>) -> ToolProxy {
     let mut registry = ToolRegistry::default();
     let tool = RegisteredTool::from_entry(&entry, Source::File, &Guard::default()).expect("fits");
     let _ = registry.register(tool);
-    let policy = Authorizer::new(FeatureFlags { mcp_tools: true, tools_policy: true });
-    ToolProxy::new(ProxyParts {
-        worlds: Worlds::new(World::new(policy).with_registry(registry)),
-        catalogue: None,
+    let policy = Authorizer::new(FeatureFlags::ON);
+    ToolProxy::new(ProxyParts::new(
+        Worlds::new(World::new(policy).with_registry(registry)),
         ledger,
-        reads: None,
-        executors: Executors::default().with(AdapterId::Local("bench".into()), Arc::new(Echo)),
-        clock: Arc::new(SystemClock::default()),
-        ids: Arc::new(SystemIds),
-        shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
-        limits: Limits::default(),
-        upstreams: Default::default(),
-        retention: Default::default(),
-    })
+        Executors::default().with(AdapterId::Local("bench".into()), Arc::new(Echo)),
+    ))
 }
 
 fn arguments() -> String {

@@ -25,6 +25,9 @@ fn switch(text: &str) -> Option<bool> {
 }
 
 impl FeatureFlags {
+    /// Both switches on.
+    pub const ON: Self = Self { mcp_tools: true, tools_policy: true };
+
     /// The flags with what the environment says of them, where it says anything.
     ///
     /// # Errors

@@ -163,8 +163,7 @@ mod tests {
             grants: grants.iter().map(|grant| Grant::parse(grant).unwrap()).collect(),
             operate: false,
         };
-        Authorizer::new(FeatureFlags { mcp_tools: true, tools_policy: true })
-            .with_callers(BTreeMap::from([("a".to_owned(), rights)]))
+        Authorizer::new(FeatureFlags::ON).with_callers(BTreeMap::from([("a".to_owned(), rights)]))
     }
 
     const GREET: Item<'_> = Item { kind: ItemKind::Prompt, server: "s", id: "s.greet" };

@@ -20,9 +20,7 @@ use toolbooth_contracts::{
     CallRequest, Caller, Conversation, Dispatch, Executor, Guard, Outcome, ToolCall, ToolOutput,
 };
 use toolbooth_policy::{Authorizer, FeatureFlags};
-use toolbooth_proxy::{
-    Clock, Executors, Limits, ProxyParts, SystemClock, SystemIds, ToolProxy, World, Worlds,
-};
+use toolbooth_proxy::{Clock, Executors, ProxyParts, SystemClock, ToolProxy, World, Worlds};
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
 struct Echo;
@@ -130,21 +128,13 @@ fn proxy(ledger: Arc<dyn Ledger>) -> ToolProxy {
     let guard = Guard::default();
     let mut registry = ToolRegistry::default();
     let _ = registry.register(RegisteredTool::from_entry(&entry, Source::File, &guard).unwrap());
-    let policy = Authorizer::new(FeatureFlags { mcp_tools: true, tools_policy: true });
-    let clock = SystemClock::default();
-    ToolProxy::new(ProxyParts {
-        worlds: Worlds::new(World::new(policy).with_registry(registry)),
-        catalogue: None,
+    let policy = Authorizer::new(FeatureFlags::ON);
+    let _clock = SystemClock::default();
+    ToolProxy::new(ProxyParts::new(
+        Worlds::new(World::new(policy).with_registry(registry)),
         ledger,
-        reads: None,
-        executors: Executors::default().with(AdapterId::Local("bench".into()), Arc::new(Echo)),
-        clock: Arc::new(clock),
-        ids: Arc::new(SystemIds),
-        shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
-        limits: Limits::default(),
-        upstreams: Default::default(),
-        retention: Default::default(),
-    })
+        Executors::default().with(AdapterId::Local("bench".into()), Arc::new(Echo)),
+    ))
 }
 
 fn measure(criterion: &mut Criterion, name: &str, ledger: impl Fn() -> Arc<dyn Ledger>) {

@@ -18,7 +18,7 @@ use crate::catalogue::Catalogue;
 use crate::executors::Executors;
 use crate::limits::Limits;
 use crate::payload_retention::PayloadRetention;
-use crate::port::{Clock, IdSource};
+use crate::port::{Clock, IdSource, SystemClock, SystemIds};
 use crate::refusal_limits::RefusalLimits;
 use crate::requests::subscription_table::Subscriptions;
 use crate::requests::updates::Updates;
@@ -49,6 +49,28 @@ pub struct ProxyParts {
     pub limits: Limits,
     /// What is kept of payloads.
     pub retention: PayloadRetention,
+}
+
+impl ProxyParts {
+    /// Parts with the system's clock and ids, the neutral secret shapes and the default limits. No
+    /// catalogue refreshes the world, operators cannot read the records, and no server is asked for prompts
+    /// or resources.
+    #[must_use]
+    pub fn new(worlds: Arc<Worlds>, ledger: Arc<dyn Ledger>, executors: Executors) -> Self {
+        Self {
+            worlds,
+            catalogue: None,
+            ledger,
+            reads: None,
+            executors,
+            upstreams: Upstreams::default(),
+            clock: Arc::new(SystemClock::default()),
+            ids: Arc::new(SystemIds),
+            shapes: SecretShapes::builtin(),
+            limits: Limits::default(),
+            retention: PayloadRetention::default(),
+        }
+    }
 }
 
 /// What all calls and requests of one proxy share.

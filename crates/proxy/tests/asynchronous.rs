@@ -27,7 +27,7 @@ use toolbooth_contracts::{
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::{
     AsyncCall, AsyncCalls, Clock, Executors, Limits, PayloadRetention, ProxyParts, Results,
-    Submission, SystemClock, SystemIds, ToolProxy, World, Worlds,
+    Submission, SystemClock, ToolProxy, World, Worlds,
 };
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
@@ -77,23 +77,18 @@ fn fixture(limits: Limits, retention: PayloadRetention) -> Fixture {
     });
     let tool = RegisteredTool::from_entry(&entry, Source::File, &Guard::default()).unwrap();
     let _ = registry.register(tool);
-    let policy = Authorizer::new(FeatureFlags { mcp_tools: true, tools_policy: true });
+    let policy = Authorizer::new(FeatureFlags::ON);
     let tool = Arc::new(Tool::default());
     let clock = SystemClock::default();
     let ledger = Arc::new(MemoryLedger::new("writer", &[3; 32], &clock.now()));
     let proxy = ToolProxy::new(ProxyParts {
-        worlds: Worlds::new(World::new(policy).with_registry(registry)),
-        catalogue: None,
-        ledger: Arc::clone(&ledger) as _,
-        reads: None,
-        executors: Executors::default()
-            .with(AdapterId::Local("shop".into()), Arc::clone(&tool) as _),
-        clock: Arc::new(clock),
-        ids: Arc::new(SystemIds),
-        shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits,
-        upstreams: Default::default(),
         retention,
+        ..ProxyParts::new(
+            Worlds::new(World::new(policy).with_registry(registry)),
+            Arc::clone(&ledger) as _,
+            Executors::default().with(AdapterId::Local("shop".into()), Arc::clone(&tool) as _),
+        )
     });
     let calls = AsyncCalls::new(proxy.clone(), Arc::clone(&ledger) as _, Arc::clone(&ledger) as _);
     Fixture { tool, ledger, proxy, calls }

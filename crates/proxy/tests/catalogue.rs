@@ -19,8 +19,8 @@ use toolbooth_contracts::{
 };
 use toolbooth_policy::{Authorizer, FeatureFlags};
 use toolbooth_proxy::{
-    Catalogue, Clock, Executors, FirstListing, Limits, PinError, PinStore, Pinned, ProxyParts,
-    SourceEntry, SystemClock, SystemIds, ToolProxy, UnkeptPins, World, Worlds,
+    Catalogue, Clock, Executors, FirstListing, PinError, PinStore, Pinned, ProxyParts, SourceEntry,
+    SystemClock, ToolProxy, UnkeptPins, World, Worlds,
 };
 use toolbooth_registry::discovered::SourcePolicy;
 use toolbooth_registry::lock::{Approvals, Lock, LockFile};
@@ -101,10 +101,7 @@ fn unlocked(verify_calls: bool, pins: Option<Arc<dyn PinStore>>) -> Fixture {
         asked: AtomicUsize::new(0),
         changed: async_channel::bounded(1),
     });
-    let worlds = Worlds::new(World::new(Authorizer::new(FeatureFlags {
-        mcp_tools: true,
-        tools_policy: true,
-    })));
+    let worlds = Worlds::new(World::new(Authorizer::new(FeatureFlags::ON)));
     let executors = Executors::default().with(AdapterId::Mcp("s".into()), Arc::new(Answers));
     let entry = SourceEntry {
         id: Source::Mcp("s".into()),
@@ -120,17 +117,12 @@ fn unlocked(verify_calls: bool, pins: Option<Arc<dyn PinStore>>) -> Fixture {
     let catalogue = Arc::new(catalogue);
     let clock = SystemClock::default();
     let proxy = ToolProxy::new(ProxyParts {
-        worlds: Arc::clone(&worlds),
         catalogue: Some(Arc::clone(&catalogue)),
-        ledger: Arc::new(MemoryLedger::new("writer", &[3; 32], &clock.now())),
-        reads: None,
-        executors,
-        clock: Arc::new(clock),
-        ids: Arc::new(SystemIds),
-        shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
-        limits: Limits::default(),
-        upstreams: Default::default(),
-        retention: Default::default(),
+        ..ProxyParts::new(
+            Arc::clone(&worlds),
+            Arc::new(MemoryLedger::new("writer", &[3; 32], &clock.now())),
+            executors,
+        )
     });
     Fixture { talker, worlds, catalogue, proxy }
 }
@@ -338,7 +330,7 @@ async fn a_tool_of_the_file_is_no_tool_of_the_gateway() {
         let tool = RegisteredTool::from_entry(&entry, source, &Guard::default()).unwrap();
         let mut registry = ToolRegistry::default();
         let _ = registry.register(tool);
-        let flags = FeatureFlags { mcp_tools: true, tools_policy: true };
+        let flags = FeatureFlags::ON;
         let world = World::new(Authorizer::new(flags)).with_registry(registry);
         let runtime = AdapterId::Local(GATEWAY_RUNTIME.into());
         let executors = Executors::default().with(runtime, Arc::new(Answers));

@@ -16,10 +16,7 @@ use toolbooth_contracts::{
     Status, ToolCall, ToolContract, ToolOutput,
 };
 use toolbooth_policy::{Authorizer, FeatureFlags};
-use toolbooth_proxy::{
-    Clock, Executors, Limits, PayloadRetention, ProxyParts, SystemClock, SystemIds, ToolProxy,
-    World, Worlds,
-};
+use toolbooth_proxy::{Clock, Executors, ProxyParts, SystemClock, ToolProxy, World, Worlds};
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
 /// Bytes of the text in the arguments.
@@ -53,22 +50,14 @@ fn proxy(changes: Value, payload: Payload) -> ToolProxy {
     let tool = RegisteredTool::from_entry(&entry, Source::File, &Guard::default()).unwrap();
     let mut registry = ToolRegistry::default();
     let _ = registry.register(tool);
-    let policy = Authorizer::new(FeatureFlags { mcp_tools: true, tools_policy: true });
+    let policy = Authorizer::new(FeatureFlags::ON);
     let tool: Arc<dyn Executor> = Arc::new(Tool(payload));
     let clock = SystemClock::default();
-    ToolProxy::new(ProxyParts {
-        worlds: Worlds::new(World::new(policy).with_registry(registry)),
-        catalogue: None,
-        ledger: Arc::new(MemoryLedger::new("writer", &[3; 32], &clock.now())),
-        reads: None,
-        executors: Executors::default().with(AdapterId::Local("shop".into()), tool),
-        clock: Arc::new(clock),
-        ids: Arc::new(SystemIds),
-        shapes: Default::default(),
-        limits: Limits::default(),
-        upstreams: Default::default(),
-        retention: PayloadRetention::default(),
-    })
+    ToolProxy::new(ProxyParts::new(
+        Worlds::new(World::new(policy).with_registry(registry)),
+        Arc::new(MemoryLedger::new("writer", &[3; 32], &clock.now())),
+        Executors::default().with(AdapterId::Local("shop".into()), tool),
+    ))
 }
 
 /// Passes and trees of texts of the size of the arguments, and of the size of the result.

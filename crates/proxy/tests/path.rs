@@ -90,7 +90,7 @@ fn with(pointer: &str, value: Value) -> Value {
 }
 
 fn on() -> FeatureFlags {
-    FeatureFlags { mcp_tools: true, tools_policy: true }
+    FeatureFlags::ON
 }
 
 fn world(entry: &Value, policy: Authorizer) -> World {
@@ -110,17 +110,12 @@ fn limits() -> Limits {
 
 fn parts(world: World, ledger: Arc<dyn Ledger>, tool: impl Executor + 'static) -> ProxyParts {
     ProxyParts {
-        worlds: Worlds::new(world),
-        catalogue: None,
-        ledger,
-        reads: None,
-        executors: Executors::default().with(AdapterId::Local("shop".into()), Arc::new(tool)),
-        clock: Arc::new(SystemClock::default()),
-        ids: Arc::new(SystemIds),
-        shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits: limits(),
-        upstreams: Default::default(),
-        retention: PayloadRetention::default(),
+        ..ProxyParts::new(
+            Worlds::new(world),
+            ledger,
+            Executors::default().with(AdapterId::Local("shop".into()), Arc::new(tool)),
+        )
     }
 }
 

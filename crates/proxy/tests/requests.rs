@@ -35,8 +35,8 @@ use toolbooth_contracts::{
 use toolbooth_policy::{Authorizer, CallerRights, FeatureFlags, Grant, ToolSet, Whitelist};
 use toolbooth_proxy::{
     Catalogue, Clock, Executors, Limits, PayloadRetention, ProxyParts, RequestError, ServerRequest,
-    SourceEntry, SubscribeRequest, Subscription, SystemClock, SystemIds, ToolProxy, UnkeptPins,
-    UpstreamEntry, Upstreams, View, World, WorldSettings, Worlds,
+    SourceEntry, SubscribeRequest, Subscription, SystemClock, ToolProxy, UnkeptPins, UpstreamEntry,
+    Upstreams, View, World, WorldSettings, Worlds,
 };
 use toolbooth_registry::Source;
 use toolbooth_registry::discovered::SourcePolicy;
@@ -232,7 +232,7 @@ fn rights(name: &str, tools: &[&str], grants: &[&str]) -> (String, CallerRights)
     (name.to_owned(), rights)
 }
 
-const ON: FeatureFlags = FeatureFlags { mcp_tools: true, tools_policy: true };
+const ON: FeatureFlags = FeatureFlags::ON;
 
 struct Fixture {
     servers: Vec<Arc<Server>>,
@@ -317,17 +317,11 @@ async fn unverified(plan: Plan) -> Fixture {
         away: AtomicBool::new(false),
     });
     let proxy = ToolProxy::new(ProxyParts {
-        worlds: Arc::clone(&worlds),
         catalogue: Some(Arc::clone(&catalogue)),
-        ledger: Arc::clone(&ledger) as _,
-        reads: None,
-        executors,
         upstreams,
-        clock: Arc::new(SystemClock::default()),
-        ids: Arc::new(SystemIds),
-        shapes: toolbooth_contracts::secret::SecretShapes::builtin(),
         limits: plan.limits,
         retention: plan.retention,
+        ..ProxyParts::new(Arc::clone(&worlds), Arc::clone(&ledger) as _, executors)
     });
     Fixture { servers, worlds, catalogue, proxy, ledger }
 }

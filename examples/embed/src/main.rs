@@ -16,9 +16,7 @@ use toolbooth_contracts::{
     CallRequest, Caller, Conversation, Dispatch, Executor, Guard, Outcome, ToolCall, ToolOutput,
 };
 use toolbooth_policy::{Authorizer, FeatureFlags, Whitelist};
-use toolbooth_proxy::{
-    Clock, Executors, Limits, ProxyParts, SystemClock, SystemIds, ToolProxy, World, Worlds,
-};
+use toolbooth_proxy::{Clock, Executors, ProxyParts, SystemClock, ToolProxy, World, Worlds};
 use toolbooth_registry::{RegisteredTool, Source, ToolRegistry};
 
 /// The tool: counts the orders that it places.
@@ -52,25 +50,16 @@ async fn main() {
     let mut registry = ToolRegistry::default();
     let _ = registry.register(tool);
 
-    let policy = Authorizer::new(FeatureFlags { mcp_tools: true, tools_policy: true })
+    let policy = Authorizer::new(FeatureFlags::ON)
         .with_whitelist(Whitelist::parse("shop.*").expect("a whitelist"));
     let clock = SystemClock::default();
     let ledger = Arc::new(MemoryLedger::new("embed", &[7; 32], &clock.now()));
     let orders = Arc::new(Orders::default());
-    let proxy = ToolProxy::new(ProxyParts {
-        worlds: Worlds::new(World::new(policy).with_registry(registry)),
-        catalogue: None,
-        ledger: Arc::clone(&ledger) as _,
-        reads: None,
-        executors: Executors::default()
-            .with(AdapterId::Local("shop".into()), Arc::clone(&orders) as _),
-        clock: Arc::new(clock),
-        ids: Arc::new(SystemIds),
-        shapes: Default::default(),
-        limits: Limits::default(),
-        upstreams: Default::default(),
-        retention: Default::default(),
-    });
+    let proxy = ToolProxy::new(ProxyParts::new(
+        Worlds::new(World::new(policy).with_registry(registry)),
+        Arc::clone(&ledger) as _,
+        Executors::default().with(AdapterId::Local("shop".into()), Arc::clone(&orders) as _),
+    ));
 
     let call = async |arguments: &str| {
         let request = CallRequest::new("shop.order", arguments).expect("JSON");

@@ -6,9 +6,7 @@ use toolbooth_audit::Ledger;
 use toolbooth_contracts::contract::AdapterId;
 use toolbooth_contracts::{Dispatch, Executor, ToolOutput};
 use toolbooth_policy::{Authorizer, FeatureFlags};
-use toolbooth_proxy::{
-    Executors, Limits, ProxyParts, SystemClock, SystemIds, ToolProxy, World, Worlds,
-};
+use toolbooth_proxy::{Executors, ProxyParts, ToolProxy, World, Worlds};
 use toolbooth_registry::ToolRegistry;
 
 pub(crate) fn echo(dispatch: &Dispatch) -> ToolOutput {
@@ -20,20 +18,15 @@ pub(crate) fn proxy(
     ledger: Arc<dyn Ledger>,
     executor: Arc<dyn Executor>,
 ) -> ToolProxy {
-    let policy = Authorizer::new(FeatureFlags { mcp_tools: true, tools_policy: true });
+    let policy = Authorizer::new(FeatureFlags::ON);
     ToolProxy::new(ProxyParts {
-        worlds: Worlds::new(World::new(policy).with_registry(registry)),
-        catalogue: None,
-        ledger,
-        reads: None,
-        executors: Executors::default().with(AdapterId::Local("bench".into()), executor),
-        clock: Arc::new(SystemClock::default()),
-        ids: Arc::new(SystemIds),
         shapes: toolbooth_contracts::secret::SecretShapes::with([
             toolbooth_adapters::secret_rules::shapes(),
         ]),
-        limits: Limits::default(),
-        upstreams: Default::default(),
-        retention: Default::default(),
+        ..ProxyParts::new(
+            Worlds::new(World::new(policy).with_registry(registry)),
+            ledger,
+            Executors::default().with(AdapterId::Local("bench".into()), executor),
+        )
     })
 }

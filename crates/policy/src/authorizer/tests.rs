@@ -12,7 +12,7 @@ fn contract(id: &str, permissions: &[&str]) -> ToolContract {
 }
 
 fn on() -> FeatureFlags {
-    FeatureFlags { mcp_tools: true, tools_policy: true }
+    FeatureFlags::ON
 }
 
 fn patterns(texts: &[&str]) -> Vec<ToolPattern> {
