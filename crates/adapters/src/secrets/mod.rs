@@ -121,7 +121,14 @@ impl Setting {
             // One that was changed, or removed, since a program was given it is still its secret.
             if matches!(setting, Self::Secret(_)) {
                 let shown = setting.shown();
-                known.extend(given::values(&shown).into_iter().map(|value| (value, shown.clone())));
+                for value in given::values(&shown) {
+                    let is_known = |(own, _): &(SecretString, String)| {
+                        own.expose_secret() == value.expose_secret()
+                    };
+                    if !known.iter().skip(before).any(is_known) {
+                        known.push((value, shown.clone()));
+                    }
+                }
             }
         }
         KnownSecrets::new(known)

@@ -2,6 +2,7 @@
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use toolbooth_contracts::id::nearest;
 use toolbooth_contracts::json::{self, JsonFaultKind};
 use toolbooth_contracts::plan::{Plan, StepStatus};
 use toolbooth_contracts::{CallContext, Conversation, ErrorCode, Status, ToolCall, ToolName};
@@ -32,6 +33,7 @@ pub(super) async fn call(
     find(&offline, std::iter::once(tool)).await;
     let runtime = Runtime::build(offline).await?;
     runtime.note_discovered().await;
+    let visible = runtime.offline.catalogue.view(&caller);
     let asked = ToolCall {
         tool: ToolName::Wire(tool.to_owned()),
         args: Some(args),
@@ -90,6 +92,16 @@ pub(super) async fn call(
         "{told}in {:.1} ms, receipt {receipt}, call {}",
         result.duration_ms, result.call_id
     ));
+    let is_unknown =
+        result.error.as_ref().is_some_and(|error| error.code == ErrorCode::UnregisteredTool);
+    if is_unknown {
+        // Only of tools that this caller may see: a hidden tool answers like an unknown one.
+        let names: Vec<String> =
+            visible.all(None, usize::MAX).0.into_iter().map(|tool| tool.wire_name).collect();
+        if let Some(near) = nearest(tool, names.iter().map(String::as_str)) {
+            crate::note(&format!("help: did you mean `{near}`?"));
+        }
+    }
     for warning in &result.warnings {
         crate::note(&format!("warning: {warning}"));
     }
